@@ -1,0 +1,38 @@
+// Register names and the AAPCS64 calling convention. Constant data; any thread.
+#include "arch/aarch64/regs.hpp"
+
+#include <charconv>
+
+#include "daemon/base/check.hpp"
+
+namespace probed::arch::aarch64 {
+namespace {
+
+// x0 to x30, written without leading zeros.
+std::optional<std::size_t> numbered_register(std::string_view name) {
+  if (name.size() < 2 || name.size() > 3 || name[0] != 'x' || (name[1] == '0' && name.size() > 2)) return std::nullopt;
+  std::size_t number = 0;
+  const char* end = name.data() + name.size();
+  const auto [parsed, error] = std::from_chars(name.data() + 1, end, number);
+  if (error != std::errc{} || parsed != end || number > 30) return std::nullopt;
+  return offsetof(Registers, x) + number * sizeof(std::uint64_t);
+}
+
+}  // namespace
+
+std::optional<std::size_t> register_offset(std::string_view name) {
+  if (name == "sp") return offsetof(Registers, stack_pointer);
+  if (name == "pc") return offsetof(Registers, program_counter);
+  if (name == "pstate") return offsetof(Registers, pstate);
+  if (name == "lr") name = "x30";
+  return numbered_register(name);
+}
+
+ArgumentPlace argument_place(unsigned number) {
+  PROBED_CHECK(number >= 1, "arguments are counted from 1");
+  if (number <= kRegisterArguments) return {.memory = false, .offset = sizeof(std::uint64_t) * (number - 1)};
+  // The return address is in x30, so the ninth argument is right at sp.
+  return {.memory = true, .offset = std::size_t{kWordSize} * (number - kRegisterArguments - 1)};
+}
+
+}  // namespace probed::arch::aarch64

@@ -1,0 +1,81 @@
+// aarch64 general registers: layout, names, argument and system call conventions. Pure; compiles on any host.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace probed::arch::aarch64 {
+
+// struct user_pt_regs (asm/ptrace.h), which is NT_PRSTATUS's layout.
+//
+// Seam for the port: unlike x86-64, what belongs to an interrupted system call is not in here. The number is a register
+// set of its own (NT_ARM_SYSTEM_CALL, one int, writable), and the first argument, which the result in x0 overwrites
+// (orig_x0), is in no register set at all: it must be kept from the system-call-entry stop. The functions below that
+// would need either say so.
+struct Registers {
+  std::array<std::uint64_t, 31> x;
+  std::uint64_t stack_pointer;
+  std::uint64_t program_counter;
+  std::uint64_t pstate;
+
+  bool operator==(const Registers&) const = default;
+  std::uint64_t pc() const { return program_counter; }
+  void set_pc(std::uint64_t value) { program_counter = value; }
+  std::uint64_t sp() const { return stack_pointer; }
+  void set_sp(std::uint64_t value) { stack_pointer = value; }
+  // svc keeps its return address in ELR_EL1, out of the program's sight: no register to mend.
+  void set_link(std::uint64_t) {}
+};
+static_assert(sizeof(Registers) == 272, "user_pt_regs is 34 words");
+static_assert(offsetof(Registers, stack_pointer) == 248 && offsetof(Registers, pstate) == 264);
+
+inline constexpr unsigned kWordSize = 8;
+inline constexpr unsigned kRegisterArguments = 8;
+
+// The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
+// nullopt: no such register.
+std::optional<std::size_t> register_offset(std::string_view name);
+
+// What $argN (1-based) reads at a function's entry: a register's offset in Registers, or the stack word at
+// sp + offset when memory is set.
+struct ArgumentPlace {
+  bool memory = false;
+  std::size_t offset = 0;
+};
+ArgumentPlace argument_place(unsigned number);
+inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
+
+// ---- system calls ----
+
+// Always false until the port brings NT_ARM_SYSTEM_CALL: these registers alone cannot tell.
+inline bool in_syscall(const Registers&) {
+  return false;
+}
+inline std::uint64_t syscall_number(const Registers& r) {
+  return r.x[8];
+}
+inline std::int64_t syscall_result(const Registers& r) {
+  return static_cast<std::int64_t>(r.x[0]);
+}
+// Puts the pc back in front of the svc. Incomplete until the port keeps orig_x0: x0 still holds the call's result.
+inline void rewind_syscall(Registers& r) {
+  r.program_counter -= 4;
+}
+// n: 0 to 5.
+inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {
+  return r.x[n];
+}
+// Prepares registers so that resuming at a `svc #0` at `insn` performs call `nr`. The thread must not be about to
+// restart a call of its own: set NT_ARM_SYSTEM_CALL to -1 first.
+inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {
+  r.program_counter = insn;
+  r.x[8] = nr;
+  for (std::size_t i = 0; i < 6; ++i) r.x[i] = args[i];
+}
+// svc #0
+inline constexpr std::uint8_t kSyscallInsn[] = {0x01, 0x00, 0x00, 0xd4};
+
+}  // namespace probed::arch::aarch64

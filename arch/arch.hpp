@@ -1,0 +1,39 @@
+// The only arch header that generic code includes. `arch::native` is the architecture this build traces; both folders
+// declare the same interface:
+//
+//   decode.hpp    Insn decode(std::span<const std::uint8_t> bytes, std::uint64_t address);
+//                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
+//   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t original,
+//                                         std::uint64_t copy_address);
+//   emulate.hpp   bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn&, Registers&);
+//                   Registers.pc is the instruction's address; true: registers are as after it. Only when insn.emulable.
+//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
+//   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
+//                   return_value, syscall convention, clone flags
+#pragma once
+
+#include "arch/common.hpp"
+
+#if defined(__x86_64__)
+#include "arch/x86_64/blacklist.hpp"
+#include "arch/x86_64/decode.hpp"
+#include "arch/x86_64/emulate.hpp"
+#include "arch/x86_64/regs.hpp"
+#include "arch/x86_64/relocate.hpp"
+#include "arch/x86_64/trap.hpp"
+namespace probed::arch {
+namespace native = x86_64;
+}
+#elif defined(__aarch64__)
+#include "arch/aarch64/blacklist.hpp"
+#include "arch/aarch64/decode.hpp"
+#include "arch/aarch64/emulate.hpp"
+#include "arch/aarch64/regs.hpp"
+#include "arch/aarch64/relocate.hpp"
+#include "arch/aarch64/trap.hpp"
+namespace probed::arch {
+namespace native = aarch64;
+}
+#else
+#error "probed traces x86-64 and aarch64 only"
+#endif

@@ -1,0 +1,76 @@
+// Register names and the System V calling convention. Constant data; any thread.
+#include "arch/x86_64/regs.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "daemon/base/check.hpp"
+
+namespace probed::arch::x86_64 {
+namespace {
+
+struct Name {
+  std::string_view name;
+  std::size_t offset;
+};
+
+// The kernel's names (arch/x86/kernel/ptrace.c, regoffset_table), which the probe language is defined by, then the
+// assembler's for the same registers.
+constexpr Name kNames[] = {
+    {"ax", offsetof(Registers, rax)},
+    {"bx", offsetof(Registers, rbx)},
+    {"cx", offsetof(Registers, rcx)},
+    {"dx", offsetof(Registers, rdx)},
+    {"si", offsetof(Registers, rsi)},
+    {"di", offsetof(Registers, rdi)},
+    {"bp", offsetof(Registers, rbp)},
+    {"sp", offsetof(Registers, rsp)},
+    {"ip", offsetof(Registers, rip)},
+    {"flags", offsetof(Registers, eflags)},
+    {"cs", offsetof(Registers, cs)},
+    {"ss", offsetof(Registers, ss)},
+    {"r8", offsetof(Registers, r8)},
+    {"r9", offsetof(Registers, r9)},
+    {"r10", offsetof(Registers, r10)},
+    {"r11", offsetof(Registers, r11)},
+    {"r12", offsetof(Registers, r12)},
+    {"r13", offsetof(Registers, r13)},
+    {"r14", offsetof(Registers, r14)},
+    {"r15", offsetof(Registers, r15)},
+    {"orig_ax", offsetof(Registers, orig_rax)},
+
+    {"rax", offsetof(Registers, rax)},
+    {"rbx", offsetof(Registers, rbx)},
+    {"rcx", offsetof(Registers, rcx)},
+    {"rdx", offsetof(Registers, rdx)},
+    {"rsi", offsetof(Registers, rsi)},
+    {"rdi", offsetof(Registers, rdi)},
+    {"rbp", offsetof(Registers, rbp)},
+    {"rsp", offsetof(Registers, rsp)},
+    {"rip", offsetof(Registers, rip)},
+    {"eflags", offsetof(Registers, eflags)},
+    {"rflags", offsetof(Registers, eflags)},
+    {"orig_rax", offsetof(Registers, orig_rax)},
+};
+
+// System V psABI 3.2.3: the integer argument registers in order.
+constexpr std::size_t kArgumentRegisters[kRegisterArguments] = {offsetof(Registers, rdi), offsetof(Registers, rsi),
+                                                                offsetof(Registers, rdx), offsetof(Registers, rcx),
+                                                                offsetof(Registers, r8),  offsetof(Registers, r9)};
+
+}  // namespace
+
+std::optional<std::size_t> register_offset(std::string_view name) {
+  const auto* row = std::ranges::find(kNames, name, &Name::name);
+  if (row == std::end(kNames)) return std::nullopt;
+  return row->offset;
+}
+
+ArgumentPlace argument_place(unsigned number) {
+  PROBED_CHECK(number >= 1, "arguments are counted from 1");
+  if (number <= kRegisterArguments) return {.memory = false, .offset = kArgumentRegisters[number - 1]};
+  // At entry the return address is at sp, the seventh argument in the word above it.
+  return {.memory = true, .offset = std::size_t{kWordSize} * (number - kRegisterArguments)};
+}
+
+}  // namespace probed::arch::x86_64

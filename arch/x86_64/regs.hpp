@@ -1,0 +1,87 @@
+// x86-64 general registers: layout, names, argument and system call conventions. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace probed::arch::x86_64 {
+
+// struct user_regs_struct (sys/user.h), which is also NT_PRSTATUS's layout; asserted where ptrace is.
+struct Registers {
+  std::uint64_t r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
+  std::uint64_t orig_rax;
+  std::uint64_t rip, cs, eflags, rsp, ss, fs_base, gs_base, ds, es, fs, gs;
+
+  bool operator==(const Registers&) const = default;
+  std::uint64_t pc() const { return rip; }
+  void set_pc(std::uint64_t value) { rip = value; }
+  std::uint64_t sp() const { return rsp; }
+  void set_sp(std::uint64_t value) { rsp = value; }
+  // The register a system call instruction leaves its return address in.
+  void set_link(std::uint64_t value) { rcx = value; }
+};
+
+inline constexpr unsigned kWordSize = 8;
+inline constexpr unsigned kRegisterArguments = 6;
+
+// The offset in Registers of a register by the kernel's name (ax, di, ip, sp, flags, r8, orig_ax, ...) or the
+// assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
+std::optional<std::size_t> register_offset(std::string_view name);
+
+// What $argN (1-based) reads at a function's entry: a register's offset in Registers, or the stack word at
+// sp + offset when memory is set.
+struct ArgumentPlace {
+  bool memory = false;
+  std::size_t offset = 0;
+};
+ArgumentPlace argument_place(unsigned number);
+inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
+
+// ---- system calls ----
+
+// Whether the thread is stopped inside a system call that will be restarted or returns an error from interruption.
+inline bool in_syscall(const Registers& r) { return static_cast<std::int64_t>(r.orig_rax) >= 0; }
+inline std::uint64_t syscall_number(const Registers& r) { return r.orig_rax; }
+inline std::int64_t syscall_result(const Registers& r) { return static_cast<std::int64_t>(r.rax); }
+// Puts the thread back in front of the system call instruction it has just been interrupted in, its number restored.
+// It is 2 bytes long in every form (syscall, sysenter, int 0x80).
+inline void rewind_syscall(Registers& r) {
+  r.rax = r.orig_rax;
+  r.rip -= 2;
+}
+// The reverse, with the result the program is to see.
+inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
+  r.rax = static_cast<std::uint64_t>(result);
+  r.rip += 2;
+}
+// Whether two register states are the same moment of a thread's execution. orig_rax and the resume flag say how the
+// thread last entered the kernel, not what the program did.
+inline bool same_execution(Registers a, Registers b) {
+  constexpr std::uint64_t kResumeFlag = 1u << 16;
+  a.orig_rax = b.orig_rax = 0;
+  a.eflags &= ~kResumeFlag;
+  b.eflags &= ~kResumeFlag;
+  return a == b;
+}
+inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {
+  const std::uint64_t args[] = {r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9};
+  return args[n];
+}
+// Prepares registers so that resuming at a `syscall` instruction at `insn` performs call `nr`.
+inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {
+  r.rip = insn;
+  r.rax = nr;
+  r.orig_rax = ~0ULL;  // no restart logic for the call we displace: arch/x86/kernel/signal.c
+  r.rdi = args[0];
+  r.rsi = args[1];
+  r.rdx = args[2];
+  r.r10 = args[3];
+  r.r8 = args[4];
+  r.r9 = args[5];
+}
+// The bytes of the system call instruction.
+inline constexpr std::uint8_t kSyscallInsn[] = {0x0f, 0x05};
+
+}  // namespace probed::arch::x86_64

@@ -1,0 +1,24 @@
+// The breakpoint instruction and what its trap says about the pc. Any thread; pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace probed::arch::x86_64 {
+
+// int3, the one-byte form: it never reaches into the next instruction.
+inline constexpr std::array<std::uint8_t, 1> kBreakpoint{0xcc};
+inline constexpr std::size_t kBreakpointSize = kBreakpoint.size();
+
+// Where the breakpoint stands, from the pc of its SIGTRAP: #BP is a trap, its saved pc is behind the instruction.
+constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {
+  return pc_after_trap - kBreakpointSize;
+}
+
+// Whether an instruction that traps into a debugger starts here: cc, cd 03, f1, with any prefixes in front. Bytes that
+// end inside prefixes are no breakpoint.
+bool is_breakpoint(std::span<const std::uint8_t> bytes);
+
+}  // namespace probed::arch::x86_64

@@ -1,0 +1,66 @@
+// See display.hpp.
+#include "client/display.hpp"
+
+#include <algorithm>
+
+#include "client/utf8.hpp"
+
+namespace probed::client {
+namespace {
+
+// Text that needs no look at its characters: nearly all of it.
+bool is_plain(std::string_view bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c >= 0x20 && c < 0x7f && c != '\\' && c != '"'; });
+}
+
+void append_hex_escapes(std::string& out, std::string_view bytes) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    out.append({'\\', 'x', kHex[byte >> 4], kHex[byte & 15]});
+  }
+}
+
+bool is_control(std::uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0);
+}
+
+void append_escaped(std::string& out, std::string_view bytes, bool escape_quote) {
+  while (!bytes.empty()) {
+    const auto character = utf8::decode(bytes);
+    const auto itself = bytes.substr(0, character.length);
+    if (!character.valid || is_control(character.code)) {
+      append_hex_escapes(out, itself);
+    } else {
+      if (character.code == '\\' || (escape_quote && character.code == '"')) out.push_back('\\');
+      out.append(itself);
+    }
+    bytes.remove_prefix(character.length);
+  }
+}
+
+}  // namespace
+
+void append_display(std::string& out, std::string_view bytes) {
+  if (is_plain(bytes))
+    out.append(bytes);
+  else
+    append_escaped(out, bytes, false);
+}
+
+std::string display(std::string_view bytes) {
+  std::string out;
+  append_display(out, bytes);
+  return out;
+}
+
+void append_quoted_display(std::string& out, std::string_view bytes) {
+  out.push_back('"');
+  if (is_plain(bytes))
+    out.append(bytes);
+  else
+    append_escaped(out, bytes, true);
+  out.push_back('"');
+}
+
+}  // namespace probed::client

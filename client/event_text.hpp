@@ -1,0 +1,39 @@
+// An event as one line of text, in ftrace's layout:
+//
+//   redis-server-1447 [001] 1038282.286875123: cmd: (processCommand+0x0) c=0x7f0e5c argc=3
+//   redis-server-1447 [001] 1038282.286878006: myret: (call+0x9e <- processCommand) $retval=0
+//
+// comm-tid, cpu, seconds of CLOCK_MONOTONIC, probe name without its group, place, arguments. Everything that comes from
+// the target passes through display.hpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "client/json_view.hpp"
+
+namespace probed::client {
+
+class EventText {
+ public:
+  // Takes the argument types of these probes (an array of views as probe.add and probe.list give them). An event alone
+  // does not tell a string "0x10" from a hexadecimal value; without types, what looks like one is taken for one.
+  void learn(JsonView probe_views);
+
+  // Appends the line and its LF.
+  void append(std::string& out, std::string_view event_json) const;
+
+ private:
+  enum class Notation : std::uint8_t { guess, string, character, bare };
+  using Notations = std::unordered_map<std::string, Notation>;  // by undecoded argument name
+
+  static Notation notation_of(std::string_view type);
+  static void append_value(std::string& out, JsonView value, Notation notation);
+  void append_args(std::string& out, JsonView args, std::uint64_t probe_id) const;
+
+  std::unordered_map<std::uint64_t, Notations> types_;  // by probe id
+};
+
+}  // namespace probed::client

@@ -1,0 +1,15 @@
+// probectl: wiring only.
+#include <cstdio>
+
+#include "client/probectl/commands.hpp"
+#include "client/probectl/options.hpp"
+
+int main(int argc, char** argv) {
+  const auto parsed = probed::client::parse_options({argv + 1, argv + argc});
+  if (const auto* exit = std::get_if<probed::client::Exit>(&parsed)) {
+    std::fputs(exit->out.c_str(), stdout);
+    std::fputs(exit->err.c_str(), stderr);
+    return exit->status;
+  }
+  return probed::client::run_command(*std::get_if<probed::client::Options>(&parsed));
+}

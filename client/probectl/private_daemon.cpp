@@ -1,0 +1,148 @@
+// See private_daemon.hpp.
+#include "client/probectl/private_daemon.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "client/probectl/process.hpp"
+#include "client/probectl/report.hpp"
+
+namespace probed::client {
+namespace {
+
+constexpr auto kStartLimit = std::chrono::seconds(10);
+constexpr int kStopLimit = 10'000;  // ms
+
+Error cannot_start(std::string why, std::string hint = {}) {
+  return {Reason::internal, "cannot start a private daemon: " + std::move(why), std::move(hint), {}};
+}
+
+std::string runtime_directory() {
+  const char* given = std::getenv("XDG_RUNTIME_DIR");
+  struct stat status {};
+  const bool usable = given && ::stat(given, &status) == 0 && S_ISDIR(status.st_mode) && ::access(given, W_OK) == 0;
+  return usable ? given : "/tmp";
+}
+
+Result<std::array<UniqueFd, 2>> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return cannot_start(text_of_errno(errno));
+  return std::array{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void keep_across_exec(const UniqueFd& fd) {
+  ::fcntl(fd.get(), F_SETFD, 0);
+}
+
+}  // namespace
+
+Result<std::string> find_daemon() {
+  if (const char* given = std::getenv("PROBED_DAEMON"); given && *given) return std::string(given);
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* beside : {"../daemon/probed", "../sbin/probed"}) {
+    const auto candidate = (own / beside).lexically_normal();
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
+  }
+  return cannot_start(fmt::format("no probed found near {}", own.string()), "name the program in $PROBED_DAEMON");
+}
+
+PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
+    : directory_(std::exchange(other.directory_, {})),
+      socket_(std::move(other.socket_)),
+      lifetime_(std::move(other.lifetime_)),
+      ready_(std::move(other.ready_)),
+      pidfd_(std::move(other.pidfd_)),
+      pid_(std::exchange(other.pid_, -1)) {}
+
+Result<void> PrivateDaemon::make_directory() {
+  auto name = runtime_directory() + "/probectl-XXXXXX";
+  if (!::mkdtemp(name.data())) return cannot_start(fmt::format("{}: {}", name, text_of_errno(errno)));  // mode 0700
+  directory_ = name;
+  socket_ = name + "/probed.sock";
+  return {};
+}
+
+// Its own session, so that a ^C at the terminal reaches us and not it. Its log goes to a file and not to the terminal,
+// nor to a pipe that would stop it when full.
+Result<void> PrivateDaemon::spawn(const std::string& program, const Signals& signals) {
+  auto lifetime = make_pipe();
+  if (!lifetime) return std::move(lifetime).error();
+  auto ready = make_pipe();
+  if (!ready) return std::move(ready).error();
+  UniqueFd log(::open((directory_ + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const auto lifetime_number = std::to_string((*lifetime)[0].get()), ready_number = std::to_string((*ready)[1].get());
+  const char* arguments[] = {program.c_str(),         "--socket",   socket_.c_str(),      "--lifetime-fd",
+                             lifetime_number.c_str(), "--ready-fd", ready_number.c_str(), nullptr};
+  pid_ = ::fork();
+  if (pid_ < 0) return cannot_start(text_of_errno(errno));
+  if (pid_ == 0) {
+    ::setsid();
+    signals.restore();
+    ::dup2(null.get(), 0), ::dup2(null.get(), 1), ::dup2(log.get(), 2);
+    keep_across_exec((*lifetime)[0]), keep_across_exec((*ready)[1]);
+    ::execv(program.c_str(), const_cast<char* const*>(arguments));
+    ::dprintf(2, "%s: %s\n", program.c_str(), text_of_errno(errno));
+    ::_exit(127);
+  }
+  lifetime_ = std::move((*lifetime)[1]);
+  ready_ = std::move((*ready)[0]);
+  pidfd_ = open_pidfd(pid_);
+  return {};
+}
+
+Result<void> PrivateDaemon::wait_until_ready(const Signals& signals) {
+  const auto woken = poll_fd(ready_.get(), POLLIN, {Clock::now() + kStartLimit, signals.fd(), {}});
+  if (!woken) return woken.error();
+  if (*woken == Wake::interrupt) return cannot_start("interrupted");
+  if (*woken == Wake::timeout) return cannot_start("it was not ready in time: " + last_words());
+  char byte = 0;
+  if (::read(ready_.get(), &byte, 1) == 1) return {};
+  const auto words = last_words();
+  return cannot_start(words.empty() ? "it ended at once" : words);
+}
+
+Result<PrivateDaemon> PrivateDaemon::start(const std::string& program, const Signals& signals) {
+  PrivateDaemon daemon;
+  if (auto made = daemon.make_directory(); !made) return std::move(made).error();
+  if (auto spawned = daemon.spawn(program, signals); !spawned) return std::move(spawned).error();
+  if (auto ready = daemon.wait_until_ready(signals); !ready) return std::move(ready).error();
+  return daemon;
+}
+
+std::string PrivateDaemon::last_words() const {
+  std::ifstream log(directory_ + "/log");
+  std::string line, last;
+  while (std::getline(log, line))
+    if (!line.empty()) last = line;
+  return last;
+}
+
+void PrivateDaemon::stop() {
+  if (directory_.empty()) return;
+  lifetime_.reset();
+  if (pid_ > 0) {
+    ::kill(pid_, SIGTERM);  // our child, not yet reaped: the pid cannot be another's
+    if (pidfd_ && !wait_for_exit(pidfd_, kStopLimit))
+      return note(fmt::format("the private daemon (PID {}) is still busy; it will end by itself", pid_)),
+             directory_.clear();
+    ::waitpid(pid_, nullptr, 0);
+  }
+  std::error_code error;
+  std::filesystem::remove_all(directory_, error);
+  directory_.clear();
+}
+
+}  // namespace probed::client

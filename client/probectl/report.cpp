@@ -1,0 +1,74 @@
+// See report.hpp.
+#include "client/probectl/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "client/display.hpp"
+#include "client/utf8.hpp"
+#include "proto/json.hpp"
+
+namespace probed::client {
+namespace {
+
+std::string error_json(const Error& error, std::string_view word) {
+  proto::JsonWriter json;
+  json.begin_object().key("error").begin_object();
+  json.key("reason").string(word.empty() ? to_string(error.reason) : word);
+  json.key("message").string(error.message);
+  if (error.column) json.key("column").number(std::uint64_t{*error.column});
+  if (!error.hint.empty()) json.key("hint").string(error.hint);
+  json.end_object().end_object();
+  return json.text() + "\n";
+}
+
+// A terminal column for each character, as far as that can be known here.
+std::size_t width_of(std::string_view text) {
+  std::size_t width = 0;
+  for (; !text.empty(); ++width) text.remove_prefix(utf8::decode(text).length);
+  return width;
+}
+
+std::string with_caret(std::string_view text, std::size_t column) {
+  const auto before = display(text.substr(0, std::min(column, text.size())));
+  return fmt::format("  {}\n  {}^\n", display(text), std::string(width_of(before), ' '));
+}
+
+// The protocol does not say which definition of several is at fault; the message usually quotes it.
+std::string_view text_at_fault(const Error& error, const Typed& typed) {
+  if (error.reason == Reason::bad_filter) return typed.filter;
+  if (typed.definitions.size() == 1) return typed.definitions.front();
+  std::string_view found;
+  for (const auto& definition : typed.definitions)
+    if (error.message.find(definition) != std::string::npos && definition.size() > found.size()) found = definition;
+  return found;
+}
+
+}  // namespace
+
+std::string error_report(const Error& error, bool json, std::string_view word, const Typed& typed) {
+  if (json) return error_json(error, word);
+  auto text = "probectl: " + display(error.message);
+  if (!error.hint.empty()) text += " (" + display(error.hint) + ")";
+  text += '\n';
+  const auto fault = text_at_fault(error, typed);
+  return error.column && !fault.empty() ? text + with_caret(fault, *error.column) : text;
+}
+
+std::string_view failure_word(const Connection* connection, const Error& error) {
+  const bool unreachable = !connection || !connection->alive();
+  return unreachable && error.reason == Reason::internal ? "no-daemon" : "";
+}
+
+int fail(const Error& error, bool json, std::string_view word, const Typed& typed) {
+  std::fputs(error_report(error, json, word, typed).c_str(), stderr);
+  return 1;
+}
+
+void note(std::string_view text) {
+  std::fputs(fmt::format("probectl: {}\n", display(text)).c_str(), stderr);
+}
+
+}  // namespace probed::client

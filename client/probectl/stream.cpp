@@ -1,0 +1,150 @@
+// See stream.hpp.
+#include "client/probectl/stream.hpp"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "client/probectl/report.hpp"
+#include "daemon/base/check.hpp"
+
+namespace probed::client {
+namespace {
+
+constexpr auto kSoon = std::chrono::seconds(2);
+constexpr auto kPatience = std::chrono::seconds(2);  // with a reader that does not read, after ^C
+
+void add_to(int epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  PROBED_CHECK(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "a descriptor of ours can be watched");
+}
+
+}  // namespace
+
+Stream::Stream(Connection& connection, Output& output, Signals& signals, const Options& options)
+    : connection_(connection),
+      output_(output),
+      signals_(signals),
+      options_(options),
+      wake_(::epoll_create1(EPOLL_CLOEXEC)) {
+  PROBED_CHECK(wake_, "an epoll instance can be made");
+  add_to(wake_.get(), signals_.fd());
+  connection_.on_notification([this](const Notification& notification) { handle(notification); });
+}
+
+void Stream::end(End why) {
+  if (end_ == End::none) end_ = why;
+}
+
+void Stream::end_soon(End why) {
+  if (soon_ != End::none) return;
+  soon_ = why;
+  soon_end_ = Clock::now() + kSoon;
+}
+
+void Stream::watch(int fd, std::function<void()> on_exit) {
+  if (fd < 0) return;
+  add_to(wake_.get(), fd);
+  watched_fd_ = fd;
+  on_watched_ = std::move(on_exit);
+}
+
+void Stream::handle(const Notification& notification) {
+  if (notification.method == "events")
+    take_events(notification.params);
+  else if (other_)
+    other_(notification);
+}
+
+void Stream::take_events(JsonView params) {
+  EventBatch batch;
+  const bool whole = scan_events(
+      params, [this](std::string_view event) { take_event(event); }, batch);
+  if (!whole) {
+    failure_ = Error{Reason::bad_message,
+                     "the daemon sent a malformed batch of events",
+                     "probectl and probed may be of different versions; see --version of both",
+                     {}};
+    end(End::daemon_gone);
+  }
+  missed_ += batch.missed;
+}
+
+void Stream::take_event(std::string_view event) {
+  ++delivered_;
+  if (options_.count && printed_ == *options_.count) return;
+  ++printed_;
+  auto& out = output_.buffer();
+  if (options_.json())
+    out.append(event).push_back('\n');
+  else
+    text_.append(out, event);
+  if (options_.count && printed_ == *options_.count) end(End::count);
+}
+
+std::optional<Clock::time_point> Stream::next_deadline() const {
+  if (!duration_end_) return soon_end_;
+  return soon_end_ ? std::min(*duration_end_, *soon_end_) : duration_end_;
+}
+
+void Stream::handle_interrupt() {
+  epoll_event events[2];
+  const int count = ::epoll_wait(wake_.get(), events, 2, 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == watched_fd_) {
+      ::epoll_ctl(wake_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
+      on_watched_();
+    } else if (signals_.take()) {
+      end(End::signal);
+    }
+  }
+}
+
+// One buffer full of messages, or a wait until there is something to do.
+void Stream::wait_once() {
+  const WaitLimit limit{next_deadline(), wake_.get(), {}};
+  auto woken = connection_.wait({Clock::now(), wake_.get(), {}});
+  if (woken && *woken == Wake::message) {
+    output_.maybe_flush(limit);
+  } else if (woken && *woken == Wake::timeout) {  // the input ran dry
+    output_.flush(limit);
+    if (end_ == End::none && output_.state() == Output::State::open) woken = connection_.wait(limit);
+  }
+  if (output_.state() != Output::State::open) end(End::output);
+  if (!woken) {
+    failure_ = std::move(woken).error();
+    end(End::daemon_gone);
+  } else if (*woken == Wake::interrupt) {
+    handle_interrupt();
+  }
+}
+
+End Stream::run() {
+  if (options_.seconds) {
+    constexpr double kForever = 1e9;  // seconds; the clock's own range ends at nine times that
+    const std::chrono::duration<double> length(std::min(*options_.seconds, kForever));
+    duration_end_ = Clock::now() + std::chrono::ceil<Clock::duration>(length);
+  }
+  while (end_ == End::none) {
+    wait_once();
+    // Messages may keep coming without a pause: signals and deadlines are looked at all the same.
+    handle_interrupt();
+    const auto now = Clock::now();
+    if (duration_end_ && now >= *duration_end_) end(End::duration);
+    if (soon_end_ && now >= *soon_end_) end(soon_);
+  }
+  return end_;
+}
+
+void Stream::finish() {
+  WaitLimit limit{{}, signals_.fd(), {}};
+  if (end_ == End::signal) limit = {Clock::now() + kPatience, -1, {}};
+  output_.flush(limit);
+  if (output_.state() == Output::State::open && output_.buffered() > 0)
+    note(fmt::format("{} bytes of events were not written: the reader does not read", output_.buffered()));
+}
+
+}  // namespace probed::client

@@ -1,0 +1,74 @@
+// The receiving end of one subscription: events into the output, losses into a sum, and the loop that waits for an end.
+// Shared by `trace` and `stream`. Main thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "client/connection.hpp"
+#include "client/event_text.hpp"
+#include "client/probectl/options.hpp"
+#include "client/probectl/output.hpp"
+#include "client/probectl/signals.hpp"
+
+namespace probed::client {
+
+enum class End { none, signal, duration, count, target_gone, daemon_gone, output };
+
+class Stream {
+ public:
+  Stream(Connection& connection, Output& output, Signals& signals, const Options& options);
+  ~Stream() { connection_.on_notification({}); }  // the handler knows this object
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Notifications other than events go here, from within calls and run().
+  void on_other(Connection::Handler handler) { other_ = std::move(handler); }
+  void learn(JsonView probe_views) { text_.learn(probe_views); }
+
+  // Streams until something ends it: a signal, --duration (counted from now), --count, the output, the daemon, end().
+  End run();
+  // Ends run(), from within a handler; the first reason stands.
+  void end(End why);
+  // Ends run() with `why` soon, unless it ends sooner for a better reason that may still be on its way.
+  void end_soon(End why);
+  // Also wakes run() when this descriptor (a pidfd) becomes readable: `on_exit` is called once.
+  void watch(int fd, std::function<void()> on_exit);
+
+  // Writes what is still buffered. After a signal a reader that does not read is not waited for long; says so if bytes
+  // are left over.
+  void finish();
+
+  std::uint64_t delivered() const { return delivered_; }
+  std::uint64_t missed() const { return missed_; }
+  // Why run() failed: the connection's error for daemon_gone.
+  const std::optional<Error>& failure() const { return failure_; }
+  // A limit for calls made before run(): a signal ends them.
+  WaitLimit interruptible() const { return {.deadline = {}, .interrupt_fd = signals_.fd(), .ignore_interrupt = {}}; }
+
+ private:
+  void handle(const Notification& notification);
+  void take_events(JsonView params);
+  void take_event(std::string_view event);
+  void wait_once();
+  void handle_interrupt();
+  std::optional<Clock::time_point> next_deadline() const;
+
+  Connection& connection_;
+  Output& output_;
+  Signals& signals_;
+  const Options& options_;
+  EventText text_;
+  Connection::Handler other_;
+  UniqueFd wake_;  // an epoll set over the signals and what is watched: one descriptor to wait for
+  int watched_fd_ = -1;
+  std::function<void()> on_watched_;
+  std::uint64_t delivered_ = 0, missed_ = 0, printed_ = 0;
+  End end_ = End::none;
+  End soon_ = End::none;
+  std::optional<Clock::time_point> duration_end_, soon_end_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace probed::client

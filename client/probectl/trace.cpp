@@ -1,0 +1,361 @@
+// See trace.hpp. Main thread.
+//
+// Order matters: the probes are added disabled, then subscribed to, then enabled, so that every hit has a reader; they
+// are disabled before the subscription ends, so that what was counted was also delivered or reported as lost.
+#include "client/probectl/trace.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "client/probectl/held_command.hpp"
+#include "client/probectl/private_daemon.hpp"
+#include "client/probectl/process.hpp"
+#include "client/probectl/report.hpp"
+#include "client/probectl/stream.hpp"
+#include "client/views.hpp"
+#include "proto/json.hpp"
+
+namespace probed::client {
+namespace {
+
+constexpr auto kCleanUpLimit = std::chrono::seconds(15);  // for all calls of the clean-up together
+constexpr auto kReadyLimit = std::chrono::seconds(15);
+
+// What a trace is made of, in the order in which it is put together; taken apart the other way round.
+struct Parts {
+  Signals signals;
+  Output output;
+  std::optional<PrivateDaemon> daemon;
+  std::optional<Connection> connection;
+  std::optional<HeldCommand> command;
+};
+
+std::string pid_params(pid_t pid) {
+  proto::JsonWriter json;
+  return json.begin_object().key("pid").number(std::int64_t{pid}).end_object().text();
+}
+
+class Trace {
+ public:
+  Trace(Parts& parts, const Options& options, pid_t pid)
+      : parts_(parts),
+        options_(options),
+        pid_(pid),
+        connection_(*parts.connection),
+        stream_(*parts.connection, parts.output, parts.signals, options) {
+    stream_.on_other([this](const Notification& notification) { take(notification); });
+  }
+
+  int run();
+
+ private:
+  Result<void> arm();
+  Result<void> start_command();
+  Result<void> wait_for_program();
+  Result<void> add_probes();
+  Result<void> subscribe();
+  void watch_target();
+  int give_up(const Error& error);
+  void clean_up();
+  void let_command_go();
+  std::optional<Document> finish_call(std::string_view method, const std::string& params);
+  bool note_second_signal();
+  void print_account();
+  int conclude();
+
+  void take(const Notification& notification);
+  void take_disabled(JsonView params);
+  void count(JsonView probes);
+  std::string ids_params() const;
+
+  Parts& parts_;
+  const Options& options_;
+  const pid_t pid_;
+  Connection& connection_;
+  Stream stream_;
+  UniqueFd pidfd_;
+  struct Counters {
+    std::uint64_t hits = 0, missed = 0;
+  };
+  std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
+  std::optional<std::uint64_t> subscription_;
+  Clock::time_point clean_up_end_;
+  bool attached_ = false, ready_ = false, armed_ = false, gone_ = false;
+};
+
+void Trace::take(const Notification& notification) {
+  const auto& [method, params] = notification;
+  if (method == "probe.disabled") return take_disabled(params);
+  if (params["pid"].u64() != static_cast<std::uint64_t>(pid_)) return;
+  if (method == "target.ready") ready_ = true;
+  if (method == "target.exited") {
+    gone_ = true;
+    stream_.end(End::target_gone);
+  }
+  if (method == "target.execed" && armed_) {
+    note(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
+    if (!parts_.command) stream_.end(End::target_gone);
+  }
+}
+
+// `ids` for a batch, `id` for one.
+void Trace::take_disabled(JsonView params) {
+  bool ours = probes_.contains(params["id"].u64_or(0));
+  params["ids"].each_element([&](JsonView id) {
+    ours = ours || probes_.contains(id.u64_or(0));
+    return true;
+  });
+  if (!ours) return;
+  const auto reason = params["reason"].string();
+  if (reason == "limit") return stream_.end(End::count);
+  note(fmt::format("probes were disabled: {}", reason));
+}
+
+void Trace::count(JsonView probes) {
+  probes.each_element([&](JsonView probe) {
+    const auto known = probes_.find(probe["id"].u64_or(0));
+    if (known == probes_.end()) return true;
+    known->second.hits = std::max(known->second.hits, probe["hits"].u64_or(0));
+    known->second.missed = std::max(known->second.missed, probe["missed"].u64_or(0));
+    return true;
+  });
+}
+
+std::string Trace::ids_params() const {
+  proto::JsonWriter json;
+  json.begin_object().key("ids").begin_array();
+  for (const auto& [id, counters] : probes_) json.number(id);
+  return json.end_array().end_object().text();
+}
+
+// Until release() the command's process is ours, waiting; the daemon attaches to it there and holds it at the entry of
+// the program it becomes.
+Result<void> Trace::start_command() {
+  proto::JsonWriter json;
+  json.begin_object().key("pid").number(std::int64_t{pid_}).key("holdAtEntry").boolean(true);
+  if (options_.follow_fork) json.key("followFork").boolean(true);
+  json.end_object();
+  auto attached = connection_.call("target.attach", json.text(), stream_.interruptible());
+  if (!attached) return std::move(attached).error();
+  attached_ = true;
+  if (auto released = parts_.command->release(stream_.interruptible()); !released) return released;
+  return wait_for_program();
+}
+
+Result<void> Trace::wait_for_program() {
+  auto limit = stream_.interruptible();
+  limit.deadline = Clock::now() + kReadyLimit;
+  while (!ready_) {
+    if (gone_)
+      return Error{
+          Reason::target_gone, fmt::format("{} ended before its first instruction", options_.command_line[0]), "", {}};
+    const auto woken = connection_.wait(limit);
+    if (!woken) return woken.error();
+    if (*woken == Wake::message) continue;
+    const char* why = *woken == Wake::interrupt ? "interrupted" : "the daemon did not report it ready in time";
+    return Error{Reason::internal, fmt::format("starting {}: {}", options_.command_line[0], why), "", {}};
+  }
+  return {};
+}
+
+Result<void> Trace::add_probes() {
+  auto added = connection_.call("probe.add", trace_add_params(options_, pid_), stream_.interruptible());
+  if (!added) return std::move(added).error();
+  const auto probes = (*added)["probes"];
+  probes.each_element([&](JsonView probe) {
+    probes_.emplace(probe["id"].u64_or(0), Counters());
+    return true;
+  });
+  stream_.learn(probes);
+  return {};
+}
+
+Result<void> Trace::subscribe() {
+  proto::JsonWriter json;
+  json.begin_object().key("probes").begin_array();
+  for (const auto& [id, counters] : probes_) json.string(std::to_string(id));
+  json.end_array().end_object();
+  auto subscribed = connection_.call("events.subscribe", json.text(), stream_.interruptible());
+  if (!subscribed) return std::move(subscribed).error();
+  subscription_ = (*subscribed)["subscription"].u64();
+  return {};
+}
+
+Result<void> Trace::arm() {
+  if (parts_.command)
+    if (auto started = start_command(); !started) return started;
+  if (auto added = add_probes(); !added) return added;
+  if (auto subscribed = subscribe(); !subscribed) return subscribed;
+  auto enabled = connection_.call("probe.enable", ids_params(), stream_.interruptible());
+  if (!enabled) return std::move(enabled).error();
+  armed_ = true;
+  std::fputs(fmt::format("armed {} in PID {}\n", count_of(probes_.size(), "probe"), pid_).c_str(), stderr);
+  if (!parts_.command) return {};
+  auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
+  if (!resumed) return std::move(resumed).error();
+  return {};
+}
+
+// The daemon reports the target's end; should that report be lost, the kernel's own ends the trace a little later.
+void Trace::watch_target() {
+  if (!parts_.command) pidfd_ = open_pidfd(pid_);
+  const int fd = parts_.command ? parts_.command->pidfd() : pidfd_.get();
+  stream_.watch(fd, [this] { stream_.end_soon(End::target_gone); });
+}
+
+bool Trace::note_second_signal() {
+  if (parts_.signals.take()) note("cleaning up; this takes a moment");
+  return true;
+}
+
+std::optional<Document> Trace::finish_call(std::string_view method, const std::string& params) {
+  if (!connection_.alive()) return std::nullopt;
+  const WaitLimit limit{clean_up_end_, parts_.signals.fd(), [this] { return note_second_signal(); }};
+  auto reply = connection_.call(method, params, limit);
+  if (!reply) return std::nullopt;  // the next step may still succeed, and the daemon cleans up after us anyway
+  return std::move(reply).value();
+}
+
+void Trace::clean_up() {
+  clean_up_end_ = Clock::now() + kCleanUpLimit;
+  const auto count_reply = [this](const std::optional<Document>& reply) {
+    if (reply) count((*reply)["probes"]);
+  };
+  const auto ids = ids_params();
+  if (!probes_.empty()) count_reply(finish_call("probe.disable", ids));
+  if (subscription_) finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", *subscription_));
+  if (!probes_.empty()) {
+    count_reply(finish_call("probe.profile", "{}"));
+    count_reply(finish_call("probe.remove", ids));
+  }
+  let_command_go();
+}
+
+// Everybody's probes go with a detach, so it is left to whoever else has some in this target.
+void Trace::let_command_go() {
+  if (!attached_ || gone_) return;
+  const auto targets = finish_call("target.list", "{}");
+  bool unused = false;
+  if (targets)
+    (*targets)["targets"].each_element([&](JsonView target) {
+      unused = unused || (target["pid"].u64() == static_cast<std::uint64_t>(pid_) && target["probes"].u64() == 0u);
+      return true;
+    });
+  if (unused) finish_call("target.detach", pid_params(pid_));
+}
+
+int Trace::give_up(const Error& error) {
+  // Nothing of the program has run yet; run without its probes is not what was asked for.
+  if (parts_.command && !armed_) parts_.command->kill();
+  const auto word = failure_word(&connection_, error);
+  clean_up();
+  return fail(error, options_.json(), word, {options_.probes, options_.filter});
+}
+
+// What was hit and did not arrive was lost on the way to us, which the stream reports, or before, which the probes
+// count.
+void Trace::print_account() {
+  Counters sum;
+  for (const auto& [id, counters] : probes_) sum.hits += counters.hits, sum.missed += counters.missed;
+  const auto account = make_account(sum.hits, stream_.delivered(), stream_.missed());
+  const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
+  if (connection_.alive() && !explained)
+    note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
+  std::fputs(fmt::format("hits={} delivered={} missed={}\n", account.hits, account.delivered, account.missed).c_str(),
+             stderr);
+}
+
+int Trace::conclude() {
+  stream_.finish();
+  if (parts_.command && !parts_.command->reap() && !gone_)
+    note(fmt::format("{} (PID {}) goes on, untraced", options_.command_line[0], pid_));
+  print_account();
+  if (parts_.output.state() == Output::State::failed) return fail(parts_.output.error(), options_.json());
+  const auto& failure = stream_.failure();
+  return failure ? fail(*failure, options_.json(), failure_word(&connection_, *failure)) : 0;
+}
+
+int Trace::run() {
+  watch_target();
+  auto armed = arm();
+  if (!armed) return give_up(armed.error());
+  stream_.run();
+  clean_up();
+  return conclude();
+}
+
+Result<pid_t> find_target(const Options& options) {
+  if (options.pid) return *options.pid;
+  if (options.target_name.empty()) return 0;  // a command, not started yet
+  return choose_by_name(all_processes(), options.target_name);
+}
+
+// The daemon at the socket, else a private one.
+Result<void> connect(Parts& parts, const Options& options) {
+  const auto path = socket_path(options.socket);
+  auto connection = Connection::connect(path);
+  if (!connection && (options.no_spawn || connection.error().reason == Reason::permission_denied))
+    return std::move(connection).error();
+  if (!connection) {
+    auto program = find_daemon();
+    if (!program) return std::move(program).error();
+    note(fmt::format("no daemon answers at {}; starting a private one for this trace", path));
+    auto daemon = PrivateDaemon::start(*program, parts.signals);
+    if (!daemon) return std::move(daemon).error();
+    parts.daemon.emplace(std::move(daemon).value());
+    connection = Connection::connect(parts.daemon->socket());
+    if (!connection) return std::move(connection).error();
+  }
+  parts.connection.emplace(std::move(connection).value());
+  return {};
+}
+
+Result<pid_t> fork_command(Parts& parts, const Options& options) {
+  auto command = HeldCommand::fork(options.command_line, parts.signals, parts.daemon ? parts.daemon->pid() : 0);
+  if (!command) return std::move(command).error();
+  parts.command.emplace(std::move(command).value());
+  return parts.command->pid();
+}
+
+}  // namespace
+
+std::string trace_add_params(const Options& options, pid_t pid) {
+  proto::JsonWriter json;
+  json.begin_object().key("pid").number(std::int64_t{pid}).key("probes").begin_array();
+  for (const auto& definition : options.probes) {
+    json.begin_object().key("definition").string(definition);
+    if (!options.filter.empty()) json.key("filter").string(options.filter);
+    json.key("disabled").boolean(true);
+    if (options.no_optimize) json.key("optimize").boolean(false);
+    json.end_object();
+  }
+  json.end_array();
+  if (options.count) json.key("limit").number(*options.count);
+  if (options.follow_fork) json.key("followFork").boolean(true);
+  return json.end_object().text();
+}
+
+Account make_account(std::uint64_t counted_hits, std::uint64_t delivered, std::uint64_t reported_missed) {
+  if (counted_hits >= delivered) return {counted_hits, delivered, counted_hits - delivered};
+  return {delivered + reported_missed, delivered, reported_missed};
+}
+
+int run_trace(const Options& options) {
+  auto target = find_target(options);
+  if (!target) return fail(target.error(), options.json());
+  auto signals = Signals::install();
+  if (!signals) return fail(signals.error(), options.json());
+  auto output = options.out_file.empty() ? Result<Output>(Output()) : Output::to_file(options.out_file);
+  if (!output) return fail(output.error(), options.json());
+  Parts parts{std::move(signals).value(), std::move(output).value(), {}, {}, {}};
+  if (auto connected = connect(parts, options); !connected)
+    return fail(connected.error(), options.json(), failure_word(nullptr, connected.error()));
+  if (!options.command_line.empty()) target = fork_command(parts, options);
+  if (!target) return fail(target.error(), options.json());
+  return Trace(parts, options, *target).run();
+}
+
+}  // namespace probed::client

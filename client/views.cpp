@@ -1,0 +1,72 @@
+// See views.hpp.
+#include "client/views.hpp"
+
+#include <fmt/format.h>
+
+#include "client/display.hpp"
+
+namespace probed::client {
+namespace {
+
+struct Tag {
+  std::string_view key, value, text;
+  bool only_enabled;  // the tier of a probe that is not enabled is no more than a plan
+};
+constexpr Tag kTags[] = {
+    {"tier", "optimized", "[OPTIMIZED]", true}, {"tier", "boosted", "[BOOSTED]", true},
+    {"state", "disabled", "[DISABLED]", false}, {"state", "gone", "[GONE]", false},
+    {"state", "pending", "[PENDING]", false},
+};
+
+std::string tags(JsonView probe) {
+  const bool enabled = probe["state"].raw_string() == "enabled";
+  std::string out;
+  for (const auto& tag : kTags)
+    if (probe[tag.key].raw_string() == tag.value && (enabled || !tag.only_enabled)) out.append("  ").append(tag.text);
+  return out;
+}
+
+// A column is never empty, so that columns can be counted.
+std::string column(JsonView value) {
+  const auto text = value.is_string() ? display(value.string()) : display(value.text());
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string list_line(JsonView probe) {
+  return fmt::format("{}  {}  {}  {}  {}{}", column(probe["address"]), column(probe["kind"]), column(probe["symbol"]),
+                     column(probe["module"]), column(probe["name"]), tags(probe));
+}
+
+std::string profile_line(JsonView probe) {
+  return fmt::format("  {:<44} {:>15} {:>15} {:>15}", column(probe["name"]), probe["hits"].u64_or(0),
+                     probe["missed"].u64_or(0), probe["filtered"].u64_or(0));
+}
+
+std::string target_line(JsonView target) {
+  auto line = fmt::format("{} (PID {}): {}, {}, {}", column(target["comm"]), target["pid"].u64_or(0),
+                          count_of(target["threads"].u64_or(0), "thread"),
+                          count_of(target["probes"].u64_or(0), "probe"), column(target["exe"]));
+  return target["followFork"].boolean_or(false) ? line + ", follows forks" : line;
+}
+
+std::string function_line(JsonView function) {
+  return fmt::format("{}  {:>7}  {}  {}", column(function["address"]), column(function["size"]),
+                     column(function["name"]), column(function["module"]));
+}
+
+std::string members_text(JsonView object) {
+  std::string out;
+  object.each_member([&](std::string_view key, JsonView value) {
+    out += fmt::format("{}: {}\n", display(key), column(value));
+    return true;
+  });
+  return out;
+}
+
+std::string count_of(std::uint64_t count, std::string_view singular) {
+  return fmt::format("{} {}{}", count, singular, count == 1 ? "" : "s");
+}
+
+}  // namespace probed::client

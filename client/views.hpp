@@ -1,0 +1,22 @@
+// The daemon's answers as text for people: one function for each thing that is listed. Pure.
+#pragma once
+
+#include <string>
+
+#include "client/json_view.hpp"
+
+namespace probed::client {
+
+// "0x55d0c8a4f2b0  p  processCommand+0x0  redis-server  probes/cmd  [OPTIMIZED]"
+std::string list_line(JsonView probe);
+// The kernel's kprobe_profile columns, name, hits, missed, and filtered.
+std::string profile_line(JsonView probe);
+// "redis-server (PID 1447): 4 threads, 2 probes, /usr/bin/redis-server"
+std::string target_line(JsonView target);
+std::string function_line(JsonView function);
+// "key: value" for each member, values as they are; strings without quotes.
+std::string members_text(JsonView object);
+// "1 probe", "3 probes"
+std::string count_of(std::uint64_t count, std::string_view singular);
+
+}  // namespace probed::client

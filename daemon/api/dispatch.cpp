@@ -1,0 +1,405 @@
+// See dispatch.hpp. One handler for each method; the table at the end says who may call it.
+#include "daemon/api/dispatch.hpp"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "daemon/api/views.hpp"
+#include "proto/framing.hpp"
+#include "proto/openrpc.hpp"
+#include "proto/schema.hpp"
+
+namespace probed::api {
+namespace {
+
+using proto::Json;
+
+// One request under way. Completions keep the connection alive, not the services: those are touched later only while
+// the connection is open, which is never longer than the server lives.
+struct Call {
+  const Services& services;
+  std::shared_ptr<Connection> connection;
+  const Json& params;  // valid during the handler only
+  Completion done;
+
+  control::Controller& controller() const { return services.controller; }
+};
+
+// ---- parameters; validated before, so presence and type are known ----
+
+std::optional<pid_t> pid_of(const Json& params) {
+  const auto pid = params.find("pid");
+  return pid == params.end() ? std::nullopt : std::optional(pid->get<pid_t>());
+}
+
+bool flag_of(const Json& params, const char* key, bool otherwise = false) {
+  return params.value(key, otherwise);
+}
+
+control::Selector selector_of(const Json& params) {
+  control::Selector which;
+  which.all = flag_of(params, "all");
+  if (params.contains("names")) which.names = params["names"].get<std::vector<std::string>>();
+  if (params.contains("ids"))
+    for (const Json& id : params["ids"]) which.ids.push_back(static_cast<ProbeId>(id.get<std::uint32_t>()));
+  return which;
+}
+
+control::ProbeSpec spec_of(const Json& probe) {
+  control::ProbeSpec spec;
+  spec.definition = probe["definition"].get<std::string>();
+  // An empty filter is how probe.list shows "none"; it may be sent back as it came.
+  if (const auto filter = probe.value("filter", std::string()); !filter.empty()) spec.filter = filter;
+  spec.disabled = flag_of(probe, "disabled");
+  spec.optimize = flag_of(probe, "optimize", true);
+  return spec;
+}
+
+control::AddRequest add_request_of(const Json& params) {
+  control::AddRequest request;
+  request.pid = *pid_of(params);
+  for (const Json& probe : params["probes"]) request.probes.push_back(spec_of(probe));
+  request.persist = flag_of(params, "persist");
+  if (params.contains("limit")) request.limit = params["limit"].get<std::uint64_t>();
+  request.follow_fork = flag_of(params, "followFork");
+  request.force_step = flag_of(params, "x-step");
+  return request;
+}
+
+control::SubscribeRequest subscribe_request_of(const Json& params) {
+  control::SubscribeRequest request;
+  request.pid = pid_of(params);
+  if (!params.contains("probes")) return request;
+  request.probes.emplace();
+  for (const Json& probe : params["probes"])
+    request.probes->push_back(probe.is_string() ? probe.get<std::string>() : probe.dump());
+  return request;
+}
+
+// ---- what the caller may see ----
+
+// may_trace for each process once: a daemon has many probes in few processes.
+class Sight {
+ public:
+  explicit Sight(const Connection& connection) : connection_(connection) {}
+  bool operator()(pid_t pid) {
+    const auto known = seen_.find(pid);
+    if (known != seen_.end()) return known->second;
+    return seen_[pid] = connection_.may_trace(pid);
+  }
+
+ private:
+  const Connection& connection_;
+  std::map<pid_t, bool> seen_;
+};
+
+std::vector<control::ProbeView> visible_probes(const Call& call, std::optional<pid_t> pid) {
+  auto probes = call.controller().probes(pid);
+  Sight may(*call.connection);
+  std::erase_if(probes, [&](const control::ProbeView& p) { return !may(p.pid); });
+  std::ranges::sort(probes, {}, &control::ProbeView::id);
+  return probes;
+}
+
+std::vector<control::TargetView> visible_targets(const Call& call) {
+  auto targets = call.controller().targets();
+  Sight may(*call.connection);
+  std::erase_if(targets, [&](const control::TargetView& t) { return !may(t.id.pid); });
+  return targets;
+}
+
+// ---- completions ----
+
+// A reply of the controller, turned into JSON on success.
+template <class T, class ToJson>
+control::Reply<T> answer_with(Completion done, ToJson to_json) {
+  return [done = std::move(done), to_json](Result<T> result) {
+    if (!result) return done(std::move(result).error());
+    done(to_json(*result));
+  };
+}
+
+control::Reply<void> answer_text(Completion done, std::string json) {
+  return [done = std::move(done), json = std::move(json)](Result<void> result) {
+    if (!result) return done(std::move(result).error());
+    done(json);
+  };
+}
+
+std::string pid_json(pid_t pid) {
+  return "{\"pid\":" + std::to_string(pid) + "}";
+}
+std::string flag_json(std::string_view key, bool value) {
+  proto::JsonWriter w;
+  w.begin_object().key(key).boolean(value).end_object();
+  return std::move(w).text();
+}
+
+// ---- initialize, rpc.discover ----
+
+std::string machine() {
+  utsname names{};
+  uname(&names);
+  return names.machine;
+}
+
+void put_capabilities(proto::JsonWriter& w, const Services& services) {
+  w.key("capabilities").begin_object();
+  w.key("batch").boolean(true).key("contentLength").boolean(true);
+  w.key("maxMessage").number(std::uint64_t{proto::kMaxMessage});
+  w.key("eventBuffer").number(std::uint64_t{services.event_buffer});
+  w.key("experimental").begin_array().string("x-step").end_array();
+  w.end_object();
+}
+
+void initialize(const Call& call) {
+  const Peer& peer = call.connection->peer();
+  proto::JsonWriter w;
+  w.begin_object().key("server").begin_object().key("name").string("probed").key("version").string(PROBED_VERSION);
+  w.end_object().key("protocol").number(std::uint64_t{1}).key("arch").string(machine());
+  put_capabilities(w, call.services);
+  w.key("peer").begin_object();
+  w.key("uid").number(std::uint64_t{peer.uid}).key("gid").number(std::uint64_t{peer.gid});
+  w.key("admin").boolean(call.services.authorizer.is_administrator(peer)).end_object().end_object();
+  call.done(std::move(w).text());
+}
+
+void discover(const Call& call) {
+  call.done(proto::openrpc_text());
+}
+
+// ---- target.* ----
+
+// A daemon that stops its own threads can never let them go on.
+std::optional<Error> refuse_self(pid_t pid) {
+  if (pid != getpid()) return std::nullopt;
+  return Error{Reason::unsupported_target, "process " + std::to_string(pid) + " is the daemon itself",
+               "a daemon cannot trace itself; start another one, with --socket, to trace this one"};
+}
+
+bool attached(const Call& call, pid_t pid) {
+  return std::ranges::any_of(call.controller().targets(), [&](const auto& t) { return t.id.pid == pid; });
+}
+
+void attach(const Call& call) {
+  const pid_t pid = *pid_of(call.params);
+  if (auto error = refuse_self(pid)) return call.done(std::move(*error));
+  control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry")};
+  const bool before = attached(call, pid);
+  // Between the check and the attach the process may have executed a set-user-ID program: look again now that it is
+  // ours. The tracer, being privileged, would not have been stopped by the kernel.
+  auto checked = [&services = call.services, connection = call.connection, done = call.done, pid,
+                  before](Result<control::TargetView> target) {
+    if (!target) return done(std::move(target).error());
+    if (!connection->open()) return;
+    auto allowed = services.authorizer.may_trace(connection->peer(), pid);
+    if (allowed) return done(target_json(*target));
+    if (!before) services.controller.detach(pid, [](Result<void>) {});
+    done(std::move(allowed).error());
+  };
+  call.controller().attach(*call.connection, pid, options, std::move(checked));
+}
+
+void detach(const Call& call) {
+  const pid_t pid = *pid_of(call.params);
+  call.controller().detach(pid, answer_text(call.done, pid_json(pid)));
+}
+
+void resume(const Call& call) {
+  const pid_t pid = *pid_of(call.params);
+  call.controller().resume(pid, answer_text(call.done, pid_json(pid)));
+}
+
+void list_targets(const Call& call) {
+  call.done(targets_json(visible_targets(call)));
+}
+
+// ---- probe.* ----
+
+void add(const Call& call) {
+  control::AddRequest request = add_request_of(call.params);
+  if (auto error = refuse_self(request.pid)) return call.done(std::move(*error));
+  call.controller().add(*call.connection, std::move(request),
+                        answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
+}
+
+void remove(const Call& call) {
+  call.controller().remove(*call.connection, selector_of(call.params),
+                           answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
+}
+
+template <bool enabled>
+void enable(const Call& call) {
+  call.controller().set_enabled(*call.connection, selector_of(call.params), enabled,
+                                answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
+}
+
+void list_probes(const Call& call) {
+  call.done(probes_json(visible_probes(call, pid_of(call.params))));
+}
+void profile(const Call& call) {
+  call.done(profile_json(visible_probes(call, pid_of(call.params))));
+}
+
+// NAME without a group means every group's.
+bool has_name(const control::ProbeView& p, std::string_view name) {
+  if (p.name == name) return true;
+  const auto slash = p.name.find('/');
+  return slash != std::string::npos && std::string_view(p.name).substr(slash + 1) == name;
+}
+
+void format(const Call& call) {
+  const auto id = call.params.find("id");
+  const bool by_id = id != call.params.end();
+  const std::string wanted = by_id ? id->dump() : call.params["name"].get<std::string>();
+  for (const auto& p : visible_probes(call, std::nullopt))
+    if (by_id ? number(p.id) == id->get<std::uint32_t>() : has_name(p, wanted)) return call.done(format_json(p));
+  call.done(Error{Reason::no_such_probe, "there is no probe " + wanted, "probe.list shows those there are"});
+}
+
+// ---- events.* ----
+
+void subscribe(const Call& call) {
+  if (call.connection->subscription_count() >= call.services.max_subscriptions)
+    return call.done(Error{Reason::limit_exceeded,
+                           "this connection has " + std::to_string(call.services.max_subscriptions) +
+                               " subscriptions, which is the most one may have",
+                           "end one with events.unsubscribe, or open another connection"});
+  auto subscription = call.controller().subscribe(*call.connection, subscribe_request_of(call.params));
+  if (!subscription) return call.done(std::move(subscription).error());
+  call.connection->subscribed(*subscription);
+  call.done("{\"subscription\":" + std::to_string(*subscription) + "}");
+}
+
+void unsubscribe(const Call& call) {
+  const auto id = call.params["subscription"].get<std::uint64_t>();
+  if (!call.connection->owns(id))
+    return call.done(Error{Reason::no_such_subscription, "this connection has no subscription " + std::to_string(id),
+                           "it is the connection that subscribed that must unsubscribe"});
+  auto totals = call.controller().unsubscribe(*call.connection, id);
+  if (!totals) return call.done(std::move(totals).error());
+  call.connection->unsubscribed(id);
+  call.done("{\"delivered\":" + std::to_string(totals->delivered) + ",\"missed\":" + std::to_string(totals->missed) +
+            "}");
+}
+
+// ---- daemon.* ----
+
+template <bool armed>
+void arm(const Call& call) {
+  call.controller().set_armed(armed, answer_text(call.done, flag_json("armed", armed)));
+}
+
+void optimize(const Call& call) {
+  const bool enabled = flag_of(call.params, "enabled");
+  auto done = answer_text(call.done, flag_json("optimize", enabled));
+  done(call.controller().set_optimize(enabled));
+}
+
+// Totals over everybody's probes would tell one user what another one traces.
+void narrow(const Call& call, control::Status& status) {
+  const auto probes = visible_probes(call, std::nullopt);
+  status.targets = static_cast<std::uint32_t>(visible_targets(call).size());
+  status.probes = static_cast<std::uint32_t>(probes.size());
+  status.clients = 1;
+  status.subscriptions = static_cast<std::uint32_t>(call.connection->subscription_count());
+  status.hits = status.missed = status.filtered = 0;
+  for (const auto& p : probes) {
+    status.hits += p.hits;
+    status.missed += p.missed;
+    status.filtered += p.filtered;
+  }
+}
+
+void status(const Call& call) {
+  control::Status status = call.controller().status();
+  if (!call.services.authorizer.is_administrator(call.connection->peer())) narrow(call, status);
+  call.done(status_json(status));
+}
+
+// ---- symbols.* ----
+
+void functions(const Call& call) {
+  const auto limit = call.params.value("limit", std::size_t{0});
+  const std::size_t ask = limit == 0 ? 0 : limit + 1;  // one more tells whether there are more
+  auto to_json = [limit](const std::vector<symbols::Function>& found) { return functions_json(found, limit); };
+  call.controller().functions(*pid_of(call.params), call.params.value("glob", std::string()), ask,
+                              answer_with<std::vector<symbols::Function>>(call.done, to_json));
+}
+
+void not_yet(const Call& call) {
+  call.done(Error{Reason::unsupported, "this version of probed cannot look up variables and lines",
+                  "symbols.functions finds functions"});
+}
+
+// ---- the table ----
+
+enum class Access : std::uint8_t {
+  open,    // anybody who can connect; what is shown is filtered
+  target,  // the peer must be allowed to trace the process named by pid, when one is named
+  admin,   // root or the daemon's own user
+};
+
+struct Row {
+  std::string_view method;
+  Access access;
+  void (*handler)(const Call&);
+};
+
+constexpr std::array kRows{
+    Row{"initialize", Access::open, initialize},         Row{"target.attach", Access::target, attach},
+    Row{"target.detach", Access::target, detach},        Row{"target.list", Access::open, list_targets},
+    Row{"target.resume", Access::target, resume},        Row{"probe.add", Access::target, add},
+    Row{"probe.remove", Access::open, remove},           Row{"probe.enable", Access::open, enable<true>},
+    Row{"probe.disable", Access::open, enable<false>},   Row{"probe.list", Access::target, list_probes},
+    Row{"probe.profile", Access::target, profile},       Row{"probe.format", Access::open, format},
+    Row{"events.subscribe", Access::target, subscribe},  Row{"events.unsubscribe", Access::open, unsubscribe},
+    Row{"daemon.arm", Access::admin, arm<true>},         Row{"daemon.disarm", Access::admin, arm<false>},
+    Row{"daemon.optimize", Access::admin, optimize},     Row{"daemon.status", Access::open, status},
+    Row{"symbols.functions", Access::target, functions}, Row{"symbols.variables", Access::target, not_yet},
+    Row{"symbols.lines", Access::target, not_yet},       Row{"rpc.discover", Access::open, discover},
+};
+
+Result<void> authorize(const Row& row, const Call& call) {
+  const Peer& peer = call.connection->peer();
+  const auto pid = pid_of(call.params);
+  switch (row.access) {
+    case Access::open:
+      return {};
+    case Access::target:
+      return pid ? call.services.authorizer.may_trace(peer, *pid) : Result<void>();
+    case Access::admin:
+      return call.services.authorizer.may_administer(peer, row.method);
+  }
+  return {};
+}
+
+Error unknown_method(std::string_view name) {
+  return {Reason::unknown_method, "there is no method \"" + std::string(name.substr(0, 64)) + "\"",
+          "rpc.discover describes those there are"};
+}
+
+}  // namespace
+
+void dispatch(const Services& services, const std::shared_ptr<Connection>& connection, const proto::Request& request,
+              Completion done) {
+  const auto row = std::ranges::find(kRows, std::string_view(request.method), &Row::method);
+  const proto::Method* method = proto::find_method(request.method);
+  if (row == kRows.end() || !method) return done(unknown_method(request.method));
+  if (auto valid = proto::validate(*method, request.params); !valid) return done(std::move(valid).error());
+  const Call call{services, connection, request.params, std::move(done)};
+  if (auto allowed = authorize(*row, call); !allowed) return call.done(std::move(allowed).error());
+  row->handler(call);
+}
+
+std::vector<std::string_view> handled_methods() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kRows) names.push_back(row.method);
+  return names;
+}
+
+}  // namespace probed::api

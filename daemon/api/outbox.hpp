@@ -1,0 +1,97 @@
+// What waits to be written to one client: answers in one queue, events and other notifications in another.
+//
+//   answers        unbounded here; the session stops reading requests while too many bytes of them are unsent
+//   events         bounded; what does not fit is refused and the caller counts it
+//   notifications  in order with the events, never refused; overflowed() tells the session to give the client up
+//
+// Answers overtake events, so a stream never blocks control calls; a batch of events that is already on its way is
+// finished first. Events of one subscription are gathered into `events` notifications of up to batch_size bytes, one
+// of which is open at a time; the missed ones reported meanwhile go into the open one, or into a new empty one.
+//
+// Thread: the Asio thread; no I/O here. Invariant: events accepted by offer() are in exactly one batch, and leave in
+// the order of their acceptance within their subscription.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/framing.hpp"
+
+namespace probed::api {
+
+struct OutboxLimits {
+  std::size_t event_buffer = 4 << 20;    // bytes of events unsent
+  std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
+  std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
+};
+
+// One message on its way out.
+struct Outgoing {
+  std::string header;  // of the framing
+  std::string body;
+  std::size_t events = 0, answers = 0, notifications = 0;  // bytes charged to each account while unsent
+  std::size_t size() const { return header.size() + body.size(); }
+};
+
+class Outbox {
+ public:
+  explicit Outbox(OutboxLimits limits = {}) : limits_(limits) {}
+
+  void answer(std::string message);
+  void notification(std::string message);
+  // False: no room for the event; nothing is kept of it. Allocates only when a batch grows.
+  bool offer(std::uint64_t subscription, std::string_view event_json);
+  void missed(std::uint64_t subscription, std::uint64_t count);
+
+  // Between hold and release nothing of the subscription is sent: its events must not come before its id is known.
+  void hold(std::uint64_t subscription);
+  void release();
+  // Puts what is gathered for the subscription, which ends here, in front of the answers still to come.
+  void seal(std::uint64_t subscription);
+
+  // The next message to write; false: none is ready.
+  bool next(proto::Framing framing, Outgoing& out);
+  // It has been written, or never will be.
+  void done(Outgoing&& sent);
+
+  std::size_t unsent_answers() const { return answer_bytes_; }
+  std::size_t unsent_events() const { return event_bytes_; }
+  bool overflowed() const { return notification_bytes_ > limits_.notifications; }
+  bool empty() const { return answers_.empty() && stream_.empty(); }
+
+ private:
+  struct Item {
+    std::uint64_t subscription = 0;  // meaningless when it is no batch
+    bool batch = false;
+    std::string text;
+    std::size_t charged = 0;  // to events (batch) or notifications
+    std::uint64_t count = 0, missed = 0;
+  };
+  struct Subscription {
+    std::uint64_t id = 0;
+    Item* open = nullptr;  // its batch that still grows; owned by stream_
+    bool held = false;
+  };
+  using ItemPtr = std::unique_ptr<Item>;
+
+  Subscription& subscription(std::uint64_t id);
+  Item& open_batch(Subscription& subscription);
+  void close_batch(const Item& item);
+  Outgoing finish(Item& item);
+  bool held(const Item& item) const;
+  std::string fresh_buffer();
+
+  OutboxLimits limits_;
+  std::deque<Outgoing> answers_;
+  std::deque<ItemPtr> stream_;
+  std::vector<Subscription> subscriptions_;  // few; those seen since their start
+  std::vector<std::string> spare_;           // buffers of sent batches, to be used again
+  std::size_t answer_bytes_ = 0, event_bytes_ = 0, notification_bytes_ = 0;
+};
+
+}  // namespace probed::api

@@ -1,0 +1,128 @@
+// See server.hpp.
+#include "daemon/api/server.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <tuple>
+
+namespace probed::api {
+namespace {
+
+namespace local = boost::asio::local;
+
+constexpr int kAcceptsPerTurn = 32;  // then those who are connected have their turn
+constexpr std::chrono::milliseconds kPause{200};
+
+// accept(2): the process, the machine or its memory is at its limit. Waiting for readiness would spin, for the
+// connection that can't be accepted keeps the socket ready.
+bool out_of_resources(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+// One error, as far as the socket takes it, before it is closed.
+void turn_away(int fd, std::size_t clients) {
+  const Error error{Reason::limit_exceeded,
+                    "the daemon has " + std::to_string(clients) + " clients, as many as it takes",
+                    "close some of them, or try again later"};
+  const std::string text = proto::make_error("null", error) + "\n";
+  std::ignore = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+Server::Server(boost::asio::io_context& io, control::Controller& controller, Listener listener, ServerOptions options)
+    : io_(io),
+      options_(std::move(options)),
+      authorizer_(options_.procfs),
+      services_{controller, authorizer_, options_.session.outbox.event_buffer},
+      listener_(std::move(listener)),
+      acceptor_(io),
+      pause_(io) {
+  acceptor_.assign(local::stream_protocol(), listener_.release_fd());
+}
+
+Server::~Server() {
+  stop();
+}
+
+void Server::start() {
+  wait_for_client();
+}
+
+void Server::stop() {
+  if (std::exchange(stopped_, true)) return;
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+  pause_.cancel(ignored);
+  listener_.remove();
+  while (!sessions_.empty()) std::shared_ptr<Session>(sessions_.begin()->second)->close();
+}
+
+void Server::session_closed(ClientId id) {
+  sessions_.erase(id);
+}
+
+void Server::wait_for_client() {
+  acceptor_.async_wait(local::stream_protocol::acceptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error || stopped_) return;
+    accept_some();
+  });
+}
+
+void Server::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i)
+    if (!accept_one()) return;
+  wait_for_client();
+}
+
+// False: no more now, and what to wait for is arranged.
+bool Server::accept_one() {
+  UniqueFd fd(accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd) {
+    short_of_files_ = false;
+    admit(std::move(fd));
+    return true;
+  }
+  const int error = errno;
+  if (error == EINTR || error == ECONNABORTED) return true;
+  if (error == EAGAIN)
+    wait_for_client();
+  else
+    back_off(error);
+  return false;
+}
+
+void Server::back_off(int error) {
+  if (!out_of_resources(error) || !std::exchange(short_of_files_, true))
+    options_.log(std::string("cannot accept a client, will try again: ") + std::strerror(error));
+  pause_.expires_after(kPause);
+  pause_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled || stopped_) return;
+    accept_some();
+  });
+}
+
+bool Server::room_for(const Peer& peer) const {
+  const std::size_t reserved = peer.uid == 0 ? 0 : options_.reserved_for_root;
+  return sessions_.size() + reserved < options_.max_sessions;
+}
+
+void Server::admit(UniqueFd fd) {
+  auto peer = peer_of(fd.get(), options_.procfs);
+  if (!peer) return options_.log(peer.error().message);
+  if (!room_for(*peer)) return turn_away(fd.get(), sessions_.size());
+  local::stream_protocol::socket socket(io_);
+  boost::system::error_code error;
+  socket.assign(local::stream_protocol(), fd.get(), error);
+  if (error) return options_.log("cannot watch a client's socket: " + error.message());
+  fd.release();
+  const ClientId id{++last_id_};
+  const auto session = std::make_shared<Session>(*this, std::move(socket), std::move(*peer), id, options_.session);
+  sessions_.emplace(id, session);
+  session->start();
+}
+
+}  // namespace probed::api

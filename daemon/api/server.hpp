@@ -1,0 +1,65 @@
+// Accepts connections and keeps their sessions.
+//
+// Thread: the Asio thread; destroyed while the io_context doesn't run. Invariant: every session is in sessions_, and
+// stop() leaves none.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>  // before Asio
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "daemon/api/listener.hpp"
+#include "daemon/api/session.hpp"
+
+namespace probed::api {
+
+struct ServerOptions {
+  SessionLimits session;
+  std::size_t max_sessions = 1024;
+  std::size_t reserved_for_root = 32;  // of them, so that users can't lock the administrator out
+  Procfs procfs = Procfs();
+  std::function<void(std::string_view)> log = [](std::string_view) {};  // one line, for the operator
+};
+
+class Server final : public SessionOwner {
+ public:
+  Server(boost::asio::io_context& io, control::Controller& controller, Listener listener, ServerOptions options = {});
+  ~Server() override;
+
+  void start();
+  // Ends every session, stops accepting, removes the socket file. The controller must still live. Idempotent.
+  void stop();
+
+  std::size_t session_count() const { return sessions_.size(); }
+  const std::string& path() const { return listener_.path(); }
+
+  const Services& services() const override { return services_; }
+  void session_closed(ClientId id) override;
+
+ private:
+  void wait_for_client();
+  void accept_some();
+  bool accept_one();
+  void back_off(int error);
+  void admit(UniqueFd fd);
+  bool room_for(const Peer& peer) const;
+
+  boost::asio::io_context& io_;
+  ServerOptions options_;
+  Authorizer authorizer_;
+  Services services_;
+  Listener listener_;
+  boost::asio::local::stream_protocol::acceptor acceptor_;
+  boost::asio::steady_timer pause_;
+  std::map<ClientId, std::shared_ptr<Session>> sessions_;
+  std::uint64_t last_id_ = 0;
+  bool stopped_ = false, short_of_files_ = false;
+};
+
+}  // namespace probed::api

@@ -1,0 +1,317 @@
+// See session.hpp.
+#include "daemon/api/session.hpp"
+
+#include <poll.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+namespace probed::api {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr int kMessagesPerTurn = 64;                // then other connections have theirs
+constexpr std::size_t kBytesPerWrite = 128 * 1024;  // gathered into one system call
+constexpr std::size_t kMessagesPerWrite = 16;       // Asio passes at most 64 buffers on, two for each
+
+}  // namespace
+
+Session::Session(SessionOwner& owner, Socket socket, Peer peer, ClientId id, const SessionLimits& limits)
+    : owner_(owner),
+      socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      peer_(std::move(peer)),
+      id_(id),
+      limits_(limits),
+      reader_(limits.max_message),
+      outbox_(limits.outbox) {}
+
+void Session::start() {
+  known_ = true;
+  owner_.services().controller.client_connected(*this);
+  watch_hangup();
+  read_more();
+}
+
+void Session::leave_controller() {
+  if (!std::exchange(known_, false)) return;
+  ++ticket_;
+  owner_.services().controller.client_gone(id_);
+}
+
+void Session::close() {
+  if (closed_) return;
+  closed_ = true;
+  const auto self = shared_from_this();  // the owner may hold the last other reference
+  leave_controller();
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel(ignored);
+  owner_.session_closed(id_);
+}
+
+// ---- messages ----
+
+bool Session::can_run() const {
+  return known_ && !ending_ && !run_ && outbox_.unsent_answers() <= limits_.answer_limit;
+}
+
+// Runs what has been read, as far as it may, and sees to it that it goes on when there is more to do.
+void Session::pump() {
+  if (closed_ || ending_) return;
+  int budget = kMessagesPerTurn;
+  bool more = true;
+  while (more && can_run() && budget-- > 0) more = run_next_frame();
+  write_more();
+  if (ending_) return;
+  if (!can_run()) return hung_up_ ? close() : void();
+  if (more) return resume_later();
+  if (eof_) return end_of_input();
+  read_more();
+}
+
+// Always from the event loop, never out of a call of the controller's: it need not expect new requests, or the end of
+// this client, in the middle of completing something.
+void Session::resume_later() {
+  if (std::exchange(resume_posted_, true)) return;
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->resume_posted_ = false;
+    if (self->closed_) return;
+    self->advance();
+    self->pump();
+  });
+}
+
+// False: no whole message is there.
+bool Session::run_next_frame() {
+  auto frame = reader_.next();
+  if (!frame) {
+    fail(frame.error());
+    return false;
+  }
+  if (*frame) {
+    begin(**frame);
+    return true;
+  }
+  const auto rest = eof_ ? reader_.rest() : std::nullopt;
+  if (rest) begin(*rest);
+  return rest.has_value();
+}
+
+void Session::begin(std::string_view text) {
+  run_.emplace();
+  run_->message = proto::parse_message(text);
+  advance();
+}
+
+void Session::advance() {
+  advancing_ = true;  // completions that come during a call need not wake us
+  while (run_ && !run_->waiting && run_->next < run_->message.items.size()) run_item();
+  advancing_ = false;
+  if (run_ && !run_->waiting) finish_run();
+}
+
+void Session::run_item() {
+  auto& item = run_->message.items[run_->next++];
+  if (const auto* refused = std::get_if<proto::Refused>(&item))
+    return append_answer(proto::make_error(refused->id, refused->error));
+  const auto& request = std::get<proto::Request>(item);
+  run_->waiting = true;
+  const std::uint64_t ticket = ++ticket_;
+  if (run_->answers.size() > limits_.batch_answer)
+    return complete(ticket, request.id, request.notify,
+                    Error{Reason::limit_exceeded,
+                          "the answers to this batch have grown too long; this part was not run", "split the batch"});
+  auto done = [weak = weak_from_this(), ticket, id = request.id, notify = request.notify](Result<std::string> result) {
+    if (const auto self = weak.lock()) self->complete(ticket, id, notify, std::move(result));
+  };
+  // The library throws when a value isn't of the type asked for. Validation has made sure of that, so it would be our
+  // bug, but not one to end everybody's probes for.
+  try {
+    dispatch(owner_.services(), shared_from_this(), request, done);
+  } catch (const proto::Json::exception& e) {
+    done(Error{Reason::internal, request.method + " failed inside probed: " + e.what(), "please report this"});
+  }
+}
+
+void Session::complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result) {
+  if (ticket != ticket_ || !run_ || !run_->waiting || closed_) return;
+  if (!notify) append_answer(result ? proto::make_response(id, *result) : proto::make_error(id, result.error()));
+  run_->waiting = false;
+  if (!advancing_) resume_later();
+}
+
+void Session::append_answer(std::string text) {
+  if (run_->answered++ > 0) run_->answers += ',';
+  if (run_->answers.empty() && !run_->message.batch)
+    run_->answers = std::move(text);
+  else
+    run_->answers += text;
+}
+
+void Session::finish_run() {
+  Run run = std::move(*run_);
+  run_.reset();
+  if (run.answered > 0) outbox_.answer(run.message.batch ? "[" + run.answers + "]" : std::move(run.answers));
+  outbox_.release();
+}
+
+// ---- reading ----
+
+void Session::read_more() {
+  if (reading_ || eof_ || closed_) return;
+  reading_ = true;
+  socket_.async_read_some(asio::buffer(input_), [self = shared_from_this()](const auto& error, std::size_t size) {
+    self->reading_ = false;
+    self->on_read(error, size);
+  });
+}
+
+void Session::on_read(const boost::system::error_code& error, std::size_t size) {
+  if (closed_ || ending_) return;
+  if (error && error != asio::error::eof) return close();
+  if (error)
+    eof_ = true;
+  else
+    reader_.feed({input_.data(), size});
+  pump();
+}
+
+// Everything that was sent has been run. A client that still listens may have closed its writing side only.
+void Session::end_of_input() {
+  hung_up_ = hung_up_ || hangs_up();
+  if (hung_up_) return close();
+  wind_down();
+}
+
+// Both directions are closed: a Unix socket reports POLLHUP then, and only then.
+bool Session::hangs_up() const {
+  pollfd p{const_cast<Socket&>(socket_).native_handle(), 0, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// While nothing is read (a request is under way, or answers wait), this is how a vanished client is noticed.
+void Session::watch_hangup() {
+  socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const boost::system::error_code& error) {
+    if (error || self->closed_) return;
+    self->hung_up_ = true;
+    // What it has sent before is run as far as that needs no waiting; the reader then meets the end by itself.
+    if (!self->reading_ && !self->resume_posted_) self->close();
+  });
+}
+
+// ---- writing ----
+
+void Session::write_more() {
+  if (writing_ || closed_) return;
+  in_flight_.clear();
+  std::size_t bytes = 0;
+  for (Outgoing out;
+       bytes < kBytesPerWrite && in_flight_.size() < kMessagesPerWrite && outbox_.next(reader_.framing(), out);) {
+    bytes += out.size();
+    in_flight_.push_back(std::move(out));
+  }
+  if (in_flight_.empty()) return;
+  writing_ = true;
+  std::vector<asio::const_buffer> buffers;
+  for (const Outgoing& out : in_flight_) {
+    if (!out.header.empty()) buffers.push_back(asio::buffer(out.header));
+    buffers.push_back(asio::buffer(out.body));
+  }
+  asio::async_write(socket_, buffers, [self = shared_from_this()](const auto& error, std::size_t) {
+    self->writing_ = false;
+    self->on_written(error);
+  });
+}
+
+void Session::on_written(const boost::system::error_code& error) {
+  for (Outgoing& sent : in_flight_) outbox_.done(std::move(sent));
+  in_flight_.clear();
+  if (closed_) return;
+  if (error) return close();
+  write_more();
+  pump();
+  wind_down();
+}
+
+// ---- ending ----
+
+// The stream has no known next message: one error, then the end. Its probes and subscriptions end now.
+void Session::fail(const Error& error) {
+  if (ending_) return;
+  ending_ = true;
+  run_.reset();
+  outbox_.answer(proto::make_error("null", error));
+  leave_controller();
+  timer_.expires_after(limits_.linger);
+  timer_.async_wait([self = shared_from_this()](const auto& e) {
+    if (!e) self->close();
+  });
+  write_more();
+}
+
+// Closes what has nothing more to write and nothing more to come.
+void Session::wind_down() {
+  if (closed_ || writing_ || !outbox_.empty()) return;
+  if (ending_) return drain();
+  if (eof_ && !run_ && !resume_posted_ && reader_.buffered() == 0 && subscriptions_.empty()) close();
+}
+
+// Closing a Unix socket with unread input makes the other end's next call fail with ECONNRESET, perhaps before it has
+// read our last words. So shut down our side and swallow, for a while, what still comes.
+void Session::drain() {
+  boost::system::error_code ignored;
+  if (!std::exchange(draining_, true)) socket_.shutdown(Socket::shutdown_send, ignored);
+  if (reading_ || closed_) return;
+  reading_ = true;
+  socket_.async_read_some(asio::buffer(input_), [self = shared_from_this()](const auto& error, std::size_t) {
+    self->reading_ = false;
+    if (self->closed_) return;
+    if (error) return self->close();
+    self->drain();
+  });
+}
+
+// ---- control::Client, Connection ----
+
+bool Session::may_trace(pid_t pid) const {
+  return known_ && owner_.services().authorizer.may_trace(peer_, pid).ok();
+}
+
+bool Session::offer_event(std::uint64_t subscription, std::string_view event_json) {
+  return known_ && outbox_.offer(subscription, event_json);
+}
+
+void Session::report_missed(std::uint64_t subscription, std::uint64_t count) {
+  if (!known_) return;
+  outbox_.missed(subscription, count);
+  write_more();
+}
+
+void Session::flush_events() {
+  if (known_) write_more();
+}
+
+void Session::notify(std::string_view method, std::string_view params_json) {
+  if (!known_) return;
+  outbox_.notification(proto::make_notification(method, params_json));
+  write_more();
+  if (!outbox_.overflowed()) return;
+  // The controller is in the middle of something; it must not lose a client under its hands.
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
+}
+
+void Session::subscribed(std::uint64_t subscription) {
+  subscriptions_.insert(subscription);
+  outbox_.hold(subscription);
+}
+
+void Session::unsubscribed(std::uint64_t subscription) {
+  subscriptions_.erase(subscription);
+  outbox_.seal(subscription);
+}
+
+}  // namespace probed::api

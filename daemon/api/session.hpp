@@ -1,0 +1,136 @@
+// One connection: reads messages, runs them one at a time and in order, writes answers and events.
+//
+// Thread: the Asio thread; nothing here locks. The controller holds a plain reference to it between client_connected
+// and client_gone; everything asynchronous holds a shared_ptr, checks open() first, and answers that come for a request
+// of a session that is gone fall into the void.
+//
+// Flow: reading stops while a request is under way or more than answer_limit bytes of answers are unsent, so a client
+// that doesn't read cannot make the daemon's memory grow. Events have their own bounded buffer (outbox.hpp).
+//
+// End: when the client has gone (hang-up, write error), at once. When it has only closed its writing side, after the
+// last answer, or, with subscriptions, when it closes the rest. After a message that leaves the stream without a known
+// next one, when the error's answer has been read or a few seconds have passed.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>  // before Asio: Boost 1.74 uses std::exchange without including it
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "daemon/api/dispatch.hpp"
+#include "daemon/api/outbox.hpp"
+#include "proto/framing.hpp"
+#include "proto/jsonrpc.hpp"
+
+namespace probed::api {
+
+struct SessionLimits {
+  OutboxLimits outbox;
+  std::size_t max_message = proto::kMaxMessage;
+  std::size_t answer_limit = 1 << 20;      // bytes of unsent answers beyond which no request is read
+  std::size_t batch_answer = 16 << 20;     // bytes of a batch's answers beyond which the rest of it is not run
+  std::chrono::milliseconds linger{3000};  // for a refused client to read why
+};
+
+class Session;
+// Who keeps the sessions.
+class SessionOwner {
+ public:
+  virtual ~SessionOwner() = default;
+  virtual const Services& services() const = 0;
+  virtual void session_closed(ClientId id) = 0;  // the session drops out of the owner's hands
+};
+
+class Session final : public Connection, public std::enable_shared_from_this<Session> {
+ public:
+  using Socket = boost::asio::local::stream_protocol::socket;
+
+  Session(SessionOwner& owner, Socket socket, Peer peer, ClientId id, const SessionLimits& limits);
+
+  void start();
+  // Ends it now. Tells the controller (client_gone) and the owner, once.
+  void close();
+
+  // control::Client
+  ClientId id() const override { return id_; }
+  bool may_trace(pid_t pid) const override;
+  bool offer_event(std::uint64_t subscription, std::string_view event_json) override;
+  void report_missed(std::uint64_t subscription, std::uint64_t count) override;
+  void flush_events() override;
+  void notify(std::string_view method, std::string_view params_json) override;
+
+  // Connection
+  const Peer& peer() const override { return peer_; }
+  bool open() const override { return known_; }
+  void subscribed(std::uint64_t subscription) override;
+  void unsubscribed(std::uint64_t subscription) override;
+  bool owns(std::uint64_t subscription) const override { return subscriptions_.contains(subscription); }
+  std::size_t subscription_count() const override { return subscriptions_.size(); }
+
+ private:
+  // A message under way: its items run in order, its answers are one text at the end.
+  struct Run {
+    proto::Message message;
+    std::size_t next = 0;
+    bool waiting = false;  // for the completion of item next - 1
+    std::string answers;
+    std::size_t answered = 0;
+  };
+
+  void pump();
+  bool can_run() const;
+  bool run_next_frame();
+  void begin(std::string_view text);
+  void advance();
+  void run_item();
+  void complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result);
+  void resume_later();
+  void append_answer(std::string text);
+  void finish_run();
+
+  void read_more();
+  void on_read(const boost::system::error_code& error, std::size_t size);
+  void end_of_input();
+  void watch_hangup();
+  bool hangs_up() const;
+
+  void write_more();
+  void on_written(const boost::system::error_code& error);
+  void fail(const Error& error);
+  void leave_controller();
+  void wind_down();
+  void drain();
+
+  SessionOwner& owner_;  // not touched after close()
+  Socket socket_;
+  boost::asio::steady_timer timer_;
+  const Peer peer_;
+  const ClientId id_;
+  const SessionLimits limits_;
+
+  proto::FrameReader reader_;
+  Outbox outbox_;
+  std::optional<Run> run_;
+  std::uint64_t ticket_ = 0;  // of the item under way; a completion with another one comes too late
+  std::set<std::uint64_t> subscriptions_;
+  std::vector<Outgoing> in_flight_;
+  std::array<char, 16 * 1024> input_{};
+
+  bool known_ = false;  // to the controller
+  bool closed_ = false;
+  bool ending_ = false;   // nothing is read any more; what is queued is still written
+  bool eof_ = false;      // the client writes no more
+  bool hung_up_ = false;  // nor reads
+  bool reading_ = false, writing_ = false;
+  bool resume_posted_ = false, advancing_ = false, draining_ = false;
+};
+
+}  // namespace probed::api

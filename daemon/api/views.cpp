@@ -1,0 +1,186 @@
+// See views.hpp.
+#include "daemon/api/views.hpp"
+
+#include <array>
+#include <concepts>
+#include <string_view>
+
+#include "proto/json.hpp"
+
+namespace probed::api {
+namespace {
+
+using proto::JsonWriter;
+
+void put(JsonWriter& w, std::string_view key, std::string_view value) {
+  w.key(key).string(value);
+}
+void put(JsonWriter& w, std::string_view key, std::same_as<bool> auto value) {
+  w.key(key).boolean(value);
+}
+void put(JsonWriter& w, std::string_view key,
+         std::unsigned_integral auto value) requires(!std::same_as<decltype(value), bool>) {
+  w.key(key).number(std::uint64_t{value});
+}
+void put_pid(JsonWriter& w, pid_t pid) {
+  w.key("pid").number(std::int64_t{pid});
+}
+
+void put_target(JsonWriter& w, const control::TargetView& t) {
+  w.begin_object();
+  put_pid(w, t.id.pid);
+  put(w, "startTime", t.id.start_time);
+  put(w, "comm", t.comm);
+  put(w, "exe", t.exe);
+  put(w, "threads", t.threads);
+  put(w, "probes", t.probes);
+  put(w, "followFork", t.follow_fork);
+  w.end_object();
+}
+
+void put_args(JsonWriter& w, const std::vector<control::ArgView>& args) {
+  w.key("args").begin_array();
+  for (const auto& arg : args) {
+    w.begin_object();
+    put(w, "name", arg.name);
+    put(w, "type", arg.type);
+    w.end_object();
+  }
+  w.end_array();
+}
+
+void put_counters(JsonWriter& w, const control::ProbeView& p) {
+  put(w, "hits", p.hits);
+  put(w, "missed", p.missed);
+  put(w, "filtered", p.filtered);
+}
+
+void put_probe(JsonWriter& w, const control::ProbeView& p) {
+  w.begin_object();
+  put(w, "id", number(p.id));
+  put(w, "name", p.name);
+  put(w, "kind", p.kind);
+  put_pid(w, p.pid);
+  w.key("address").address(p.address.value);
+  put(w, "symbol", p.symbol);
+  put(w, "module", p.module);
+  put(w, "state", p.state);
+  put(w, "tier", p.tier);
+  put(w, "definition", p.definition);
+  put(w, "filter", p.filter);
+  put_args(w, p.args);
+  put(w, "persist", p.persist);
+  put(w, "armed", p.armed);
+  put_counters(w, p);
+  w.end_object();
+}
+
+void put_profile(JsonWriter& w, const control::ProbeView& p) {
+  w.begin_object();
+  put(w, "id", number(p.id));
+  put(w, "name", p.name);
+  put_pid(w, p.pid);
+  put_counters(w, p);
+  w.end_object();
+}
+
+void put_function(JsonWriter& w, const symbols::Function& f) {
+  w.begin_object();
+  put(w, "name", f.name);
+  put(w, "linkageName", f.linkage_name);
+  put(w, "module", f.module);
+  w.key("address").address(f.address.value);
+  put(w, "size", f.size);
+  w.end_object();
+}
+
+template <class T>
+std::string listed(std::string_view key, const std::vector<T>& items, void (*each)(JsonWriter&, const T&)) {
+  JsonWriter w;
+  w.begin_object().key(key).begin_array();
+  for (const T& item : items) each(w, item);
+  w.end_array().end_object();
+  return std::move(w).text();
+}
+
+// The fields every event has, and those only a return event has, in the order an event shows them.
+struct CommonField {
+  std::string_view name, type;
+  bool returns_only;
+};
+constexpr std::array kCommonFields{
+    CommonField{"probe", "string", false}, CommonField{"id", "u32", false},      CommonField{"pid", "s32", false},
+    CommonField{"tid", "s32", false},      CommonField{"comm", "string", false}, CommonField{"cpu", "u32", false},
+    CommonField{"time", "u64", false},     CommonField{"ip", "x64", false},      CommonField{"symbol", "string", false},
+    CommonField{"ret_ip", "x64", true},    CommonField{"func", "string", true},  CommonField{"duration", "u64", true},
+};
+
+void put_field(JsonWriter& w, std::string_view name, std::string_view type, bool common) {
+  w.begin_object();
+  put(w, "name", name);
+  put(w, "type", type);
+  put(w, "common", common);
+  w.end_object();
+}
+
+}  // namespace
+
+std::string target_json(const control::TargetView& target) {
+  JsonWriter w;
+  put_target(w, target);
+  return std::move(w).text();
+}
+
+std::string targets_json(const std::vector<control::TargetView>& targets) {
+  return listed("targets", targets, put_target);
+}
+std::string probes_json(const std::vector<control::ProbeView>& probes) {
+  return listed("probes", probes, put_probe);
+}
+std::string profile_json(const std::vector<control::ProbeView>& probes) {
+  return listed("probes", probes, put_profile);
+}
+
+std::string format_json(const control::ProbeView& p) {
+  JsonWriter w;
+  w.begin_object();
+  put(w, "id", number(p.id));
+  put(w, "name", p.name);
+  put(w, "kind", p.kind);
+  w.key("fields").begin_array();
+  for (const CommonField& f : kCommonFields)
+    if (!f.returns_only || p.kind == "r") put_field(w, f.name, f.type, true);
+  for (const auto& arg : p.args) put_field(w, arg.name, arg.type, false);
+  w.end_array().end_object();
+  return std::move(w).text();
+}
+
+std::string status_json(const control::Status& s) {
+  JsonWriter w;
+  w.begin_object();
+  put(w, "version", PROBED_VERSION);
+  put(w, "armed", s.armed);
+  put(w, "optimize", s.optimize);
+  put(w, "targets", s.targets);
+  put(w, "probes", s.probes);
+  put(w, "clients", s.clients);
+  put(w, "subscriptions", s.subscriptions);
+  put(w, "hits", s.hits);
+  put(w, "missed", s.missed);
+  put(w, "filtered", s.filtered);
+  w.end_object();
+  return std::move(w).text();
+}
+
+std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit) {
+  const std::size_t shown = limit == 0 ? functions.size() : std::min(limit, functions.size());
+  JsonWriter w;
+  w.begin_object().key("functions").begin_array();
+  for (std::size_t i = 0; i < shown; ++i) put_function(w, functions[i]);
+  w.end_array();
+  put(w, "truncated", shown < functions.size());
+  w.end_object();
+  return std::move(w).text();
+}
+
+}  // namespace probed::api

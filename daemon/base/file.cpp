@@ -1,0 +1,33 @@
+// Whole small files, as /proc has them. Thread: any.
+#include "daemon/base/file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "daemon/base/fd.hpp"
+
+namespace probed {
+
+int read_file(const std::string& path, std::string& content, std::size_t limit) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd) return errno;
+  std::string gathered;
+  for (;;) {
+    constexpr std::size_t kChunk = 64 * 1024;  // seq_file hands out at most a page or a few at a time
+    const std::size_t have = gathered.size();
+    gathered.resize(have + kChunk);
+    const ssize_t n = ::read(fd.get(), gathered.data() + have, kChunk);
+    const int why = errno;
+    gathered.resize(have + (n > 0 ? static_cast<std::size_t>(n) : 0));
+    if (n < 0 && why == EINTR) continue;
+    if (n < 0) return why;
+    if (n == 0) break;
+    if (gathered.size() > limit) return EFBIG;
+  }
+  content += gathered;
+  return 0;
+}
+
+}  // namespace probed

@@ -1,0 +1,13 @@
+// Whole small files, as /proc has them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace probed {
+
+// Appends nothing on failure: 0 on success, else the errno of open(2) or read(2). Files longer than `limit` bytes give
+// EFBIG. Interrupted reads are repeated.
+int read_file(const std::string& path, std::string& content, std::size_t limit);
+
+}  // namespace probed

@@ -1,0 +1,205 @@
+// Readers of /proc/PID/{stat,status,task,exe}. Thread: any; no state.
+#include "daemon/base/process.hpp"
+
+#include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "daemon/base/fd.hpp"
+#include "daemon/base/file.hpp"
+
+namespace probed::process {
+namespace {
+
+constexpr std::size_t kSmallFile = 256 * 1024;
+
+std::string proc_path(pid_t pid, std::string_view name) {
+  return "/proc/" + std::to_string(pid) + "/" + std::string(name);
+}
+
+Error proc_error(pid_t pid, std::string_view name, int why) {
+  const std::string who = "process " + std::to_string(pid);
+  if (why == ENOENT || why == ESRCH || pid <= 0)
+    return {Reason::no_such_process, "no " + who, "it may have ended; check the pid with ps", {}};
+  if (why == EACCES || why == EPERM)
+    return {Reason::permission_denied,
+            "cannot read " + proc_path(pid, name) + ": " + std::strerror(why),
+            "run as the owner of the process or as root",
+            {}};
+  return {Reason::internal, "cannot read " + proc_path(pid, name) + ": " + std::strerror(why), "", {}};
+}
+
+template <class T>
+std::optional<T> to_number(std::string_view text) {
+  T value{};
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end == text.data()) return std::nullopt;
+  return value;
+}
+
+// Takes the next blank-separated word off the front.
+std::string_view next_word(std::string_view& rest) {
+  const std::size_t start = std::min(rest.find_first_not_of(" \t\n"), rest.size());
+  const std::size_t end = std::min(rest.find_first_of(" \t\n", start), rest.size());
+  const std::string_view word = rest.substr(start, end - start);
+  rest.remove_prefix(end);
+  return word;
+}
+
+// The rest of the line "KEY:..." of a status file.
+std::optional<std::string_view> status_line(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    if (line.size() > key.size() && line.starts_with(key) && line[key.size()] == ':')
+      return line.substr(key.size() + 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return std::nullopt;
+}
+
+Result<std::string> read_status(pid_t pid) {
+  std::string text;
+  if (const int why = read_file(proc_path(pid, "status"), text, kSmallFile)) return proc_error(pid, "status", why);
+  return text;
+}
+
+Error garbled(pid_t pid, std::string_view name) {
+  return {Reason::internal, proc_path(pid, name) + " is not what proc(5) describes", "", {}};
+}
+
+Result<pid_t> status_pid(pid_t pid, std::string_view key) {
+  Result<std::string> text = read_status(pid);
+  if (!text) return std::move(text).error();
+  std::string_view rest = status_line(*text, key).value_or("");
+  const std::optional<pid_t> value = to_number<pid_t>(next_word(rest));
+  if (!value) return garbled(pid, "status");
+  return *value;
+}
+
+// Real, effective, saved, file system.
+std::optional<std::array<std::uint32_t, 4>> four_ids(std::string_view status, std::string_view key) {
+  std::string_view rest = status_line(status, key).value_or("");
+  std::array<std::uint32_t, 4> ids{};
+  for (std::uint32_t& id : ids) {
+    const auto value = to_number<std::uint32_t>(next_word(rest));
+    if (!value) return std::nullopt;
+    id = *value;
+  }
+  return ids;
+}
+
+}  // namespace
+
+Result<Stat> parse_stat(std::string_view text) {
+  const Error bad{Reason::internal, "not the text of a /proc/PID/stat file", "", {}};
+  // comm is the program's own to choose, so only the last ')' can be trusted as its end.
+  const std::size_t open = text.find('('), close = text.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) return bad;
+  Stat stat;
+  stat.comm = text.substr(open + 1, close - open - 1);
+  std::string_view rest = text.substr(close + 1);
+  std::array<std::string_view, 20> field{};  // fields 3 (state) to 22 (starttime) of proc(5)
+  for (std::string_view& word : field) word = next_word(rest);
+  const auto parent = to_number<pid_t>(field[1]);
+  const auto flags = to_number<std::uint32_t>(field[6]);
+  const auto start = to_number<std::uint64_t>(field[19]);
+  if (field[0].size() != 1 || !parent || !flags || !start) return bad;
+  stat.state = field[0][0];
+  stat.parent = *parent;
+  stat.flags = *flags;
+  stat.start_time = *start;
+  return stat;
+}
+
+Result<Stat> read_stat(pid_t pid) {
+  std::string text;
+  if (pid <= 0) return proc_error(pid, "stat", ENOENT);
+  if (const int why = read_file(proc_path(pid, "stat"), text, kSmallFile)) return proc_error(pid, "stat", why);
+  return parse_stat(text);
+}
+
+Result<TargetId> target_id(pid_t pid) {
+  Result<Stat> stat = read_stat(pid);
+  if (!stat) return std::move(stat).error();
+  return TargetId{pid, stat->start_time};
+}
+
+std::string comm(pid_t pid) {
+  Result<Stat> stat = read_stat(pid);
+  return stat ? stat->comm : std::string();
+}
+
+std::string exe(pid_t pid) {
+  std::array<char, 4097> buffer{};
+  const ssize_t n = ::readlink(proc_path(pid, "exe").c_str(), buffer.data(), buffer.size());
+  std::string path(buffer.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
+  return path;
+}
+
+char state(pid_t pid) {
+  Result<Stat> stat = read_stat(pid);
+  return stat ? stat->state : '\0';
+}
+
+bool is_kernel_thread(pid_t pid) {
+  Result<Stat> stat = read_stat(pid);
+  return stat.ok() && stat->kernel_thread();
+}
+
+Result<std::vector<pid_t>> thread_ids(pid_t pid) {
+  if (pid <= 0) return proc_error(pid, "task", ENOENT);
+  const auto closer = [](DIR* d) { ::closedir(d); };
+  const std::unique_ptr<DIR, decltype(closer)> dir(::opendir(proc_path(pid, "task").c_str()), closer);
+  if (!dir) return proc_error(pid, "task", errno);
+  std::vector<pid_t> tids;
+  while (const dirent* entry = ::readdir(dir.get()))
+    if (const auto tid = to_number<pid_t>(entry->d_name)) tids.push_back(*tid);
+  if (tids.empty()) return proc_error(pid, "task", ESRCH);
+  std::sort(tids.begin(), tids.end());
+  return tids;
+}
+
+Result<pid_t> tracer_pid(pid_t pid) {
+  return status_pid(pid, "TracerPid");
+}
+Result<pid_t> thread_group(pid_t tid) {
+  return status_pid(tid, "Tgid");
+}
+
+Result<Credentials> credentials(pid_t pid) {
+  Result<std::string> text = read_status(pid);
+  if (!text) return std::move(text).error();
+  const auto uid = four_ids(*text, "Uid"), gid = four_ids(*text, "Gid");
+  if (!uid || !gid) return garbled(pid, "status");
+  return Credentials{(*uid)[0], (*uid)[1], (*uid)[2], (*uid)[3], (*gid)[0], (*gid)[1], (*gid)[2], (*gid)[3]};
+}
+
+Result<bool> is_32bit(pid_t pid) {
+  UniqueFd fd(::open(proc_path(pid, "exe").c_str(), O_RDONLY | O_CLOEXEC));
+  const int why = errno;
+  const std::string who = "process " + std::to_string(pid);
+  // Kernel threads and zombies have a stat file but no program.
+  if (!fd && why == ENOENT && read_stat(pid))
+    return Error{Reason::unsupported_target, who + " has no program (no /proc/PID/exe)", "", {}};
+  if (!fd) return proc_error(pid, "exe", why);
+  std::array<unsigned char, EI_NIDENT> ident{};
+  const ssize_t n = ::pread(fd.get(), ident.data(), ident.size(), 0);
+  if (n != EI_NIDENT || std::memcmp(ident.data(), ELFMAG, SELFMAG) != 0)
+    return Error{Reason::unsupported_target, "the program of " + who + " is not an ELF file", "", {}};
+  return ident[EI_CLASS] != ELFCLASS64;
+}
+
+}  // namespace probed::process

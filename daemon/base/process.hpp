@@ -1,0 +1,66 @@
+// What /proc says about a process: identity, state, tracer, credentials. Pure reading; nothing here needs ptrace.
+//
+// Thread: any. Every answer may be out of date when it arrives: a process can end, or its pid be used again, at any
+// time. Whoever must be sure compares target_id() before and after.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "proto/result.hpp"
+
+namespace probed::process {
+
+// The fields of /proc/PID/stat that matter here (proc(5)).
+struct Stat {
+  std::string comm;  // at most 15 bytes, may hold blanks and parentheses; 63 for kernel workers
+  char state = '?';  // R S D T t Z X I ...
+  pid_t parent = 0;
+  std::uint32_t flags = 0;       // PF_*, include/linux/sched.h
+  std::uint64_t start_time = 0;  // clock ticks since boot
+
+  bool zombie() const { return state == 'Z' || state == 'X' || state == 'x'; }
+  bool kernel_thread() const { return (flags & 0x00200000u) != 0; }  // PF_KTHREAD
+};
+
+// The text of a stat file. Errors: internal when it isn't one.
+Result<Stat> parse_stat(std::string_view text);
+// Errors: no_such_process, permission_denied (hidepid).
+Result<Stat> read_stat(pid_t pid);
+// Errors: as read_stat.
+Result<TargetId> target_id(pid_t pid);
+
+// Of the main thread; empty when the process is gone.
+std::string comm(pid_t pid);
+// The path of the program as /proc/PID/exe gives it, without " (deleted)"; empty: gone, a kernel thread, a zombie, or
+// not permitted.
+std::string exe(pid_t pid);
+// R, S, ..., Z; '\0' when the process is gone.
+char state(pid_t pid);
+// False when the process is gone.
+bool is_kernel_thread(pid_t pid);
+// Every thread that the directory listed, ascending. Errors: no_such_process, permission_denied.
+Result<std::vector<pid_t>> thread_ids(pid_t pid);
+// 0: nobody traces it. Errors: no_such_process, permission_denied.
+Result<pid_t> tracer_pid(pid_t pid);
+// The process (thread group) that a thread id belongs to. Errors: no_such_process, permission_denied.
+Result<pid_t> thread_group(pid_t tid);
+
+// Real, effective, saved and file system ids.
+struct Credentials {
+  uid_t ruid = 0, euid = 0, suid = 0, fsuid = 0;
+  gid_t rgid = 0, egid = 0, sgid = 0, fsgid = 0;
+};
+// Errors: no_such_process, permission_denied.
+Result<Credentials> credentials(pid_t pid);
+
+// By the ELF class of /proc/PID/exe; x32 programs count as 32-bit. Errors: no_such_process, permission_denied,
+// unsupported_target (no program, or not an ELF file).
+Result<bool> is_32bit(pid_t pid);
+
+}  // namespace probed::process

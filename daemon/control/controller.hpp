@@ -1,0 +1,145 @@
+// The daemon's registry: targets, probes, owners, subscriptions, global switches.
+//
+// Lives on the Asio thread; every method is called there and every callback runs there. Long work (symbols) goes to a
+// worker pool, ptrace work to the tracer thread; requests complete through their callback. Authorisation is the caller's
+// (api/authorize); the controller trusts what it is told.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "daemon/symbols/resolve.hpp"
+#include "proto/result.hpp"
+
+namespace probed::control {
+
+template <class T>
+using Reply = std::function<void(Result<T>)>;
+
+struct TargetView {
+  TargetId id;
+  std::string comm, exe;
+  std::uint32_t threads = 0;
+  std::uint32_t probes = 0;
+  bool follow_fork = false;
+};
+
+struct AttachOptions {
+  bool follow_fork = false;
+  bool hold_at_entry = false;  // the target is about to exec: stop it at the new program's entry, notify, wait for resume
+};
+
+struct ProbeSpec {
+  std::string definition;
+  std::optional<std::string> filter;
+  bool disabled = false;
+  bool optimize = true;
+};
+
+struct AddRequest {
+  pid_t pid = 0;
+  std::vector<ProbeSpec> probes;
+  bool persist = false;
+  std::optional<std::uint64_t> limit;  // hits after which the whole batch is disabled, exactly
+  bool follow_fork = false;            // used when this request attaches the target
+  bool force_step = false;             // x-step: use the stepped tier, for tests and benchmarks
+};
+
+struct ArgView {
+  std::string name, type;
+};
+
+struct ProbeView {
+  ProbeId id{};
+  std::string name;        // GROUP/NAME
+  std::string kind;        // "p" or "r"
+  pid_t pid = 0;
+  RemoteAddr address;
+  std::string symbol;      // "processCommand+0x0"
+  std::string module;
+  std::string state;       // "enabled" "disabled" "gone"
+  std::string tier;        // "stepped" "boosted" "optimized"
+  std::string definition;
+  std::string filter;      // empty: none
+  std::vector<ArgView> args;
+  bool persist = false;
+  bool armed = false;      // its breakpoint is in place now
+  std::uint64_t hits = 0, missed = 0, filtered = 0;
+};
+
+// Which probes a request names. Unknown ids and names are no-ops (a probe already gone).
+struct Selector {
+  std::vector<ProbeId> ids;
+  std::vector<std::string> names;  // NAME or GROUP/NAME, every target
+  bool all = false;
+};
+
+struct SubscribeRequest {
+  std::optional<pid_t> pid;                        // every probe of this target, later ones too
+  std::optional<std::vector<std::string>> probes;  // names, or ids as decimal strings
+};
+
+struct SubscriptionTotals {
+  std::uint64_t delivered = 0, missed = 0;
+};
+
+struct Status {
+  bool armed = true, optimize = true;
+  std::uint32_t targets = 0, probes = 0, clients = 0, subscriptions = 0;
+  std::uint64_t hits = 0, missed = 0, filtered = 0;
+};
+
+// One connection as the controller sees it: where events and notifications for it go.
+class Client {
+ public:
+  virtual ~Client() = default;
+  virtual ClientId id() const = 0;
+  // Whether this client's user may see and control this process now.
+  virtual bool may_trace(pid_t pid) const = 0;
+  // One encoded event for a subscription. False: no room, the event is lost to this client (the caller counts it).
+  virtual bool offer_event(std::uint64_t subscription, std::string_view event_json) = 0;
+  // `count` events of this subscription were lost since the last call.
+  virtual void report_missed(std::uint64_t subscription, std::uint64_t count) = 0;
+  // Sends what offer_event gathered.
+  virtual void flush_events() = 0;
+  // A notification other than events: method and its params as JSON text. Never dropped.
+  virtual void notify(std::string_view method, std::string_view params_json) = 0;
+};
+
+class Controller {
+ public:
+  virtual ~Controller() = default;
+
+  virtual void client_connected(Client& client) = 0;
+  // Removes the client's probes and subscriptions; the client is not used after this returns.
+  virtual void client_gone(ClientId client) = 0;
+
+  virtual void attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) = 0;
+  virtual void detach(pid_t pid, Reply<void> reply) = 0;  // removes every probe of the target, everybody's
+  virtual void resume(pid_t pid, Reply<void> reply) = 0;  // ends hold_at_entry
+  virtual std::vector<TargetView> targets() const = 0;
+
+  virtual void add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) = 0;  // all or none
+  // Final counters of the removed ones. Only probes whose target the client may trace are touched.
+  virtual void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) = 0;
+  virtual void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) = 0;
+  virtual std::vector<ProbeView> probes(std::optional<pid_t> pid) const = 0;
+
+  virtual Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) = 0;
+  // Everything delivered so far has been offered to the client when this returns.
+  virtual Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) = 0;
+
+  virtual void set_armed(bool armed, Reply<void> reply) = 0;
+  virtual Result<void> set_optimize(bool enabled) = 0;
+  virtual Status status() const = 0;
+
+  virtual void functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) = 0;
+};
+
+}  // namespace probed::control

@@ -1,0 +1,160 @@
+// Events: from the tracer's queue to the subscriptions.
+//
+// The tracer rings an eventfd only when we are asleep. Once awake we poll on a short timer until a turn finds nothing, so
+// that a busy probe costs the tracer no system call a hit and we handle hits by the hundred.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "daemon/base/check.hpp"
+#include "daemon/control/controller_impl.hpp"
+
+namespace probed::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPollInterval = 2ms;
+constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
+
+}  // namespace
+
+void ControllerImpl::wait_for_hits() {
+  queue_event_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error) return;
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t n = ::read(queue_event_.native_handle(), &rings, sizeof rings);
+    poll_hits();
+  });
+}
+
+void ControllerImpl::poll_hits() {
+  const std::size_t taken = drain(kHitsPerTurn);
+  if (taken == 0 && queue_.prepare_to_sleep()) return wait_for_hits();
+  poll_timer_.expires_after(taken == kHitsPerTurn ? 0ms : kPollInterval);
+  poll_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) poll_hits();
+  });
+}
+
+std::size_t ControllerImpl::drain(std::size_t limit) {
+  std::set<Client*> touched;
+  const std::size_t taken = queue_.consume(
+      [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
+        const auto it = probes_.find(header.probe);
+        if (it == probes_.end()) return;  // its owner has gone
+        Probe& probe = it->second;
+        if (probe.subscriptions.empty()) return;
+        scratch_.clear();
+        events::append_event_json(scratch_, probe.schema, header, packed);
+        for (Subscription* subscription : probe.subscriptions) {
+          if (subscription->client->offer_event(subscription->id, scratch_)) {
+            ++subscription->totals.delivered;
+          } else {
+            ++subscription->totals.missed;
+            subscription->client->report_missed(subscription->id, 1);
+          }
+          touched.insert(subscription->client);
+        }
+      },
+      limit);
+  report_queue_losses();
+  for (Client* client : touched) client->flush_events();
+  return taken;
+}
+
+void ControllerImpl::drain_all() {
+  while (drain(kHitsPerTurn) == kHitsPerTurn) {
+  }
+}
+
+// Hits that found the queue full, told to whoever listens to their probes.
+void ControllerImpl::report_queue_losses() {
+  if (subscriptions_.empty()) return;
+  for (auto& [id, probe] : probes_) {
+    const std::uint64_t missed = probe.program->counters.missed.load(std::memory_order_relaxed);
+    if (missed == probe.reported_missed) continue;
+    const std::uint64_t count = missed - std::exchange(probe.reported_missed, missed);
+    for (Subscription* subscription : probe.subscriptions) {
+      subscription->totals.missed += count;
+      subscription->client->report_missed(subscription->id, count);
+      subscription->client->flush_events();
+    }
+  }
+}
+
+// ---- subscriptions --------------------------------------------------------------------------------------------------
+
+bool ControllerImpl::matches(const Subscription& subscription, const Probe& probe) const {
+  const SubscribeRequest& wanted = subscription.request;
+  if (wanted.pid && *wanted.pid != probe.pid) return false;
+  if (wanted.probes) {
+    const auto named = [&](const std::string& name) {
+      return name == probe.name || name == probe.full_name() || name == std::to_string(number(probe.id));
+    };
+    if (std::ranges::none_of(*wanted.probes, named)) return false;
+  }
+  return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
+}
+
+void ControllerImpl::link(Probe& probe) {
+  for (auto& [id, subscription] : subscriptions_)
+    if (matches(subscription, probe)) probe.subscriptions.push_back(&subscription);
+  probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+}
+
+void ControllerImpl::unlink(const Subscription& subscription) {
+  for (auto& [id, probe] : probes_)
+    if (std::erase(probe.subscriptions, &subscription) > 0)
+      probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+}
+
+Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest request) {
+  drain_all();  // what was hit before is not this subscription's
+  Subscription& subscription = subscriptions_[++last_subscription_];
+  subscription.id = last_subscription_;
+  subscription.client = &client;
+  subscription.request = std::move(request);
+  if (subscription.request.pid)
+    if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end()) t->second.interested.insert(client.id());
+  for (auto& [id, probe] : probes_) {
+    if (!matches(subscription, probe)) continue;
+    probe.subscriptions.push_back(&subscription);
+    probe.program->streaming.store(true, std::memory_order_relaxed);
+  }
+  return subscription.id;
+}
+
+Result<SubscriptionTotals> ControllerImpl::unsubscribe(Client& client, std::uint64_t id) {
+  const auto it = subscriptions_.find(id);
+  if (it == subscriptions_.end() || it->second.client != &client)
+    return Error{Reason::no_such_subscription, "this connection has no subscription " + std::to_string(id),
+                 "events.subscribe answers with its number", {}};
+  drain_all();
+  const SubscriptionTotals totals = it->second.totals;
+  unlink(it->second);
+  subscriptions_.erase(it);
+  return totals;
+}
+
+// ---- clients --------------------------------------------------------------------------------------------------------
+
+void ControllerImpl::client_connected(Client& client) { clients_.emplace(client.id(), &client); }
+
+void ControllerImpl::client_gone(ClientId client) {
+  clients_.erase(client);
+  std::vector<std::uint64_t> dead;
+  for (const auto& [id, subscription] : subscriptions_)
+    if (subscription.client->id() == client) dead.push_back(id);
+  for (const std::uint64_t id : dead) {
+    unlink(subscriptions_.at(id));
+    subscriptions_.erase(id);
+  }
+  for (auto& [pid, target] : targets_) target.interested.erase(client);
+  std::vector<ProbeId> ids;
+  for (const auto& [id, probe] : probes_)
+    if (probe.owner == client) ids.push_back(id);
+  if (!ids.empty()) remove_ids(std::move(ids), [](auto) {});
+}
+
+}  // namespace probed::control

@@ -1,0 +1,121 @@
+// The Controller over a real tracer. Asio thread, except where said.
+//
+// Split by subject: controller_targets.cpp (attach, detach, lifecycle), controller_probes.cpp (add, remove, enable,
+// list), controller_events.cpp (queue, subscriptions).
+#pragma once
+
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "daemon/control/controller.hpp"
+#include "daemon/control/registry.hpp"
+#include "daemon/events/hit_queue.hpp"
+#include "daemon/symbols/module_cache.hpp"
+#include "daemon/tracer/tracer.hpp"
+
+namespace probed::control {
+
+class ControllerImpl final : public Controller {
+ public:
+  // queue_bytes: room for hits on their way from the tracer, a power of two.
+  ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes);
+  ~ControllerImpl() override;
+
+  // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
+  void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
+
+  void client_connected(Client& client) override;
+  void client_gone(ClientId client) override;
+  void attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) override;
+  void detach(pid_t pid, Reply<void> reply) override;
+  void resume(pid_t pid, Reply<void> reply) override;
+  std::vector<TargetView> targets() const override;
+  void add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) override;
+  void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) override;
+  void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) override;
+  std::vector<ProbeView> probes(std::optional<pid_t> pid) const override;
+  Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) override;
+  Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) override;
+  void set_armed(bool armed, Reply<void> reply) override;
+  Result<void> set_optimize(bool enabled) override;
+  Status status() const override;
+  void functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) override;
+
+ private:
+  class TracerListener;
+  struct Plan;
+
+  // controller_targets.cpp
+  Target& target(pid_t pid);
+  // Queues an operation on a target; it calls its argument when the next one may start.
+  void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation);
+  void run_next(pid_t pid);
+  void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply);
+  void detach_if_unused(pid_t pid, std::function<void()> done);
+  void drop_target(pid_t pid);
+  void forget_if_idle(pid_t pid);
+  void notify_interested(const Target& target, std::string_view method, const std::string& params);
+  void on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how);
+  void on_process_execed(pid_t root, pid_t pid, bool kept);
+  void on_process_ready(pid_t pid);
+  void on_limit_reached(std::vector<ProbeId> probes);
+  TargetView view(const Target& target) const;
+  std::size_t probe_count(pid_t pid) const;
+
+  // controller_probes.cpp
+  Result<std::vector<lang::Definition>> parse(const AddRequest& request) const;
+  void plan_in_pool(std::shared_ptr<Plan> plan);
+  void commit(std::shared_ptr<Plan> plan);
+  Result<void> register_probes(Plan& plan);
+  std::string free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const;
+  Result<void> check_names(const AddRequest& request, ClientId owner, const std::vector<lang::Definition>& definitions) const;
+  std::vector<ProbeId> select(const Client& client, const Selector& which) const;
+  void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
+  void erase_probe(ProbeId id);
+  void mark_gone(pid_t pid);
+  ProbeView view(const Probe& probe) const;
+
+  // controller_events.cpp
+  void wait_for_hits();
+  void poll_hits();
+  std::size_t drain(std::size_t limit);
+  void drain_all();
+  void report_queue_losses();
+  bool matches(const Subscription& subscription, const Probe& probe) const;
+  void link(Probe& probe);
+  void unlink(const Subscription& subscription);
+
+  // Any thread: runs f on the Asio thread.
+  template <class F>
+  void post(F f) {
+    boost::asio::post(io_, std::move(f));
+  }
+
+  boost::asio::io_context& io_;
+  events::HitQueue queue_;
+  boost::asio::posix::stream_descriptor queue_event_;
+  boost::asio::steady_timer poll_timer_;
+  symbols::ModuleCache modules_;
+  boost::asio::thread_pool pool_{1};
+  std::unique_ptr<TracerListener> listener_;
+  std::unique_ptr<tracer::Tracer> tracer_;
+
+  std::map<ClientId, Client*> clients_;
+  std::map<pid_t, Target> targets_;
+  std::map<ProbeId, Probe> probes_;
+  std::map<std::uint64_t, Subscription> subscriptions_;
+  std::uint32_t last_probe_ = 0;
+  std::uint64_t last_subscription_ = 0;
+  bool armed_ = true;
+  bool optimize_ = true;
+  Status totals_;  // counters of probes that are no more
+  std::string scratch_;
+  std::unique_ptr<boost::asio::steady_timer> shutdown_timer_;
+};
+
+}  // namespace probed::control

@@ -1,0 +1,422 @@
+// Probes: add, remove, enable, list.
+//
+// An add goes parse (here) -> attach (tracer) -> plan (pool) -> register, invisible (here) -> arm (tracer) -> visible (here).
+// Whatever fails takes all of it back.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "daemon/control/controller_impl.hpp"
+
+namespace probed::control {
+
+struct ControllerImpl::Plan {
+  AddRequest request;
+  ClientId owner{};
+  std::vector<lang::Definition> definitions;
+  KnownPlans known;
+  Reply<std::vector<ProbeView>> reply;
+  std::function<void()> next;
+  // filled on the way
+  std::vector<PlannedProbe> planned;
+  std::vector<ProbeId> ids;
+};
+
+namespace {
+
+constexpr std::string_view kDefaultGroup = "probes";
+constexpr std::size_t kMaxProbesPerTarget = 200'000;
+
+// Says which of several definitions an error is about.
+Error in_definition(Error error, std::size_t index, std::size_t count) {
+  if (count > 1) error.message = fmt::format("definition {} of {}: {}", index + 1, count, error.message);
+  return error;
+}
+
+// The name the language gives to the place found, which for a glob is not the place as written.
+std::string generated_name(const lang::Definition& definition, const symbols::Site& where) {
+  lang::Definition found;
+  found.kind = definition.kind;
+  found.location = definition.location;
+  if (std::holds_alternative<lang::SymbolLocation>(definition.location.where))
+    found.location.where = lang::SymbolLocation{where.symbol, where.offset};
+  return lang::generated_name(found);
+}
+
+Result<std::vector<PlannedProbe>> plan_all(pid_t pid, const AddRequest& request,
+                                           const std::vector<lang::Definition>& definitions, const KnownPlans& known,
+                                           symbols::ModuleCache& modules) {
+  auto symbols = symbols::TargetSymbols::load(pid, modules);
+  if (!symbols) return std::move(symbols).error();
+  Planner planner(pid, **symbols, known);
+  std::vector<PlannedProbe> all;
+  for (std::size_t i = 0; i < definitions.size(); ++i) {
+    if (definitions[i].kind == lang::Kind::remove) continue;
+    auto planned = planner.plan(i, definitions[i], request.probes[i].filter);
+    if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
+    std::ranges::move(*planned, std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<lang::Definition>> ControllerImpl::parse(const AddRequest& request) const {
+  std::vector<lang::Definition> definitions;
+  for (std::size_t i = 0; i < request.probes.size(); ++i) {
+    auto definition = lang::parse_definition(request.probes[i].definition);
+    if (!definition) return in_definition(std::move(definition).error(), i, request.probes.size());
+    if (definition->kind == lang::Kind::return_probe)
+      return in_definition(Error{Reason::unsupported, "return probes are not supported by this version",
+                                 "probe the function's entry, or an instruction before its return", {}},
+                           i, request.probes.size());
+    definitions.push_back(std::move(definition).value());
+  }
+  return definitions;
+}
+
+// Names are unique among one owner's probes on one target, so that two clients never get in each other's way.
+Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId owner,
+                                         const std::vector<lang::Definition>& definitions) const {
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < definitions.size(); ++i) {
+    const lang::Definition& d = definitions[i];
+    const std::string full = (d.group.empty() ? std::string(kDefaultGroup) : d.group) + "/" + d.name;
+    const auto taken = std::ranges::find_if(probes_, [&](const auto& entry) {
+      const Probe& p = entry.second;
+      return p.pid == request.pid && p.owner == owner && !p.gone && p.full_name() == full;
+    });
+    if (d.kind == lang::Kind::remove) {
+      if (taken == probes_.end())
+        return in_definition(Error{Reason::no_such_probe, fmt::format("no probe of process {} is named {}", request.pid, full),
+                                   "see `probectl list`", {}},
+                             i, definitions.size());
+      continue;
+    }
+    if (d.name.empty()) continue;
+    if (taken != probes_.end() || !seen.insert(full).second)
+      return in_definition(Error{Reason::duplicate_name, fmt::format("process {} already has a probe named {}", request.pid, full),
+                                 "choose another name, or remove that probe first", {}},
+                           i, definitions.size());
+  }
+  return {};
+}
+
+void ControllerImpl::add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) {
+  const ClientId who = client.id();
+  auto definitions = parse(request);
+  if (!definitions) return reply(std::move(definitions).error());
+  auto plan = std::make_shared<Plan>();
+  plan->request = std::move(request);
+  plan->owner = plan->request.persist ? ClientId::none : who;
+  plan->definitions = std::move(definitions).value();
+  const pid_t pid = plan->request.pid;
+  enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
+    // However it ends: a target that got nothing to do is let go again before the client hears of it.
+    plan->reply = [this, pid, reply, next](Result<std::vector<ProbeView>> result) {
+      next();
+      if (result) return reply(std::move(result));
+      detach_if_unused(pid, [reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+    };
+    if (auto names = check_names(plan->request, plan->owner, plan->definitions); !names)
+      return plan->reply(std::move(names).error());
+    ensure_attached(pid, {plan->request.follow_fork, false, false}, [this, plan, who](Result<void> attached) {
+      if (!attached) return plan->reply(std::move(attached).error());
+      Target& t = target(plan->request.pid);
+      t.interested.insert(who);
+      plan->known = t.known;
+      plan_in_pool(plan);
+    });
+  });
+}
+
+void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
+  boost::asio::post(pool_, [this, plan] {
+    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, modules_);
+    post([this, plan, planned = std::move(planned)]() mutable {
+      if (!planned) return plan->reply(std::move(planned).error());
+      plan->planned = std::move(planned).value();
+      commit(plan);
+    });
+  });
+}
+
+std::string ControllerImpl::free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const {
+  std::set<std::string_view> taken;
+  for (const auto& [id, p] : probes_)
+    if (p.pid == pid && p.owner == owner && !p.gone && p.group == group) taken.insert(p.name);
+  std::string name = wanted;
+  for (unsigned n = 1; taken.contains(name); ++n) name = fmt::format("{}_{}", wanted, n);
+  return name;
+}
+
+// Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
+Result<void> ControllerImpl::register_probes(Plan& plan) {
+  const AddRequest& request = plan.request;
+  Target& t = target(request.pid);
+  if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
+  if (probe_count(request.pid) + plan.planned.size() > kMaxProbesPerTarget)
+    return Error{Reason::limit_exceeded, fmt::format("process {} would have more than {} probes", request.pid, kMaxProbesPerTarget),
+                 "use a narrower glob", {}};
+  auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
+  for (PlannedProbe& planned : plan.planned) {
+    const lang::Definition& definition = plan.definitions[planned.spec];
+    const ProbeSpec& spec = request.probes[planned.spec];
+    Probe probe;
+    probe.id = ProbeId{++last_probe_};
+    probe.pid = request.pid;
+    probe.owner = plan.owner;
+    probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
+    probe.name = definition.name.empty()
+                     ? free_name(request.pid, plan.owner, probe.group, generated_name(definition, planned.where))
+                     : definition.name;
+    probe.definition = spec.definition;
+    probe.filter = spec.filter.value_or("");
+    probe.symbol = planned.where.symbol.empty() ? fmt::format("{:#x}", planned.where.address.value)
+                                                : fmt::format("{}+{:#x}", planned.where.symbol, planned.where.offset);
+    probe.module = planned.where.module;
+    probe.address = planned.where.address;
+    probe.enabled = !spec.disabled;
+    probe.schema = events::make_schema(probe.full_name(), probe.symbol, planned.fetch.args());
+    auto program = std::make_shared<tracer::ProbeProgram>();
+    program->id = probe.id;
+    program->needs_comm = planned.fetch.needs_comm();
+    program->fetch = std::move(planned.fetch);
+    program->filter = std::move(planned.filter);
+    program->limit = limit;
+    program->force_step = request.force_step;
+    program->enabled = probe.enabled;
+    probe.program = program;
+    if (limit) limit->probes.push_back(probe.id);
+    t.known.insert_or_assign(planned.plan.address, planned.plan);
+    plan.ids.push_back(probe.id);
+    link(probes_.emplace(probe.id, std::move(probe)).first->second);
+  }
+  return {};
+}
+
+void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
+  if (plan->owner != ClientId::none && !clients_.contains(plan->owner))
+    return plan->reply(Error{Reason::target_gone, "the client has gone", "", {}});
+  if (auto registered = register_probes(*plan); !registered) return plan->reply(std::move(registered).error());
+  std::vector<tracer::SiteRequest> batch;
+  for (std::size_t i = 0; i < plan->ids.size(); ++i)
+    batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
+  tracer_->post([this, plan, batch = std::move(batch)](tracer::Engine& engine) mutable {
+    engine.add(plan->request.pid, std::move(batch), [this, plan](Result<void> done) {
+      post([this, plan, done = std::move(done)]() mutable {
+        if (!done) {
+          for (const ProbeId id : plan->ids) probes_.erase(id);
+          return plan->reply(std::move(done).error());
+        }
+        std::vector<ProbeView> views;
+        for (const ProbeId id : plan->ids) {
+          const auto it = probes_.find(id);
+          if (it == probes_.end()) continue;  // its client went meanwhile
+          it->second.committed = true;
+          views.push_back(view(it->second));
+        }
+        std::vector<ProbeId> cleared;
+        for (const lang::Definition& d : plan->definitions)
+          for (const auto& [id, p] : probes_)
+            if (d.kind == lang::Kind::remove && p.pid == plan->request.pid && p.owner == plan->owner &&
+                p.name == d.name && p.group == (d.group.empty() ? kDefaultGroup : d.group))
+              cleared.push_back(id);
+        if (cleared.empty()) return plan->reply(std::move(views));
+        remove_ids(std::move(cleared), [plan, views = std::move(views)](auto) { plan->reply(views); });
+      });
+    });
+  });
+}
+
+// ---- remove, enable, list -------------------------------------------------------------------------------------------
+
+std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector& which) const {
+  std::map<pid_t, bool> may;
+  const auto permitted = [&](pid_t pid) {
+    const auto [it, added] = may.try_emplace(pid, false);
+    if (added) it->second = client.may_trace(pid);
+    return it->second;
+  };
+  const std::set<ProbeId> ids(which.ids.begin(), which.ids.end());
+  const std::set<std::string> names(which.names.begin(), which.names.end());
+  std::vector<ProbeId> selected;
+  for (const auto& [id, probe] : probes_) {
+    if (!probe.committed) continue;
+    const bool named = which.all || ids.contains(id) || names.contains(probe.name) || names.contains(probe.full_name());
+    if (named && (probe.owner == client.id() || permitted(probe.pid))) selected.push_back(id);
+  }
+  return selected;
+}
+
+void ControllerImpl::erase_probe(ProbeId id) {
+  const auto it = probes_.find(id);
+  if (it == probes_.end()) return;
+  const tracer::Counters& counters = it->second.program->counters;
+  totals_.hits += counters.hits;
+  totals_.missed += counters.missed;
+  totals_.filtered += counters.filtered;
+  probes_.erase(it);
+}
+
+void ControllerImpl::remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
+  tracer_->post([this, ids, reply = std::move(reply)](tracer::Engine& engine) {
+    engine.remove(ids);
+    post([this, ids, reply] {
+      drain_all();
+      std::vector<ProbeView> views;
+      std::set<pid_t> pids;
+      for (const ProbeId id : ids) {
+        const auto it = probes_.find(id);
+        if (it == probes_.end()) continue;
+        views.push_back(view(it->second));
+        views.back().armed = false;
+        pids.insert(it->second.pid);
+        erase_probe(id);
+      }
+      // The answer comes when the targets that were only attached for these probes are free again.
+      auto left = std::make_shared<std::size_t>(pids.size());
+      const auto one_done = [left, reply, views = std::move(views)] {
+        if (*left == 0 || --*left == 0) reply(views);
+      };
+      if (pids.empty()) return one_done();
+      for (const pid_t pid : pids) {
+        if (targets_.contains(pid))
+          detach_if_unused(pid, one_done);
+        else
+          one_done();
+      }
+    });
+  });
+}
+
+void ControllerImpl::remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) {
+  remove_ids(select(client, which), std::move(reply));
+}
+
+void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) {
+  std::vector<ProbeId> ids = select(client, which);
+  std::erase_if(ids, [this](ProbeId id) { return probes_.at(id).gone; });
+  tracer_->post([this, ids, enabled, reply = std::move(reply)](tracer::Engine& engine) {
+    const std::vector<ProbeId> failed = engine.set_enabled(ids, enabled);
+    post([this, ids, enabled, failed, reply] {
+      drain_all();
+      std::vector<ProbeView> views;
+      for (const ProbeId id : ids) {
+        const auto it = probes_.find(id);
+        if (it == probes_.end()) continue;
+        it->second.enabled = enabled;
+        it->second.gone |= std::ranges::find(failed, id) != failed.end();
+        views.push_back(view(it->second));
+      }
+      reply(std::move(views));
+    });
+  });
+}
+
+void ControllerImpl::mark_gone(pid_t pid) {
+  std::vector<ProbeId> ids, persistent;
+  for (auto& [id, probe] : probes_) {
+    if (probe.pid != pid) continue;
+    probe.gone = true;
+    ids.push_back(id);
+    if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
+  }
+  for (const ProbeId id : persistent) erase_probe(id);
+  tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids); });
+}
+
+void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
+  tracer_->post([this, ids = std::move(ids)](tracer::Engine& engine) {
+    engine.set_enabled(ids, false);
+    post([this, ids] {
+      drain_all();
+      std::map<ClientId, std::string> told;
+      for (const ProbeId id : ids) {
+        const auto it = probes_.find(id);
+        if (it == probes_.end()) continue;
+        it->second.enabled = false;
+        std::string& list = told[it->second.owner];
+        list += (list.empty() ? "" : ",") + std::to_string(number(id));
+      }
+      for (const auto& [owner, list] : told)
+        if (const auto client = clients_.find(owner); client != clients_.end())
+          client->second->notify("probe.disabled", fmt::format(R"({{"ids":[{}],"reason":"limit"}})", list));
+    });
+  });
+}
+
+ProbeView ControllerImpl::view(const Probe& probe) const {
+  ProbeView view;
+  view.id = probe.id;
+  view.name = probe.full_name();
+  view.kind = "p";
+  view.pid = probe.pid;
+  view.address = probe.address;
+  view.symbol = probe.symbol;
+  view.module = probe.module;
+  view.state = probe.gone ? "gone" : probe.enabled ? "enabled" : "disabled";
+  view.tier = probe.program->force_step ? "stepped" : "boosted";
+  view.definition = probe.definition;
+  view.filter = probe.filter;
+  for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
+  view.persist = probe.owner == ClientId::none;
+  view.armed = armed_ && probe.enabled && !probe.gone;
+  view.hits = probe.program->counters.hits;
+  view.missed = probe.program->counters.missed;
+  view.filtered = probe.program->counters.filtered;
+  return view;
+}
+
+std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
+  std::vector<ProbeView> views;
+  for (const auto& [id, probe] : probes_)
+    if (probe.committed && (!pid || probe.pid == *pid)) views.push_back(view(probe));
+  return views;
+}
+
+void ControllerImpl::functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) {
+  boost::asio::post(pool_, [this, pid, glob = std::move(glob), limit, reply = std::move(reply)] {
+    auto symbols = symbols::TargetSymbols::load(pid, modules_);
+    Result<std::vector<symbols::Function>> result =
+        symbols ? Result<std::vector<symbols::Function>>((*symbols)->functions(glob, limit)) : std::move(symbols).error();
+    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+  });
+}
+
+// ---- global switches ------------------------------------------------------------------------------------------------
+
+void ControllerImpl::set_armed(bool armed, Reply<void> reply) {
+  tracer_->post([this, armed, reply = std::move(reply)](tracer::Engine& engine) {
+    engine.set_armed(armed);
+    post([this, armed, reply] {
+      armed_ = armed;
+      reply({});
+    });
+  });
+}
+
+Result<void> ControllerImpl::set_optimize(bool enabled) {
+  optimize_ = enabled;
+  return {};
+}
+
+Status ControllerImpl::status() const {
+  Status status = totals_;
+  status.armed = armed_;
+  status.optimize = optimize_;
+  status.targets = static_cast<std::uint32_t>(targets().size());
+  status.clients = static_cast<std::uint32_t>(clients_.size());
+  status.subscriptions = static_cast<std::uint32_t>(subscriptions_.size());
+  for (const auto& [id, probe] : probes_) {
+    if (!probe.committed) continue;
+    ++status.probes;
+    status.hits += probe.program->counters.hits;
+    status.missed += probe.program->counters.missed;
+    status.filtered += probe.program->counters.filtered;
+  }
+  return status;
+}
+
+}  // namespace probed::control

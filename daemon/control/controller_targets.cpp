@@ -1,0 +1,283 @@
+// Targets: attach, detach, their operations' order, and what the tracer reports of their lives.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+#include "daemon/base/process.hpp"
+#include "daemon/control/controller_impl.hpp"
+
+namespace probed::control {
+
+// Hands what the tracer reports over to the Asio thread.
+class ControllerImpl::TracerListener final : public tracer::Listener {
+ public:
+  explicit TracerListener(ControllerImpl& owner) : owner_(owner) {}
+  void process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) override {
+    owner_.post([&o = owner_, root, pid, how] { o.on_process_gone(root, pid, how); });
+  }
+  void process_execed(pid_t root, pid_t pid, bool kept) override {
+    owner_.post([&o = owner_, root, pid, kept] { o.on_process_execed(root, pid, kept); });
+  }
+  void process_ready(pid_t pid) override {
+    owner_.post([&o = owner_, pid] { o.on_process_ready(pid); });
+  }
+  void process_forked(pid_t root, pid_t child) override {
+    owner_.post([&o = owner_, root, child] {
+      const auto it = o.targets_.find(root);
+      if (it == o.targets_.end()) return;
+      it->second.members.insert(child);
+      o.notify_interested(it->second, "target.forked", fmt::format(R"({{"pid":{},"child":{}}})", root, child));
+    });
+  }
+  void limit_reached(std::vector<ProbeId> probes) override {
+    owner_.post([&o = owner_, probes = std::move(probes)] { o.on_limit_reached(probes); });
+  }
+
+ private:
+  ControllerImpl& owner_;
+};
+
+ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes)
+    : io_(io),
+      queue_(queue_bytes),
+      queue_event_(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      poll_timer_(io),
+      listener_(std::make_unique<TracerListener>(*this)),
+      tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {
+  wait_for_hits();
+}
+
+ControllerImpl::~ControllerImpl() {
+  pool_.join();
+  tracer_.reset();
+}
+
+void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<void()> done) {
+  auto once = std::make_shared<std::function<void()>>(std::move(done));
+  const auto finish = [once] {
+    if (*once) std::exchange(*once, nullptr)();
+  };
+  shutdown_timer_ = std::make_unique<boost::asio::steady_timer>(io_, limit);
+  shutdown_timer_->async_wait([finish](const boost::system::error_code& error) {
+    if (error) return;
+    spdlog::error("some threads could not be stopped in time: their text is restored, they are left to the kernel");
+    finish();
+  });
+  tracer_->post([this, finish](tracer::Engine& engine) {
+    engine.detach_all([this, finish] {
+      post([this, finish] {
+        shutdown_timer_->cancel();
+        finish();
+      });
+    });
+  });
+}
+
+// ---- the order of operations ----------------------------------------------------------------------------------------
+
+Target& ControllerImpl::target(pid_t pid) {
+  Target& target = targets_[pid];
+  target.id.pid = pid;
+  return target;
+}
+
+void ControllerImpl::enqueue(pid_t pid, std::function<void(std::function<void()>)> operation) {
+  target(pid).operations.push_back([this, pid, operation = std::move(operation)] {
+    operation([this, pid] {
+      // Through the loop: an operation may complete before it has returned.
+      post([this, pid] {
+        const auto it = targets_.find(pid);
+        if (it == targets_.end()) return;
+        it->second.busy = false;
+        run_next(pid);
+      });
+    });
+  });
+  run_next(pid);
+}
+
+void ControllerImpl::run_next(pid_t pid) {
+  const auto it = targets_.find(pid);
+  if (it == targets_.end() || it->second.busy) return;
+  if (it->second.operations.empty()) return forget_if_idle(pid);
+  it->second.busy = true;
+  auto operation = std::move(it->second.operations.front());
+  it->second.operations.pop_front();
+  operation();
+}
+
+void ControllerImpl::forget_if_idle(pid_t pid) {
+  const auto it = targets_.find(pid);
+  if (it == targets_.end()) return;
+  const Target& target = it->second;
+  if (!target.attached && !target.busy && target.operations.empty()) targets_.erase(it);
+}
+
+// ---- attach and detach ----------------------------------------------------------------------------------------------
+
+std::size_t ControllerImpl::probe_count(pid_t pid) const {
+  return static_cast<std::size_t>(std::count_if(probes_.begin(), probes_.end(), [pid](const auto& entry) {
+    return entry.second.pid == pid && entry.second.committed && !entry.second.gone;
+  }));
+}
+
+TargetView ControllerImpl::view(const Target& target) const {
+  TargetView view;
+  view.id = target.id;
+  view.comm = process::comm(target.id.pid);
+  view.exe = target.exe;
+  const auto threads = process::thread_ids(target.id.pid);
+  view.threads = threads ? static_cast<std::uint32_t>(threads->size()) : 0;
+  view.probes = static_cast<std::uint32_t>(probe_count(target.id.pid));
+  view.follow_fork = target.follow_fork;
+  return view;
+}
+
+std::vector<TargetView> ControllerImpl::targets() const {
+  std::vector<TargetView> views;
+  for (const auto& [pid, target] : targets_)
+    if (target.attached) views.push_back(view(target));
+  return views;
+}
+
+void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply) {
+  tracer_->post([this, pid, params, reply = std::move(reply)](tracer::Engine& engine) {
+    auto result = engine.attach(pid, params);
+    post([this, pid, params, reply, result = std::move(result)]() mutable {
+      if (!result) return reply(std::move(result).error());
+      Target& t = target(pid);
+      if (!t.attached) {
+        t.attached = true;
+        t.members = {pid};
+        t.known.clear();
+      }
+      t.id = result->id;
+      t.exe = process::exe(pid);
+      t.threads = result->threads;
+      t.follow_fork |= params.follow_fork;
+      reply({});
+    });
+  });
+}
+
+void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {
+  const ClientId who = client.id();
+  enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
+    const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry};
+    ensure_attached(pid, params, [=, this](Result<void> result) {
+      if (result) {
+        Target& t = target(pid);
+        t.explicitly = true;
+        t.interested.insert(who);
+        reply(view(t));
+      } else {
+        reply(std::move(result).error());
+      }
+      next();
+    });
+  });
+}
+
+void ControllerImpl::detach(pid_t pid, Reply<void> reply) {
+  const auto it = targets_.find(pid);
+  if (it == targets_.end() || !it->second.attached)
+    return reply(Error{Reason::not_attached, fmt::format("process {} is not attached", pid),
+                       "see `probectl ps` for what is", {}});
+  enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
+    tracer_->post([=, this](tracer::Engine& engine) {
+      engine.detach(pid, [=, this](Result<void> result) {
+        post([=, this]() mutable {
+          drain_all();
+          if (const auto t = targets_.find(pid); t != targets_.end())
+            notify_interested(t->second, "target.detached", fmt::format(R"({{"pid":{}}})", pid));
+          std::vector<ProbeId> ids;
+          for (const auto& [id, probe] : probes_)
+            if (probe.pid == pid) ids.push_back(id);
+          for (const ProbeId id : ids) erase_probe(id);
+          drop_target(pid);
+          reply(std::move(result));
+          next();
+        });
+      });
+    });
+  });
+}
+
+// When the last probe of a target that nobody attached explicitly has gone.
+void ControllerImpl::detach_if_unused(pid_t pid, std::function<void()> done) {
+  enqueue(pid, [=, this, done = std::move(done)](std::function<void()> next) {
+    const auto it = targets_.find(pid);
+    const bool unused = it != targets_.end() && it->second.attached && !it->second.explicitly && probe_count(pid) == 0;
+    if (!unused) {
+      done();
+      return next();
+    }
+    tracer_->post([=, this](tracer::Engine& engine) {
+      engine.detach(pid, [=, this](Result<void>) {
+        post([=, this] {
+          drop_target(pid);
+          done();
+          next();
+        });
+      });
+    });
+  });
+}
+
+void ControllerImpl::drop_target(pid_t pid) {
+  const auto it = targets_.find(pid);
+  if (it == targets_.end()) return;
+  it->second.attached = false;
+  it->second.explicitly = false;
+  it->second.interested.clear();
+  it->second.members.clear();
+  it->second.known.clear();
+  forget_if_idle(pid);
+}
+
+void ControllerImpl::resume(pid_t pid, Reply<void> reply) {
+  tracer_->post([this, pid, reply = std::move(reply)](tracer::Engine& engine) {
+    post([reply, result = engine.resume_held(pid)]() mutable { reply(std::move(result)); });
+  });
+}
+
+// ---- lives ----------------------------------------------------------------------------------------------------------
+
+void ControllerImpl::notify_interested(const Target& target, std::string_view method, const std::string& params) {
+  for (const ClientId id : target.interested)
+    if (const auto client = clients_.find(id); client != clients_.end()) client->second->notify(method, params);
+}
+
+void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) {
+  const auto it = targets_.find(root);
+  if (it == targets_.end() || it->second.members.erase(pid) == 0) return;
+  if (!it->second.members.empty()) return;  // the children it is followed into live on
+  drain_all();
+  mark_gone(root);
+  std::string params = fmt::format(R"({{"pid":{})", root);
+  if (how && how->kind() == tracer::WaitStatus::Kind::exited) params += fmt::format(R"(,"code":{})", how->code());
+  if (how && how->kind() == tracer::WaitStatus::Kind::killed) params += fmt::format(R"(,"signal":{})", how->signal());
+  notify_interested(it->second, "target.exited", params + "}");
+  drop_target(root);
+}
+
+void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
+  const auto it = targets_.find(root);
+  if (it == targets_.end() || !it->second.members.contains(pid)) return;
+  if (pid != root) return on_process_gone(root, pid, std::nullopt);
+  drain_all();
+  mark_gone(root);
+  it->second.known.clear();
+  it->second.exe = process::exe(root);
+  notify_interested(it->second, "target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept));
+  if (!kept) drop_target(root);
+}
+
+void ControllerImpl::on_process_ready(pid_t pid) {
+  if (const auto it = targets_.find(pid); it != targets_.end())
+    notify_interested(it->second, "target.ready", fmt::format(R"({{"pid":{}}})", pid));
+}
+
+}  // namespace probed::control

@@ -1,0 +1,62 @@
+// From a definition to what the tracer needs: sites analysed and found fit, programs compiled. All the refusals of a
+// probe that need no ptrace are made here.
+//
+// Thread: the worker pool. Works on values and on a snapshot of the target; whatever it found is verified again when
+// the probe is armed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "daemon/control/controller.hpp"
+#include "daemon/events/fetch.hpp"
+#include "daemon/lang/definition.hpp"
+#include "daemon/lang/filter.hpp"
+#include "daemon/symbols/resolve.hpp"
+#include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/program.hpp"
+#include "proto/result.hpp"
+
+namespace probed::control {
+
+// The original instructions at addresses where we may have breakpoints of our own.
+using KnownPlans = std::unordered_map<RemoteAddr, tracer::SitePlan>;
+
+// One probe, ready for the tracer but for its identity.
+struct PlannedProbe {
+  std::size_t spec = 0;  // which of the request's definitions it came from
+  symbols::Site where;
+  tracer::SitePlan plan;
+  events::FetchProgram fetch;
+  std::optional<lang::Filter> filter;
+};
+
+class Planner {
+ public:
+  Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known);
+
+  // Every probe that the definition names. Errors: whatever resolve(), FetchProgram::compile() and Filter::compile()
+  // answer, and those of analyse().
+  Result<std::vector<PlannedProbe>> plan(std::size_t spec, const lang::Definition& definition,
+                                         const std::optional<std::string>& filter);
+
+  // Whether the instruction at a place can carry a probe. Errors: unmapped_address, not_executable, unsupported_target,
+  // blacklisted, not_instruction_boundary, existing_breakpoint, unsupported_instruction.
+  Result<tracer::SitePlan> analyse(const symbols::Site& site);
+
+ private:
+  Result<void> check_mapping(RemoteAddr address) const;
+  Result<void> check_boundary(const symbols::Site& site);
+  Result<void> check_blacklist(RemoteAddr address);
+  std::vector<std::uint8_t> original_bytes(RemoteAddr from, std::size_t size);
+
+  pid_t pid_;
+  const symbols::TargetSymbols& symbols_;
+  const KnownPlans& known_;
+  tracer::TargetMemory memory_;
+};
+
+}  // namespace probed::control

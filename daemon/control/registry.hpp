@@ -1,0 +1,64 @@
+// What the controller keeps: targets, probes, subscriptions. Plain data; Asio thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "daemon/control/controller.hpp"
+#include "daemon/control/planner.hpp"
+#include "daemon/events/encode.hpp"
+#include "daemon/tracer/program.hpp"
+
+namespace probed::control {
+
+struct Subscription {
+  std::uint64_t id = 0;
+  Client* client = nullptr;
+  SubscribeRequest request;
+  SubscriptionTotals totals;
+};
+
+struct Probe {
+  ProbeId id{};
+  pid_t pid = 0;
+  ClientId owner = ClientId::none;  // none: persistent
+  std::string group, name;
+  std::string definition, filter;
+  std::string symbol;  // "processCommand+0x0"
+  std::string module;
+  RemoteAddr address;
+  bool enabled = true;
+  bool gone = false;       // the memory or the process it was in has gone
+  bool committed = false;  // the tracer has confirmed it; until then nobody sees it
+  tracer::ProgramPtr program;
+  events::EventSchema schema;
+  std::vector<Subscription*> subscriptions;
+  std::uint64_t reported_missed = 0;  // of program->counters.missed, told to the subscriptions
+
+  std::string full_name() const { return group + "/" + name; }
+};
+
+// Probe operations on one target run one after the other: each looks at the text that the one before has left.
+struct Target {
+  TargetId id;
+  std::string comm, exe;
+  bool attached = false;
+  bool explicitly = false;  // by target.attach: stays without probes
+  bool follow_fork = false;
+  std::uint32_t threads = 0;
+  std::set<pid_t> members;  // itself and the children it is followed into
+  KnownPlans known;
+  std::set<ClientId> interested;  // told about its end
+  std::deque<std::function<void()>> operations;
+  bool busy = false;
+};
+
+}  // namespace probed::control

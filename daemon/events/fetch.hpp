@@ -1,0 +1,99 @@
+// Fetch programs: the arguments of a probe, compiled once, run at every hit without allocating.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arch/arch.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/lang/definition.hpp"
+#include "proto/result.hpp"
+
+namespace probed::events {
+
+// Reads the stopped thread's memory.
+class MemoryReader {
+ public:
+  virtual ~MemoryReader() = default;
+  // All or nothing. False: some byte is not readable.
+  virtual bool read(RemoteAddr from, std::span<std::byte> to) = 0;
+  // A NUL-terminated string of at most to.size() bytes, without the NUL; -1: its first byte is unreadable, or it runs
+  // into unreadable memory before its end.
+  virtual std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) = 0;
+};
+
+// The fields every event has.
+struct CommonFields {
+  std::int32_t pid = 0, tid = 0;
+  std::uint32_t cpu = 0;
+  std::string_view comm;
+};
+
+// What compiling needs from the target.
+struct CompileContext {
+  std::function<Result<RemoteAddr>(std::string_view symbol)> resolve_data;  // for @SYM
+  bool at_function_entry = true;                                            // $argN is refused elsewhere
+  bool is_return = false;                                                   // $retval is refused elsewhere, $argN here
+  // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
+  // Absent: @+OFFS is unsupported.
+  std::optional<std::uint64_t> file_bias;
+};
+
+// One step of a compiled fetch program. The program works on one 64-bit value; every argument is a load, any number of
+// dereferences, and one store, which ends it. A dereference that can't be read ends the argument with a null.
+// Flat and without pointers, so that another back end (detour code) can be made from the same ops.
+struct FetchOp {
+  enum class Code : std::uint8_t {
+    load_register,       // value = the register at byte `operand` of Registers
+    load_stack_pointer,  // value = sp
+    load_immediate,      // value = operand
+    dereference,         // value = the 64-bit word at value + operand
+    store_value,         // stores value, cut to `size` bytes
+    store_memory,        // stores `size` bytes from value + operand
+    store_memory_array,  // `count` of them, one behind the other
+    store_string,        // stores the string at value + operand
+    store_string_array,  // `count` strings whose addresses lie from value + operand on
+    store_comm,
+    store_text,  // stores texts()[operand]
+  };
+  Code code = Code::load_immediate;
+  std::uint8_t size = 8;             // 1, 2, 4 or 8 bytes
+  bool is_signed = false;            // sign-extend to 64 bits, else zero-extend
+  std::uint8_t left = 0, right = 0;  // a bitfield: shift left, then right, within `size` bytes; 0, 0: none
+  std::uint16_t count = 0;
+  std::uint64_t operand = 0;
+};
+
+class FetchProgram {
+ public:
+  // Errors: bad_definition with column; no_such_symbol; unsupported.
+  static Result<FetchProgram> compile(std::span<const lang::FetchArg> args, const CompileContext& context);
+
+  // Fetches every argument. Returns the bytes written to out (see record.hpp); arguments that don't fit are null.
+  // out.size() must be at least args().size() bytes.
+  std::size_t run(const arch::native::Registers& regs, MemoryReader& memory, const CommonFields& common,
+                  std::span<std::byte> out) const;
+
+  // Names and types, in order: what encoders and filters need.
+  std::span<const lang::FetchArg> args() const { return args_; }
+  bool needs_comm() const;  // $comm is read exactly, not from the cache
+
+  // The compiled form: the ops of all arguments in order, each argument's ending in a store.
+  std::span<const FetchOp> ops() const { return ops_; }
+  std::span<const std::string> texts() const { return texts_; }
+
+ private:
+  friend class FetchCompiler;
+
+  std::vector<lang::FetchArg> args_;
+  std::vector<FetchOp> ops_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace probed::events

@@ -1,0 +1,194 @@
+// From parsed arguments to a fetch program. Pure apart from the context's symbol lookup; any thread.
+#include <array>
+#include <utility>
+
+#include "daemon/base/check.hpp"
+#include "daemon/events/fetch.hpp"
+#include "daemon/events/packed.hpp"
+#include "daemon/events/record.hpp"
+
+namespace probed::events {
+
+namespace native = arch::native;
+using Code = FetchOp::Code;
+
+namespace {
+
+// The kernel's names on every architecture (regs_query_register_offset); those this one has are offered.
+constexpr std::array<std::string_view, 54> kRegisterNames = {
+    "ax",  "bx",  "cx",  "dx",    "si",  "di",  "bp",  "sp",  "r8",  "r9",     "r10",     "r11", "r12", "r13",
+    "r14", "r15", "ip",  "flags", "x0",  "x1",  "x2",  "x3",  "x4",  "x5",     "x6",      "x7",  "x8",  "x9",
+    "x10", "x11", "x12", "x13",   "x14", "x15", "x16", "x17", "x18", "x19",    "x20",     "x21", "x22", "x23",
+    "x24", "x25", "x26", "x27",   "x28", "x29", "x30", "lr",  "pc",  "pstate", "orig_ax", "cs"};
+
+std::string register_hint() {
+  std::string hint = "registers:";
+  for (const std::string_view name : kRegisterNames)
+    if (native::register_offset(name)) hint.append(" %").append(name);
+  return hint;
+}
+
+Error refuse(Reason reason, std::size_t column, std::string message, std::string hint = {}) {
+  return {reason, std::move(message), std::move(hint), column};
+}
+
+Error needs_debug_information(std::size_t column, std::string_view what) {
+  return refuse(Reason::unsupported, column,
+                std::string(what) + " needs debug information support, which this version lacks",
+                "use %REG, $argN, @SYM or +OFFS(ARG)");
+}
+
+}  // namespace
+
+class FetchCompiler {
+ public:
+  explicit FetchCompiler(const CompileContext& context) : context_(context) {}
+
+  Result<FetchProgram> compile(std::span<const lang::FetchArg> args) {
+    for (const lang::FetchArg& arg : args)
+      if (auto e = argument(arg)) return std::move(*e);
+    program_.args_.assign(args.begin(), args.end());
+    return std::move(program_);
+  }
+
+ private:
+  using Failure = std::optional<Error>;
+
+  void emit(Code code, std::uint64_t operand = 0) {
+    FetchOp op;
+    op.code = code;
+    op.operand = operand;
+    program_.ops_.push_back(op);
+  }
+
+  Failure argument(const lang::FetchArg& arg) {
+    PROBED_CHECK(arg.expr != nullptr, "a parsed argument has an expression");
+    if (auto e = expression(*arg.expr)) return e;
+    store(arg.type);
+    return {};
+  }
+
+  Failure expression(const lang::FetchExpr& expr) {
+    return std::visit([&](const auto& node) { return load(node, expr.column); }, expr.node);
+  }
+
+  Failure load(const lang::RegisterExpr& node, std::size_t column) {
+    const auto offset = native::register_offset(node.name);
+    if (!offset)
+      return refuse(Reason::bad_definition, column, "unknown register \"%" + node.name + "\"", register_hint());
+    emit(Code::load_register, *offset);
+    return {};
+  }
+  // Memory operands leave an address and one dereference, which the store may absorb.
+  Failure load(const lang::AddressExpr& node, std::size_t) {
+    emit(Code::load_immediate, node.address);
+    emit(Code::dereference);
+    return {};
+  }
+  Failure load(const lang::SymbolExpr& node, std::size_t column) {
+    if (!context_.resolve_data)
+      return refuse(Reason::unsupported, column, "@" + node.name + ": symbols can't be looked up here");
+    auto address = context_.resolve_data(node.name);
+    if (!address) {
+      Error error = std::move(address).error();
+      if (!error.column) error.column = column;
+      return error;
+    }
+    emit(Code::load_immediate, address->value + static_cast<std::uint64_t>(node.offset));
+    emit(Code::dereference);
+    return {};
+  }
+  Failure load(const lang::FileOffsetExpr& node, std::size_t column) {
+    if (!context_.file_bias)
+      return refuse(Reason::unsupported, column, "@+OFFS: the probed address is in no file", "use @0xADDR");
+    emit(Code::load_immediate, *context_.file_bias + node.offset);
+    emit(Code::dereference);
+    return {};
+  }
+  Failure load(const lang::StackEntryExpr& node, std::size_t) {
+    emit(Code::load_stack_pointer);
+    emit(Code::dereference, std::uint64_t{node.index} * native::kWordSize);
+    value_ = true;
+    return {};
+  }
+  Failure load(const lang::StackExpr&, std::size_t) { return emit(Code::load_stack_pointer), Failure{}; }
+  Failure load(const lang::RetvalExpr&, std::size_t column) {
+    if (!context_.is_return) return refuse(Reason::bad_definition, column, "$retval is only there on return probes");
+    emit(Code::load_register, native::kReturnValueOffset);
+    return {};
+  }
+  Failure load(const lang::CommExpr&, std::size_t) { return emit(Code::store_comm), Failure{}; }
+  Failure load(const lang::ArgumentExpr& node, std::size_t column) {
+    if (context_.is_return || !context_.at_function_entry)
+      return refuse(Reason::bad_definition, column,
+                    "$arg" + std::to_string(node.number) + " is only there at a function's entry",
+                    "probe the function's first instruction, or name the register");
+    const auto place = native::argument_place(node.number);
+    if (!place.memory) return emit(Code::load_register, place.offset), Failure{};
+    emit(Code::load_stack_pointer);
+    emit(Code::dereference, place.offset);
+    value_ = true;
+    return {};
+  }
+  Failure load(const lang::AllArgumentsExpr&, std::size_t column) { return needs_debug_information(column, "$args"); }
+  Failure load(const lang::VariableExpr& node, std::size_t column) {
+    return needs_debug_information(column, "the variable \"" + node.path + "\"");
+  }
+  Failure load(const lang::DerefExpr& node, std::size_t) {
+    PROBED_CHECK(node.inner != nullptr, "a dereference has an operand");
+    if (auto e = expression(*node.inner)) return e;
+    value_ = false;
+    emit(Code::dereference, static_cast<std::uint64_t>(node.offset));
+    return {};
+  }
+  Failure load(const lang::ImmediateExpr& node, std::size_t) {
+    return emit(Code::load_immediate, static_cast<std::uint64_t>(node.value)), Failure{};
+  }
+  Failure load(const lang::TextExpr& node, std::size_t) {
+    emit(Code::store_text, program_.texts_.size());
+    program_.texts_.push_back(node.text.substr(0, kMaxString));
+    return {};
+  }
+
+  // The last dereference becomes part of the store, which then reads exactly the type's bytes (the kernel's
+  // FETCH_OP_ST_MEM). $stackN and $argN are values even where they lie in memory: always a whole word, then cut.
+  void store(const lang::Type& type) {
+    FetchOp& last = program_.ops_.back();
+    if (last.code == Code::store_comm || last.code == Code::store_text) return;
+    const bool memory = last.code == Code::dereference && !std::exchange(value_, false);
+    const bool array = type.array.has_value();
+    FetchOp op;
+    op.code = is_string(type.base) ? (array ? Code::store_string_array : Code::store_string)
+              : !memory            ? Code::store_value
+                                   : (array ? Code::store_memory_array : Code::store_memory);
+    op.size = size_of(type.base);
+    op.is_signed = !type.bitfield && is_signed(type.base);
+    op.count = type.array.value_or(0);
+    if (type.bitfield) {
+      op.left = static_cast<std::uint8_t>(op.size * 8 - type.bitfield->width - type.bitfield->offset);
+      op.right = static_cast<std::uint8_t>(op.size * 8 - type.bitfield->width);
+    }
+    if (memory) {
+      op.operand = last.operand;
+      last = op;
+    } else {
+      program_.ops_.push_back(op);
+    }
+  }
+
+  const CompileContext& context_;
+  FetchProgram program_;
+  bool value_ = false;  // the dereference just emitted yields a value, not a place in memory
+};
+
+Result<FetchProgram> FetchProgram::compile(std::span<const lang::FetchArg> args, const CompileContext& context) {
+  return FetchCompiler(context).compile(args);
+}
+
+bool FetchProgram::needs_comm() const {
+  for (const FetchOp& op : ops_)
+    if (op.code == Code::store_comm) return true;
+  return false;
+}
+
+}  // namespace probed::events

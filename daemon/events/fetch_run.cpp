@@ -1,0 +1,189 @@
+// Running a fetch program: once per hit, on the tracer thread, with the thread stopped. No allocation, no exceptions.
+//
+// Every argument writes at least its status byte: room for those of the arguments still to come is always kept, so that
+// one large argument can make others null but never lose them.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "daemon/base/check.hpp"
+#include "daemon/events/fetch.hpp"
+#include "daemon/events/packed.hpp"
+#include "daemon/events/record.hpp"
+
+namespace probed::events {
+namespace {
+
+using Code = FetchOp::Code;
+using Registers = arch::native::Registers;
+
+constexpr std::byte kNull{0}, kPresent{1};
+constexpr std::size_t kArrayBytes = lang::kMaxArray * 8;
+
+// Cuts to op.size bytes, takes the bitfield out, extends to 64 bits.
+std::uint64_t finish(const FetchOp& op, std::uint64_t value) {
+  const unsigned unused = 64u - op.size * 8u;
+  if (op.is_signed) return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
+  // Shifting up to the top bit and back is the kernel's fetch_apply_bitfield() within the container.
+  return value << (unused + op.left) >> (unused + op.right);
+}
+
+// One argument's output. A write that doesn't fit fails the argument.
+class Output {
+ public:
+  Output(std::span<std::byte> room) : room_(room) {}
+
+  bool status(std::byte value) { return put(&value, 1); }
+  bool number(std::uint64_t value) { return status(kPresent) && put(&value, sizeof value); }
+  bool count(std::uint16_t value) { return put(&value, sizeof value); }
+  bool bytes(std::string_view text) {
+    const auto length = static_cast<std::uint16_t>(text.size());
+    return status(kPresent) && count(length) && put(text.data(), text.size());
+  }
+
+  // The string at `from`, or a null when it can't be read. False: no room.
+  bool string_at(MemoryReader& memory, RemoteAddr from) {
+    constexpr std::size_t kHead = 3;
+    if (room_.size() - used_ <= kHead) return false;
+    const auto to = room_.subspan(used_ + kHead, std::min(kMaxString, room_.size() - used_ - kHead));
+    const std::ptrdiff_t length = memory.read_string(from, to);
+    if (length < 0) return status(kNull);
+    if (to.size() < kMaxString && static_cast<std::size_t>(length) >= to.size()) return false;  // cut by our room
+    status(kPresent);
+    count(static_cast<std::uint16_t>(length));
+    used_ += static_cast<std::size_t>(length);
+    return true;
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  bool put(const void* from, std::size_t size) {
+    if (room_.size() - used_ < size) return false;
+    std::memcpy(room_.data() + used_, from, size);
+    used_ += size;
+    return true;
+  }
+
+  std::span<std::byte> room_;
+  std::size_t used_ = 0;
+};
+
+class Machine {
+ public:
+  Machine(const Registers& regs, MemoryReader& memory, const CommonFields& common, std::span<const std::string> texts)
+      : regs_(regs), memory_(memory), common_(common), texts_(texts) {}
+
+  // Runs the ops of one argument; returns the bytes written. op is left behind its store.
+  std::size_t argument(const FetchOp*& op, std::span<std::byte> room) {
+    Output out(room);
+    const bool loaded = load(op);
+    const bool stored = loaded && store(*op, out);
+    ++op;
+    if (stored) return out.used();
+    room[0] = kNull;
+    return 1;
+  }
+
+ private:
+  static bool is_store(Code code) { return code >= Code::store_value; }
+
+  // Everything up to the store. False: a dereference failed; op is at the store all the same.
+  bool load(const FetchOp*& op) {
+    bool readable = true;
+    for (; !is_store(op->code); ++op) readable = readable && step(*op);
+    return readable;
+  }
+
+  bool step(const FetchOp& op) {
+    switch (op.code) {
+      case Code::load_register:
+        std::memcpy(&value_, reinterpret_cast<const std::byte*>(&regs_) + op.operand, sizeof value_);
+        return true;
+      case Code::load_stack_pointer:
+        value_ = regs_.sp();
+        return true;
+      case Code::load_immediate:
+        value_ = op.operand;
+        return true;
+      default:
+        return read(value_ + op.operand, sizeof value_, value_);
+    }
+  }
+
+  bool read(std::uint64_t from, std::size_t size, std::uint64_t& value) {
+    std::uint64_t fresh = 0;
+    if (!memory_.read({from}, {reinterpret_cast<std::byte*>(&fresh), size})) return false;
+    value = fresh;
+    return true;
+  }
+
+  // False: the whole argument becomes null.
+  bool store(const FetchOp& op, Output& out) {
+    const std::uint64_t from = value_ + op.operand;
+    switch (op.code) {
+      case Code::store_value:
+        return out.number(finish(op, value_));
+      case Code::store_memory:
+        return read(from, op.size, value_) && out.number(finish(op, value_));
+      case Code::store_memory_array:
+        return memory_array(op, from, out);
+      case Code::store_string:
+        return out.string_at(memory_, {from});
+      case Code::store_string_array:
+        return string_array(op, from, out);
+      case Code::store_comm:
+        return out.bytes(common_.comm.substr(0, kMaxString));
+      case Code::store_text:
+        return out.bytes(texts_[op.operand]);
+      default:
+        PROBED_CHECK(false, "a store ends every argument");
+    }
+  }
+
+  // One read for all of them; only when that fails is it worth finding out which ones can be read.
+  bool memory_array(const FetchOp& op, std::uint64_t from, Output& out) {
+    std::array<std::byte, kArrayBytes> block;
+    const bool whole = memory_.read({from}, std::span(block).first(std::size_t{op.count} * op.size));
+    bool fits = out.status(kPresent) && out.count(op.count);
+    for (std::size_t i = 0; fits && i < op.count; ++i) {
+      std::uint64_t value = 0;
+      const bool readable = whole || read(from + i * op.size, op.size, value);
+      if (whole) std::memcpy(&value, block.data() + i * op.size, op.size);
+      fits = readable ? out.number(finish(op, value)) : out.status(kNull);
+    }
+    return fits;
+  }
+
+  bool string_array(const FetchOp& op, std::uint64_t from, Output& out) {
+    bool fits = out.status(kPresent) && out.count(op.count);
+    for (std::size_t i = 0; fits && i < op.count; ++i) {
+      std::uint64_t pointer = 0;
+      const bool readable = read(from + i * sizeof pointer, sizeof pointer, pointer);
+      fits = readable ? out.string_at(memory_, {pointer}) : out.status(kNull);
+    }
+    return fits;
+  }
+
+  const Registers& regs_;
+  MemoryReader& memory_;
+  const CommonFields& common_;
+  std::span<const std::string> texts_;
+  std::uint64_t value_ = 0;
+};
+
+}  // namespace
+
+std::size_t FetchProgram::run(const Registers& regs, MemoryReader& memory, const CommonFields& common,
+                              std::span<std::byte> out) const {
+  PROBED_CHECK(out.size() >= args_.size(), "room for every argument's status");
+  out = out.first(std::min(out.size(), kMaxArgumentBytes));
+  Machine machine(regs, memory, common, texts_);
+  const FetchOp* op = ops_.data();
+  std::size_t used = 0;
+  for (std::size_t left = args_.size(); left > 0; --left)
+    used += machine.argument(op, out.subspan(used, out.size() - used - (left - 1)));
+  return used;
+}
+
+}  // namespace probed::events

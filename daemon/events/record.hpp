@@ -1,0 +1,32 @@
+// One hit as it travels from the tracer to the sessions: a header and the packed argument values.
+//
+// Packed arguments, in the order of the fetch program's arguments, no padding:
+//   status: u8      0 = unreadable (null), 1 = present
+//   integer types, symbol:  8 bytes, sign- or zero-extended to 64 bits   (absent when status is 0)
+//   string types:           u16 length, then that many bytes, no terminator
+//   arrays:                 u16 count, then each element packed as above (with its own status)
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/base/types.hpp"
+
+namespace probed::events {
+
+inline constexpr std::size_t kMaxString = 512;          // bytes of a string argument that are kept
+inline constexpr std::size_t kMaxArgumentBytes = 8192;  // of one event; arguments that don't fit become null
+
+struct RecordHeader {
+  std::uint32_t size = 0;  // bytes of the whole record, header included
+  ProbeId probe{};
+  std::int32_t pid = 0;
+  std::int32_t tid = 0;
+  std::uint32_t cpu = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t time = 0;  // CLOCK_MONOTONIC, ns
+  std::uint64_t ip = 0;
+  char comm[16] = {};  // NUL-terminated, as the kernel keeps it
+};
+static_assert(sizeof(RecordHeader) == 56);
+
+}  // namespace probed::events

@@ -1,0 +1,241 @@
+// The definition as a whole: head, location, arguments. Pure.
+//
+// The order of checks is the kernel's: MAXACTIVE, location, event name, number of arguments, arguments.
+#include "daemon/lang/definition.hpp"
+
+#include <algorithm>
+
+#include "daemon/lang/number.hpp"
+#include "daemon/lang/parse.hpp"
+
+namespace probed::lang {
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n\v\f";
+constexpr std::size_t kShownBytes = 80;
+
+// Length of the UTF-8 sequence of a printable character at text[i] (RFC 3629); 0: not printable, or no UTF-8.
+std::size_t printable_length(std::string_view text, std::size_t i) {
+  const auto byte = [&](std::size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
+  const unsigned first = byte(i);
+  if (first < 0x80) return (first >= 0x20 && first != 0x7f) || first == '\t' ? 1 : 0;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  unsigned point = first & (0x7fu >> length);
+  for (std::size_t k = 1; k < length; ++k) {
+    if ((byte(i + k) & 0xc0) != 0x80) return 0;
+    point = point << 6 | (byte(i + k) & 0x3f);
+  }
+  const unsigned least = length == 4 ? 0x10000 : length == 3 ? 0x800 : 0xa0;  // U+0080..U+009F are controls
+  return point >= least && point <= 0x10ffff && (point < 0xd800 || point > 0xdfff) ? length : 0;
+}
+
+std::optional<Error> check_characters(std::string_view text, std::size_t base) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = printable_length(text, i);
+    if (length == 0) return bad_definition(base + i, "a byte that is not printable text (UTF-8)", "remove it");
+    i += length;
+  }
+  return {};
+}
+
+bool is_group_name(std::string_view name) {
+  return !name.empty() && is_letter(name[0]) &&
+         std::all_of(name.begin(), name.end(), [](char c) { return is_ident(c) || c == '-'; });
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : all_(text) { out_.text = text; }
+
+  Result<Definition> parse() {
+    if (all_.size() > kMaxDefinition)
+      return bad_definition(kMaxDefinition, "the definition is too long: at most 65536 bytes");
+    end_ = all_.find_last_not_of(kSpace) + 1;
+    i_ = std::min(all_.find_first_not_of(kSpace), all_.size());
+    if (end_ == 0)
+      return bad_definition(0, "the definition is empty", "write p:NAME LOCATION ARGS, or just a function's name");
+    if (auto e = check_characters(all_.substr(i_, end_ - i_), i_)) return std::move(*e);
+    if (auto e = all_[i_] == '-' ? remove() : probe()) return std::move(*e);
+    return std::move(out_);
+  }
+
+ private:
+  using Failure = std::optional<Error>;
+
+  std::string_view text() const { return all_.substr(0, end_); }
+  void skip_blanks() {
+    while (i_ < end_ && is_blank(all_[i_])) ++i_;
+  }
+  Word next_word() {
+    const std::size_t start = i_;
+    while (i_ < end_ && !is_blank(all_[i_])) ++i_;
+    Word word{all_.substr(start, i_ - start), start};
+    skip_blanks();
+    return word;
+  }
+
+  Failure remove() {
+    const Word head = next_word();
+    out_.kind = Kind::remove;
+    if (!head.text.starts_with("-:"))
+      return bad_definition(head.column, "bad removal " + quoted(head.text) + ": expected -:NAME or -:GROUP/NAME");
+    if (auto e = event_name({head.text.substr(2), head.column + 2})) return e;
+    if (i_ < end_) return bad_definition(i_, "text after the name of the event to remove");
+    return {};
+  }
+
+  // `p`, `r`, `r10`, each alone or before ':', make the kernel's form. Anything else is the short form's location.
+  bool is_kernel_form() const {
+    if (all_[i_] != 'p' && all_[i_] != 'r') return false;
+    std::size_t k = i_ + 1;
+    while (k < end_ && is_digit(all_[k])) ++k;
+    return k == end_ || is_blank(all_[k]) || all_[k] == ':';
+  }
+
+  Failure probe() {
+    Word name;
+    if (is_kernel_form()) {
+      const Word head = next_word();
+      if (auto e = kind(head)) return e;
+      const std::size_t colon = head.text.find(':');
+      if (colon != head.text.npos) name = {head.text.substr(colon + 1), head.column + colon + 1};
+      if (i_ == end_)
+        return bad_definition(end_, "no location after " + quoted(head.text), "write p:NAME [MODULE:]LOCATION ARGS");
+    }
+    if (auto e = location()) return e;
+    if (name.column > 0)
+      if (auto e = event_name(name)) return e;
+    return arguments();
+  }
+
+  Failure kind(Word head) {
+    out_.kind = head.text[0] == 'r' ? Kind::return_probe : Kind::probe;
+    const std::string_view digits = head.text.substr(1, std::min(head.text.find(':'), head.text.size()) - 1);
+    if (digits.empty()) return {};
+    if (out_.kind == Kind::probe)
+      return bad_definition(head.column + 1, "MAXACTIVE is only for return probes",
+                            "write p:NAME, or r" + std::string(digits) + ":NAME");
+    const auto value = parse_unsigned(digits);
+    if (!value) return bad_definition(head.column + 1, "bad MAXACTIVE " + quoted(digits) + ": not a number");
+    if (*value > kMaxActive)
+      return bad_definition(head.column + 1, "MAXACTIVE " + quoted(digits) + " is too big: at most 4096");
+    out_.max_active = static_cast<std::uint32_t>(*value);
+    return {};
+  }
+
+  Failure location() {
+    const std::size_t start = i_;
+    i_ = location_end(text(), start);
+    const Word word{all_.substr(start, i_ - start), start};
+    skip_blanks();
+    auto parsed = parse_location(word, out_.kind == Kind::return_probe);
+    if (!parsed) return std::move(parsed).error();
+    if (parsed->is_return) out_.kind = Kind::return_probe;
+    out_.location = std::move(parsed->location);
+    return {};
+  }
+
+  // [GROUP/]NAME or [GROUP.]NAME; the name may be missing behind a group.
+  Failure event_name(Word word) {
+    const std::size_t slash = word.text.find('/');
+    const std::size_t separator = slash != word.text.npos ? slash : word.text.find('.');
+    if (separator != word.text.npos) {
+      const std::string_view group = word.text.substr(0, separator);
+      if (group.empty())
+        return bad_definition(word.column, "no group name before the separator", "write GROUP/NAME, or NAME alone");
+      if (group.size() > kMaxEventName)
+        return bad_definition(word.column, "the group name is too long: at most 63 bytes");
+      if (!is_group_name(group))
+        return bad_definition(
+            word.column, "bad group name " + quoted(group) + ": letters, digits, _ and - only, a letter or _ first");
+      out_.group = group;
+      word = {word.text.substr(separator + 1), word.column + separator + 1};
+      if (word.text.empty()) return {};
+    }
+    if (word.text.empty())
+      return bad_definition(word.column, "no event name after ':'", "write p:NAME or p:GROUP/NAME");
+    if (word.text.size() > kMaxEventName)
+      return bad_definition(word.column, "the event name is too long: at most 63 bytes");
+    if (!is_identifier(word.text))
+      return bad_definition(word.column,
+                            "bad event name " + quoted(word.text) + ": letters, digits and _ only, no digit first");
+    out_.name = word.text;
+    return {};
+  }
+
+  Failure arguments() {
+    const std::size_t first = i_;
+    std::vector<Word> words;
+    while (i_ < end_) words.push_back(next_word());
+    if (words.size() > kMaxFetchArgs)
+      return bad_definition(first, "too many arguments: " + std::to_string(words.size()) + ", at most 128");
+    for (const Word& word : words) {
+      auto arg = parse_fetch_arg(word, out_.kind, out_.args);
+      if (!arg) return std::move(arg).error();
+      out_.args.push_back(std::move(*arg));
+    }
+    return {};
+  }
+
+  std::string_view all_;
+  std::size_t i_ = 0, end_ = 0;
+  Definition out_;
+};
+
+// ---- generated names ----
+
+std::string hex(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  do text.insert(text.begin(), kDigits[value % 16]);
+  while ((value /= 16) != 0);
+  return text.insert(0, "0x");
+}
+
+// What the kernel makes of a path: the base name up to its first '.', '-' or '_'.
+std::string short_module(std::string_view path) {
+  path.remove_prefix(path.rfind('/') + 1);
+  return std::string(path.substr(0, path.find_first_of(".-_")));
+}
+
+struct RawName {
+  const Location& location;
+  std::string operator()(const SymbolLocation& at) const { return at.name + "_" + std::to_string(at.offset); }
+  std::string operator()(const FileOffsetLocation& at) const {
+    return short_module(location.module) + "_" + hex(at.offset);
+  }
+  std::string operator()(const AddressLocation& at) const { return hex(at.address); }
+  std::string operator()(const LineLocation& at) const {
+    return at.file.substr(at.file.rfind('/') + 1) + "_" + std::to_string(at.line);
+  }
+  std::string operator()(const UsdtLocation& at) const { return at.provider + "_" + at.name; }
+};
+
+}  // namespace
+
+std::string quoted(std::string_view text) {
+  std::size_t end = std::min(text.size(), kShownBytes);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  std::string out(1, '"');
+  return out.append(text.substr(0, end)).append(end < text.size() ? "...\"" : "\"");
+}
+
+bool is_identifier(std::string_view name) {
+  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), is_ident);
+}
+
+Result<Definition> parse_definition(std::string_view text) {
+  return Parser(text).parse();
+}
+
+std::string generated_name(const Definition& definition) {
+  const bool is_return = definition.kind == Kind::return_probe;
+  std::string name = (is_return ? "r_" : "p_") + std::visit(RawName{definition.location}, definition.location.where);
+  name.resize(std::min(name.size(), kMaxEventName));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !is_ident(c); }, '_');
+  return name;
+}
+
+}  // namespace probed::lang

@@ -1,0 +1,191 @@
+// The probe definition language: what a user typed, parsed. Pure: no target, no symbols, no ptrace.
+//
+//   p[:[GROUP/]NAME] [MODULE:]LOCATION [FETCHARG]...            probe
+//   r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION [FETCHARG]... return probe
+//   -:[GROUP/]NAME                                              remove
+//   [MODULE:]LOCATION [FETCHARG]...                             short for p;  LOCATION%return  short for r
+//
+// The grammar is the kernel's (Documentation/trace/kprobetrace.rst, uprobetracer.rst), plus the short form.
+// Every node keeps its column (0-based byte offset in the definition) so that later stages can point at it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "proto/result.hpp"
+
+namespace probed::lang {
+
+inline constexpr std::size_t kMaxFetchArgs = 128;        // the kernel's MAX_TRACE_ARGS
+inline constexpr std::size_t kMaxEventName = 63;         // the kernel's MAX_EVENT_NAME_LEN without the NUL
+inline constexpr std::size_t kMaxArgName = 32;           // the kernel's MAX_ARG_NAME_LEN
+inline constexpr std::uint16_t kMaxArray = 64;           // the kernel's MAX_ARRAY_LEN
+inline constexpr std::uint32_t kMaxActive = 4096;        // the kernel's KRETPROBE_MAXACTIVE_MAX
+inline constexpr std::uint32_t kMaxArgument = 2048;      // N of $argN: the kernel's PARAM_MAX_STACK
+inline constexpr std::size_t kMaxDereferences = 14;      // in one argument, as FETCH_INSN_MAX allows
+inline constexpr std::size_t kMaxText = 512;             // bytes of \"text"
+inline constexpr std::size_t kMaxDefinition = 64 << 10;  // bytes of one definition
+
+// ---- where ----------------------------------------------------------------------------------------------------------
+
+struct SymbolLocation {  // SYMBOL[+OFFS]; SYMBOL may be a glob or a C++ name with or without parameters
+  std::string name;
+  std::uint64_t offset = 0;
+};
+struct FileOffsetLocation {  // MODULE:0xFILEOFFSET, as in uprobe_events
+  std::uint64_t offset = 0;
+};
+struct AddressLocation {  // a bare 0xADDR: a virtual address of the target
+  std::uint64_t address = 0;
+};
+struct LineLocation {  // FILE.c:LINE
+  std::string file;
+  unsigned line = 0;
+};
+struct UsdtLocation {  // sdt_provider:sdt_name
+  std::string provider;
+  std::string name;
+};
+
+struct Location {
+  std::string module;  // path, base name or soname without version; empty: main program first, then every module
+  std::variant<SymbolLocation, FileOffsetLocation, AddressLocation, LineLocation, UsdtLocation> where;
+  std::string text;  // as written, without %return
+  std::size_t column = 0;
+};
+
+// How MODULE, FILE, provider and SYMBOL are told apart. Colons inside brackets and "::" never separate.
+//   no colon                      a digit first: a bare address; else SYMBOL[+OFFS]
+//   A:DIGITS, A a source file     FILE:LINE        (A ends in .c .cc .cpp .h .rs .go ...); M:A:DIGITS adds a module
+//   A:number                      file offset in module A (0x hex, leading-0 octal, decimal); A may hold colons
+//   M:P:N, P and N identifiers    USDT provider P, name N in module M
+//   A:SYMBOL[+OFFS]               symbol in module A, the last colon separating; a USDT A:N also parses to this, for
+//   the
+//                                 resolver to try when A is no loaded module
+
+// ---- what -----------------------------------------------------------------------------------------------------------
+
+enum class BaseType : std::uint8_t {
+  u8,
+  u16,
+  u32,
+  u64,
+  s8,
+  s16,
+  s32,
+  s64,
+  x8,
+  x16,
+  x32,
+  x64,
+  chr,
+  string,
+  ustring,
+  symbol
+};
+
+struct Bitfield {  // b<width>@<offset>/<container>
+  std::uint8_t width = 0, offset = 0, container = 0;
+};
+
+struct Type {
+  BaseType base = BaseType::x64;
+  std::optional<Bitfield> bitfield;    // base is then the container's unsigned type
+  std::optional<std::uint16_t> array;  // TYPE[N]
+};
+
+struct FetchExpr;
+using FetchExprPtr = std::shared_ptr<const FetchExpr>;
+
+struct RegisterExpr {
+  std::string name;
+};  // %REG
+struct AddressExpr {
+  std::uint64_t address = 0;
+};  // @ADDR
+struct SymbolExpr {
+  std::string name;
+  std::int64_t offset = 0;
+};  // @SYM[+|-offs]
+struct FileOffsetExpr {
+  std::uint64_t offset = 0;
+};  // @+OFFS: in the probed module's file
+struct StackEntryExpr {
+  std::uint32_t index = 0;
+};                     // $stackN
+struct StackExpr {};   // $stack
+struct RetvalExpr {};  // $retval
+struct CommExpr {};    // $comm
+struct ArgumentExpr {
+  std::uint32_t number = 0;
+};                           // $argN, 1-based
+struct AllArgumentsExpr {};  // $args (needs debug information)
+struct DerefExpr {
+  std::int64_t offset = 0;
+  bool user = false;
+  FetchExprPtr inner;
+};  // +|-[u]OFFS(FETCHARG)
+struct ImmediateExpr {
+  std::int64_t value = 0;
+};  // \IMM
+struct TextExpr {
+  std::string text;
+};  // \"text"
+struct VariableExpr {
+  std::string path;
+};  // x, p->field, a[2] (needs debug information)
+
+struct FetchExpr {
+  std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, ArgumentExpr,
+               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr>
+      node;
+  std::size_t column = 0;  // where the kernel's error_log would put its caret
+};
+
+struct FetchArg {
+  // NAME=; else a plain variable's own name, "$retval" for the first unnamed $retval, and by position arg1, arg2, ...
+  // for all others, as the kernel does. Unique within a definition.
+  std::string name;
+  FetchExprPtr expr;
+  Type type;
+  bool type_given = false;
+  std::string text;  // as written, without NAME= and :TYPE
+  std::size_t column = 0;
+};
+
+enum class Kind : std::uint8_t { probe, return_probe, remove };
+
+struct Definition {
+  Kind kind = Kind::probe;       // remove: only group and name are set; an empty name means every event of the group
+  std::uint32_t max_active = 0;  // r[MAXACTIVE]; 0: the default
+  std::string group;             // empty: the default group
+  std::string name;              // empty: generated
+  Location location;
+  std::vector<FetchArg> args;
+  std::string text;  // the whole definition as written
+};
+
+// Parses one definition. Errors: Reason::bad_definition with the column of the fault.
+// Reason::unsupported for the reference counter of PATH:OFFS(REF_CTR). At most kMaxDefinition bytes.
+//
+// Stricter than the kernel where it silently ignores text: junk after a dereference's closing brace, after
+// r[MAXACTIVE], after -:NAME. Wider: C++ names, %return on symbols, arguments longer than 63 bytes, ':' and '=' inside
+// \"text".
+Result<Definition> parse_definition(std::string_view text);
+
+// The event name for a definition that gives none, by the kernel's recipes: p_SYMBOL_OFFS (decimal), r_..., p_0xADDR,
+// p_MODULE_0xFILEOFFS, p_FILE_LINE, p_PROVIDER_NAME. Always a valid event name; not necessarily unique.
+std::string generated_name(const Definition& definition);
+
+// "u8", "x64[4]", "b3@1/8", "string": the type as it would be written in a definition.
+std::string to_string(const Type& type);
+
+// Group names are C identifiers that may also hold '-'; event and argument names are C identifiers.
+bool is_identifier(std::string_view name);
+
+}  // namespace probed::lang

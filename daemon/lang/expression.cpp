@@ -1,0 +1,255 @@
+// Fetch expressions: registers, memory, $-variables, immediates, variables by name, and dereferences around them. Pure.
+//
+// Dereferences nest, but are parsed by a loop, not by recursion: each level is a prefix "+OFFS(" and the last ')'. So
+// depth costs memory in proportion to the text and no stack. Their order of checks and columns are the kernel's
+// (parse_probe_arg in kernel/trace/trace_probe.c): offsets from outside in, then the innermost operand, then from
+// inside out what may not be dereferenced and how deep it goes.
+#include <array>
+#include <functional>
+
+#include "daemon/lang/number.hpp"
+#include "daemon/lang/parse.hpp"
+
+namespace probed::lang {
+namespace {
+
+using Node = decltype(FetchExpr::node);
+
+struct Level {
+  std::int64_t offset = 0;
+  bool user = false;
+  std::size_t column = 0;        // of the dereference
+  std::size_t inner_column = 0;  // of its operand
+};
+
+// ---- $-variables ----
+
+Error bad_variable(Word word) {
+  return bad_definition(word.column, "unknown variable " + quoted(word.text),
+                        "variables: $retval $stack $stackN $comm $argN $args");
+}
+
+bool is_path_continuation(std::string_view text) {
+  return text.starts_with("->") || text.starts_with('.') || text.starts_with('[');
+}
+
+// ident(::ident)* then any of ->ident, .ident, [N]; returns the offset of the first byte that doesn't fit, or npos.
+std::size_t path_fault(std::string_view text) {
+  std::size_t i = 0;
+  const auto identifier = [&] {
+    const std::size_t start = i;
+    if (i < text.size() && is_letter(text[i]))
+      while (i < text.size() && is_ident(text[i])) ++i;
+    return i > start;
+  };
+  if (!identifier()) return i;
+  while (i < text.size()) {
+    const std::string_view rest = text.substr(i);
+    if (rest.starts_with("->") || rest.starts_with("::")) {
+      i += 2;
+      if (!identifier()) return i;
+    } else if (rest.starts_with('.')) {
+      ++i;
+      if (!identifier()) return i;
+    } else if (rest.starts_with('[')) {
+      const std::size_t close = rest.find(']');
+      if (close == rest.npos || !parse_unsigned(rest.substr(1, close - 1))) return i + 1;
+      i += close + 1;
+    } else {
+      return i;
+    }
+  }
+  return text.npos;
+}
+
+Result<Node> variable(Word word, std::size_t skip) {
+  const std::size_t fault = path_fault(word.text.substr(skip));
+  if (fault != word.text.npos) {
+    // The kernel's caret stands at the variable, but for a hyphen that is no arrow (BAD_HYPHEN).
+    const bool hyphen = word.text.substr(skip + fault).starts_with('-');
+    return bad_definition(word.column + (hyphen ? skip + fault : 0),
+                          "bad variable " + quoted(word.text) + ": expected a name, ->, . or [N] at its byte " +
+                              std::to_string(skip + fault),
+                          "variables: x, p->field, s.field, a[2]");
+  }
+  return Node(VariableExpr{std::string(word.text)});
+}
+
+Result<Node> retval(Word word, std::string_view rest, Kind kind) {
+  if (kind != Kind::return_probe)
+    return bad_definition(word.column, "$retval is only there on return probes",
+                          "use r:NAME FUNCTION or FUNCTION%return");
+  if (rest.empty()) return Node(RetvalExpr{});
+  if (is_path_continuation(rest)) return variable(word, 1);
+  return bad_variable(word);
+}
+
+Result<Node> stack(Word word, std::string_view rest) {
+  if (rest.empty()) return Node(StackExpr{});
+  const auto index = parse_decimal(rest);
+  if (!index || *index > 0xffffffff) return bad_variable(word);
+  return Node(StackEntryExpr{static_cast<std::uint32_t>(*index)});
+}
+
+Result<Node> argument(Word word, std::string_view rest) {
+  if (rest == "s" || rest == "*") return Node(AllArgumentsExpr{});
+  const auto number = parse_decimal(rest);
+  if (!number) return bad_variable(word);
+  if (*number == 0 || *number > kMaxArgument)
+    return bad_definition(word.column,
+                          "bad argument number in " + quoted(word.text) + ": arguments count from 1 to 2048");
+  return Node(ArgumentExpr{static_cast<std::uint32_t>(*number)});
+}
+
+Result<Node> dollar(Word word, Kind kind) {
+  const std::string_view name = word.text.substr(1);
+  if (name == "comm" || name == "COMM") return Node(CommExpr{});
+  if (name.starts_with("retval")) return retval(word, name.substr(6), kind);
+  if (name.starts_with("stack")) return stack(word, name.substr(5));
+  if (name.starts_with("arg")) return argument(word, name.substr(3));
+  return bad_variable(word);
+}
+
+// ---- the others ----
+
+// Which names exist depends on the architecture: the fetch program's compiler decides.
+Result<Node> register_(Word word, Kind) {
+  const std::string_view name = word.text.substr(1);
+  if (name.empty() || !std::all_of(name.begin(), name.end(), is_ident))
+    return bad_definition(word.column, "bad register name " + quoted(word.text), "write %REG, e.g. %di, %ax, %sp, %ip");
+  return Node(RegisterExpr{std::string(name)});
+}
+
+Result<Node> symbol(Word word, std::string_view text) {
+  const std::size_t sign = text.find_first_of("+-");
+  const std::string_view name = text.substr(0, sign);
+  std::optional<std::int64_t> offset = 0;
+  if (sign != text.npos) offset = parse_signed(text.substr(sign));
+  if (name.empty() || !offset)
+    return bad_definition(word.column,
+                          "bad memory address " + quoted(word.text) + ": expected a symbol, an address or +OFFS",
+                          "write @SYMBOL, @SYMBOL+OFFS, @SYMBOL-OFFS, @0xADDR or @+FILEOFFSET");
+  return Node(SymbolExpr{std::string(name), *offset});
+}
+
+Result<Node> memory(Word word, Kind) {
+  const std::string_view text = word.text.substr(1);
+  if (!text.empty() && is_digit(text[0])) {
+    const auto address = parse_unsigned(text);
+    if (!address) return bad_definition(word.column, "bad memory address " + quoted(word.text) + ": not a number");
+    return Node(AddressExpr{*address});
+  }
+  if (!text.starts_with('+')) return symbol(word, text);
+  const auto offset = parse_signed(text.substr(1));
+  if (!offset) return bad_definition(word.column, "bad file offset " + quoted(word.text) + ": not a number");
+  return Node(FileOffsetExpr{static_cast<std::uint64_t>(*offset)});
+}
+
+// str: behind \" up to and with the closing quote.
+Result<Node> text(Word word, std::string_view str) {
+  if (!str.ends_with('"'))
+    return bad_definition(word.column + word.text.size(),
+                          "the text is not closed: expected '\"' (blanks can't be part of it)");
+  str.remove_suffix(1);
+  if (str.size() > kMaxText) return bad_definition(word.column, "the text is too long: at most 512 bytes");
+  return Node(TextExpr{std::string(str)});
+}
+
+Result<Node> immediate(Word word, Kind) {
+  const std::string_view digits = word.text.substr(1);
+  if (digits.starts_with('"')) return text(word, digits.substr(1));
+  std::optional<std::int64_t> value;
+  if (digits.starts_with('-') || digits.starts_with('+')) {
+    value = parse_signed(digits.starts_with('+') ? digits.substr(1) : digits);
+  } else if (const auto number = parse_unsigned(digits)) {
+    value = static_cast<std::int64_t>(*number);
+  }
+  if (!value)
+    return bad_definition(word.column + 1, "bad immediate value " + quoted(word.text) + ": not a number",
+                          "write \\123, \\-1, \\0x7f or \\\"text\"");
+  return Node(ImmediateExpr{*value});
+}
+
+Result<Node> operand(Word word, Kind kind) {
+  const char first = word.text.empty() ? '\0' : word.text[0];
+  if (first == '$') return dollar(word, kind);
+  if (first == '%') return register_(word, kind);
+  if (first == '@') return memory(word, kind);
+  if (first == '\\') return immediate(word, kind);
+  if (is_letter(first)) return variable(word, 0);
+  return bad_definition(
+      word.column, "bad argument " + quoted(word.text) + ": expected a fetch argument",
+      "arguments: %REG @ADDR @SYM $stackN $stack $retval $comm $argN +OFFS(ARG) \\IMM \\\"text\" or a variable");
+}
+
+// ---- dereferences ----
+
+// The kernel's caret counts the operand from the sign it has normalised, so after +u and +- it stands one too far left.
+// Peels one "+OFFS(" ... ")" off word.
+Result<Level> peel(Word& word) {
+  Level level;
+  level.column = word.column;
+  std::string_view arg = word.text;
+  std::string number(1, arg[0]);
+  arg.remove_prefix(1);
+  if (arg.starts_with('u')) {
+    level.user = true;
+    arg.remove_prefix(1);
+  }
+  const std::size_t brace = arg.find('(');
+  if (brace == arg.npos)
+    return bad_definition(word.column, "a dereference needs a brace: expected '(' in " + quoted(word.text),
+                          "write +OFFS(ARG) or -OFFS(ARG)");
+  const std::string_view digits = arg.substr(0, brace);
+  number.resize(number == "+" ? 0 : 1);
+  number.append(digits);
+  const auto offset = parse_signed(number);
+  if (!offset)
+    return bad_definition(
+        word.column, "bad dereference offset " + quoted(word.text.substr(0, 1 + digits.size())) + ": not a number");
+  level.offset = *offset;
+  level.inner_column = word.column + number.size() + 1 + (number[0] != '-' ? 1 : 0);
+  const std::string_view inner = arg.substr(brace + 1);
+  const std::size_t close = inner.rfind(')');
+  if (close == inner.npos)
+    return bad_definition(level.inner_column + inner.size(), "the dereference's '(' is not closed: expected ')'");
+  if (close + 1 != inner.size())
+    return bad_definition(word.column + static_cast<std::size_t>(inner.data() - word.text.data()) + close + 1,
+                          "text after the dereference's ')': " + quoted(inner.substr(close + 1)));
+  word = {inner.substr(0, close), level.inner_column};
+  return level;
+}
+
+bool can_be_dereferenced(const Node& node) {
+  return !std::holds_alternative<CommExpr>(node) && !std::holds_alternative<TextExpr>(node) &&
+         !std::holds_alternative<AllArgumentsExpr>(node);
+}
+
+Result<FetchExprPtr> wrap(FetchExprPtr inner, const std::vector<Level>& levels) {
+  for (std::size_t depth = 1; depth <= levels.size(); ++depth) {
+    const Level& level = levels[levels.size() - depth];
+    if (!can_be_dereferenced(inner->node))
+      return bad_definition(level.inner_column, "$comm, $args and text can't be dereferenced");
+    if (depth > kMaxDereferences)
+      return bad_definition(level.inner_column, "dereferences are nested too deeply: at most 14");
+    inner = std::make_shared<const FetchExpr>(
+        FetchExpr{DerefExpr{level.offset, level.user, std::move(inner)}, level.column});
+  }
+  return inner;
+}
+
+}  // namespace
+
+Result<FetchExprPtr> parse_expression(Word word, Kind kind) {
+  std::vector<Level> levels;
+  while (word.text.starts_with('+') || word.text.starts_with('-')) {
+    auto level = peel(word);
+    if (!level) return std::move(level).error();
+    levels.push_back(*level);
+  }
+  auto node = operand(word, kind);
+  if (!node) return std::move(node).error();
+  return wrap(std::make_shared<const FetchExpr>(FetchExpr{std::move(*node), word.column}), levels);
+}
+
+}  // namespace probed::lang

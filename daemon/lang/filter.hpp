@@ -1,0 +1,40 @@
+// Event filters: the kernel's filter language (Documentation/trace/events.rst), over a probe's arguments and the common
+// fields pid, tid, comm, cpu. Type-checked when compiled; evaluated without allocating.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "daemon/events/fetch.hpp"
+#include "proto/result.hpp"
+
+namespace probed::lang {
+
+inline constexpr std::size_t kMaxFilter = 64 << 10;  // bytes of one filter
+inline constexpr std::size_t kMaxFilterDepth = 200;  // of parentheses
+inline constexpr std::size_t kMaxFilterComparisons = 4096;
+
+// A filter is comparisons FIELD OP VALUE joined by && || ! ( ); ! binds to the comparison or parenthesis behind it, &&
+// before ||. FIELD: an argument's name, else a common field: pid, tid, cpu, comm, or the kernel's words for them:
+// common_pid (the thread's id), CPU, COMM. argN names the Nth argument also when it is a lone $retval.
+//   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
+//            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
+//   char:    as u8, or == != with one quoted character.
+//   strings: == != ~ with text in " or ' or a bare word that begins with no digit. ~ is a glob: * ? [a-z] [!a-z] \; a
+//            leading ! turns it round.
+// Stricter than the kernel: && and || need something behind them; arrays can't be compared.
+class Filter {
+ public:
+  // Errors: bad_filter with the column (0-based byte offset) of the fault.
+  static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args);
+  // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.
+  bool matches(std::span<const std::byte> packed, const events::CommonFields& common) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace probed::lang

@@ -1,0 +1,324 @@
+// From a filter's text to its program. Pure; any thread.
+//
+// A descent over the grammar
+//   or: and (|| and)*     and: not (&& not)*     not: !* ( "(" or ")" | FIELD OP VALUE )
+// whose depth is bounded by kMaxFilterDepth. Predicates come out in the order of the text; every sub-expression leaves
+// two lists of exits, true and false, which are patched when it is known where they lead.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "daemon/events/packed.hpp"
+#include "daemon/lang/filter_program.hpp"
+#include "daemon/lang/number.hpp"
+#include "daemon/lang/parse.hpp"
+
+namespace probed::lang {
+namespace {
+
+// "<=" stands before "<": the first that matches is the operator.
+constexpr std::array<std::pair<std::string_view, FilterOp>, 8> kOps = {{{"==", FilterOp::eq},
+                                                                        {"!=", FilterOp::ne},
+                                                                        {"<=", FilterOp::le},
+                                                                        {"<", FilterOp::lt},
+                                                                        {">=", FilterOp::ge},
+                                                                        {">", FilterOp::gt},
+                                                                        {"&", FilterOp::band},
+                                                                        {"~", FilterOp::glob}}};
+
+struct CommonField {
+  std::string_view name;
+  FilterField field;
+  bool is_signed;
+};
+// The kernel's common_pid is current->pid: the thread's id.
+constexpr std::array<CommonField, 7> kCommonFields = {{{"pid", FilterField::pid, true},
+                                                       {"tid", FilterField::tid, true},
+                                                       {"common_pid", FilterField::tid, true},
+                                                       {"cpu", FilterField::cpu, false},
+                                                       {"CPU", FilterField::cpu, false},
+                                                       {"comm", FilterField::comm, false},
+                                                       {"COMM", FilterField::comm, false}}};
+
+bool is_filter_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+bool ends_bare_word(char c) {
+  return is_filter_space(c) || std::string_view("()&|!=<>~\"'").find(c) != std::string_view::npos;
+}
+bool is_text_op(FilterOp op) {
+  return op == FilterOp::eq || op == FilterOp::ne || op == FilterOp::glob;
+}
+
+struct Exit {
+  std::uint32_t predicate = 0;
+  bool when_true = false;
+};
+struct Exits {
+  std::vector<Exit> yes, no;
+};
+
+void append(std::vector<Exit>& to, const std::vector<Exit>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+class Compiler {
+ public:
+  Compiler(std::string_view text, std::span<const FetchArg> args) : text_(text), args_(args) {}
+
+  Result<FilterProgram> compile() {
+    const auto exits = whole();
+    if (!exits) return std::move(error_);
+    patch(exits->yes, kFilterAccept);
+    patch(exits->no, kFilterReject);
+    return std::move(out_);
+  }
+
+ private:
+  using Parsed = std::optional<Exits>;  // nullopt: error_ is set
+
+  std::nullopt_t fail(std::size_t column, std::string message, std::string hint = {}) {
+    error_ = {Reason::bad_filter, std::move(message), std::move(hint), column};
+    return std::nullopt;
+  }
+  bool wrong(std::size_t column, std::string message, std::string hint = {}) {
+    fail(column, std::move(message), std::move(hint));
+    return false;
+  }
+
+  void skip_space() {
+    while (i_ < text_.size() && is_filter_space(text_[i_])) ++i_;
+  }
+  bool at(std::string_view token) {
+    skip_space();
+    return text_.substr(i_).starts_with(token);
+  }
+  bool take(std::string_view token) {
+    if (!at(token)) return false;
+    i_ += token.size();
+    return true;
+  }
+  std::string_view rest() const { return text_.substr(i_); }
+
+  std::uint32_t here() const { return static_cast<std::uint32_t>(out_.predicates.size()); }
+  void patch(const std::vector<Exit>& exits, std::uint32_t target) {
+    for (const Exit& exit : exits) {
+      Predicate& p = out_.predicates[exit.predicate];
+      (exit.when_true ? p.on_true : p.on_false) = target;
+    }
+  }
+
+  Parsed whole() {
+    if (text_.size() > kMaxFilter) return fail(kMaxFilter, "the filter is too long: at most 65536 bytes");
+    Parsed exits = disjunction(0);
+    skip_space();
+    if (!exits || i_ == text_.size()) return exits;
+    if (text_[i_] == ')') return fail(i_, "this ')' closes nothing");
+    return fail(i_, "expected && or || before " + quoted(rest()));
+  }
+
+  Parsed disjunction(std::size_t depth) {
+    Parsed left = conjunction(depth);
+    while (left && take("||")) {
+      patch(left->no, here());
+      Parsed right = conjunction(depth);
+      if (!right) return std::nullopt;
+      append(right->yes, left->yes);
+      left = std::move(right);
+    }
+    return left;
+  }
+
+  Parsed conjunction(std::size_t depth) {
+    Parsed left = negation(depth);
+    while (left && take("&&")) {
+      patch(left->yes, here());
+      Parsed right = negation(depth);
+      if (!right) return std::nullopt;
+      append(right->no, left->no);
+      left = std::move(right);
+    }
+    return left;
+  }
+
+  Parsed negation(std::size_t depth) {
+    bool inverted = false;
+    while (take("!")) inverted = !inverted;
+    Parsed exits = at("(") ? parenthesis(depth) : comparison();
+    if (exits && inverted) std::swap(exits->yes, exits->no);
+    return exits;
+  }
+
+  Parsed parenthesis(std::size_t depth) {
+    const std::size_t open = i_++;
+    if (depth == kMaxFilterDepth) return fail(open, "parentheses are nested too deeply: at most 200");
+    Parsed exits = disjunction(depth + 1);
+    if (!exits || take(")")) return exits;
+    if (i_ == text_.size()) return fail(open, "this '(' is not closed");
+    return fail(i_, "expected && or || or ')' before " + quoted(rest()));
+  }
+
+  Parsed comparison() {
+    if (here() == kMaxFilterComparisons) return fail(i_, "too many comparisons: at most 4096");
+    Predicate p;
+    if (!field(p) || !op(p) || !value(p)) return std::nullopt;
+    const std::uint32_t index = here();
+    out_.predicates.push_back(std::move(p));
+    return Exits{{{index, true}}, {{index, false}}};
+  }
+
+  // ---- FIELD ----
+
+  bool field(Predicate& p) {
+    skip_space();
+    const std::size_t start = i_;
+    if (i_ < text_.size() && text_[i_] == '$') ++i_;
+    while (i_ < text_.size() && is_ident(text_[i_])) ++i_;
+    name_ = text_.substr(start, i_ - start);
+    if (name_.empty())
+      return wrong(start,
+                   start == text_.size() ? "a comparison is expected at the end of the filter"
+                                         : "expected a field before " + quoted(text_.substr(start)),
+                   "write FIELD OP VALUE; " + field_hint());
+    is_char_ = false;
+    return find_argument(start, p) || (!error_.column && find_common(start, p));
+  }
+
+  // False without an error: there is no such argument.
+  bool find_argument(std::size_t start, Predicate& p) {
+    for (std::size_t k = 0; k < args_.size(); ++k)
+      if (args_[k].name == name_ ||
+          (args_[k].name == "$retval" && name_ == "arg" + std::to_string(k + 1) && !has_argument()))
+        return use_argument(start, k, p);
+    return false;
+  }
+  bool has_argument() const {
+    return std::any_of(args_.begin(), args_.end(), [&](const FetchArg& arg) { return arg.name == name_; });
+  }
+
+  bool use_argument(std::size_t start, std::size_t k, Predicate& p) {
+    const Type& type = args_[k].type;
+    if (type.array)
+      return wrong(start, "the argument " + quoted(name_) + " is an array, and arrays can't be compared",
+                   "fetch the element as an argument of its own");
+    p.argument = static_cast<std::uint16_t>(k);
+    p.is_string = events::is_string(type.base);
+    p.is_signed = !type.bitfield && events::is_signed(type.base);
+    p.size = events::size_of(type.base);
+    is_char_ = type.base == BaseType::chr;
+    for (std::size_t n = out_.types.size(); n <= k; ++n) out_.types.push_back(args_[n].type);
+    return true;
+  }
+
+  bool find_common(std::size_t start, Predicate& p) {
+    for (const CommonField& common : kCommonFields) {
+      if (common.name != name_) continue;
+      p.field = common.field;
+      p.is_string = common.field == FilterField::comm;
+      p.is_signed = common.is_signed;
+      p.size = 4;
+      return true;
+    }
+    return wrong(start, "unknown field " + quoted(name_), field_hint());
+  }
+
+  std::string field_hint() const {
+    std::string hint = "fields:";
+    for (const FetchArg& arg : args_.first(std::min<std::size_t>(args_.size(), 16))) hint += " " + arg.name;
+    return hint + " pid tid cpu comm";
+  }
+
+  // ---- OP ----
+
+  bool op(Predicate& p) {
+    skip_space();
+    const std::size_t start = i_;
+    for (const auto& [spelling, code] : kOps) {
+      if (!rest().starts_with(spelling) || rest().starts_with("&&")) continue;
+      p.op = code;
+      i_ += spelling.size();
+      if (p.is_string && !is_text_op(code))
+        return wrong(start,
+                     "the operator " + std::string(spelling) + " is not for strings, and " + quoted(name_) + " is one",
+                     "use == != or ~");
+      if (!p.is_string && code == FilterOp::glob)
+        return wrong(start, "the operator ~ is for strings, and " + quoted(name_) + " is a number",
+                     "use == != < <= > >= or &");
+      return true;
+    }
+    return wrong(start, "expected an operator behind " + quoted(name_), "operators: == != < <= > >= & ~");
+  }
+
+  // ---- VALUE ----
+
+  bool value(Predicate& p) {
+    skip_space();
+    const std::size_t start = i_;
+    if (start < text_.size() && (text_[start] == '"' || text_[start] == '\'')) return quoted_value(p, start);
+    while (i_ < text_.size() && !ends_bare_word(text_[i_])) ++i_;
+    const std::string_view word = text_.substr(start, i_ - start);
+    if (word.empty()) return wrong(start, "expected a value behind the operator of " + quoted(name_));
+    if (!p.is_string) return number(p, start, word);
+    if (is_digit(word[0]) || word[0] == '-')
+      return wrong(start, quoted(name_) + " is a string, and " + quoted(word) + " looks like a number",
+                   "put it in quotes");
+    return text(p, start, word);
+  }
+
+  bool quoted_value(Predicate& p, std::size_t start) {
+    const std::size_t close = text_.find(text_[start], start + 1);
+    if (close == text_.npos) return wrong(start, "this quote is not closed");
+    const std::string_view inner = text_.substr(start + 1, close - start - 1);
+    i_ = close + 1;
+    if (p.is_string) return text(p, start, inner);
+    const bool comparable = p.op == FilterOp::eq || p.op == FilterOp::ne;
+    if (!is_char_ || inner.size() != 1 || !comparable)
+      return wrong(start, quoted(name_) + " is a number, and " + quoted(inner) + " is text",
+                   "write a decimal or 0x number without quotes");
+    p.value = static_cast<unsigned char>(inner[0]);
+    return true;
+  }
+
+  bool number(Predicate& p, std::size_t start, std::string_view word) {
+    const char* const hint = p.is_signed ? "write a decimal, 0x or leading-0 octal number; - is allowed"
+                                         : "write a decimal, 0x or leading-0 octal number; the field is unsigned";
+    std::optional<std::uint64_t> parsed;
+    if (p.is_signed) {
+      if (const auto v = parse_signed(word)) parsed = static_cast<std::uint64_t>(*v);
+    } else {
+      parsed = parse_unsigned(word);
+    }
+    if (!parsed || word[0] == '+') return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), hint);
+    p.value = cut(*parsed, p.size, p.is_signed);
+    return true;
+  }
+
+  bool text(Predicate& p, std::size_t start, std::string_view text) {
+    if (text.size() > kMaxText) return wrong(start, "the text is too long: at most 512 bytes");
+    p.inverted = p.op == FilterOp::glob && text.starts_with('!');
+    if (p.inverted) text.remove_prefix(1);
+    p.text = text;
+    return true;
+  }
+
+  std::string_view text_;
+  std::span<const FetchArg> args_;
+  std::size_t i_ = 0;
+  FilterProgram out_;
+  std::string_view name_;  // of the field being compared
+  bool is_char_ = false;
+  Error error_;
+};
+
+}  // namespace
+
+Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args) {
+  auto program = Compiler(text, args).compile();
+  if (!program) return std::move(program).error();
+  Filter filter;
+  filter.impl_ = std::make_shared<const Impl>(Impl{std::move(*program)});
+  return filter;
+}
+
+}  // namespace probed::lang

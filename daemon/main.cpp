@@ -1,0 +1,114 @@
+// probed: wiring only.
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+
+#include <utility>  // before Asio
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include "daemon/api/listener.hpp"
+#include "daemon/api/server.hpp"
+#include "daemon/control/controller_impl.hpp"
+#include "daemon/options.hpp"
+#include "daemon/tracer/wait.hpp"
+
+namespace probed {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kShutdownLimit = 10s;
+
+void set_up_log(const std::string& level) {
+  // To stderr, systemd style: the journal adds the time. <N> is the priority (sd-daemon(3)) when it listens.
+  auto log = spdlog::stderr_logger_mt("probed");
+  log->set_pattern("probed: %l: %v");
+  log->set_level(spdlog::level::from_str(level));
+  spdlog::set_default_logger(std::move(log));
+}
+
+// Each traced thread may cost a descriptor, each client does.
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Result<api::Listener> open_listener(const Options& options) {
+  auto inherited = api::Listener::from_systemd();
+  if (!inherited) return std::move(inherited).error();
+  if (*inherited) return std::move(**inherited);
+  api::ListenOptions listen{options.socket, options.socket_mode, std::nullopt};
+  if (options.socket_group) {
+    auto group = api::find_group(*options.socket_group);
+    if (!group) return std::move(group).error();
+    listen.group = *group;
+  }
+  return api::Listener::at(listen);
+}
+
+int fail(const Error& error) {
+  spdlog::error("{}{}{}", error.message, error.hint.empty() ? "" : ": ", error.hint);
+  return 1;
+}
+
+void announce(const Options& options) {
+  sd_notify(0, "READY=1");
+  if (options.ready_fd < 0) return;
+  [[maybe_unused]] const ssize_t n = ::write(options.ready_fd, "\n", 1);
+  ::close(options.ready_fd);
+}
+
+int run(const Options& options) {
+  tracer::Waiter::block_signals();
+  signal(SIGPIPE, SIG_IGN);
+  raise_file_limit();
+  auto listener = open_listener(options);
+  if (!listener) return fail(listener.error());
+
+  boost::asio::io_context io(1);
+  control::ControllerImpl controller(io, options.queue_bytes);
+  api::ServerOptions server_options;
+  server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
+  api::Server server(io, controller, std::move(listener).value(), server_options);
+
+  bool stopping = false;
+  const auto stop = [&](const char* why) {
+    if (std::exchange(stopping, true)) return;
+    spdlog::info("{}: detaching every target", why);
+    sd_notify(0, "STOPPING=1");
+    server.stop();
+    controller.shut_down(kShutdownLimit, [&io] { io.stop(); });
+  };
+  boost::asio::signal_set signals(io, SIGTERM, SIGINT, SIGHUP);
+  signals.async_wait([&](const boost::system::error_code& error, int signal) {
+    if (!error) stop(strsignal(signal));
+  });
+  boost::asio::posix::stream_descriptor lifetime(io);
+  if (options.lifetime_fd >= 0) {
+    lifetime.assign(options.lifetime_fd);
+    lifetime.async_wait(boost::asio::posix::stream_descriptor::wait_read, [&](const boost::system::error_code& error) {
+      if (!error) stop("the process this daemon was started for has ended");
+    });
+  }
+  server.start();
+  announce(options);
+  io.run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace probed
+
+int main(int argc, char** argv) {
+  int status = 0;
+  const auto options = probed::parse_options(argc, argv, status);
+  if (!options) return status;
+  probed::set_up_log(options->log_level);
+  return probed::run(*options);
+}

@@ -1,0 +1,135 @@
+// See debug_file.hpp. Layouts: gdb manual, "Debugging Information in Separate Files" and "MiniDebugInfo".
+#include "daemon/symbols/debug_file.hpp"
+
+#include <lzma.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace probed::symbols {
+namespace {
+
+constexpr std::uint64_t kMaxPacked = 32u << 20;
+constexpr std::size_t kMaxUnpacked = 128u << 20;         // chromium's would be 60 MB
+constexpr std::uint64_t kMaxDecoderMemory = 128u << 20;  // xz -9 needs 65 MB
+constexpr std::uint64_t kMaxChecksummed = 4ull << 30;
+
+std::optional<std::vector<std::byte>> section_bytes(const ElfImage& image, std::string_view name, std::uint64_t limit) {
+  const Elf64_Shdr* section = image.section(name);
+  return section ? image.read_bytes(section->sh_offset, section->sh_size, limit) : std::nullopt;
+}
+
+// Decodes until the end of the stream, or nullopt at the first error or when the limit is passed.
+std::optional<std::vector<std::byte>> unpack(std::span<const std::byte> packed) {
+  lzma_stream stream = LZMA_STREAM_INIT;
+  if (lzma_stream_decoder(&stream, kMaxDecoderMemory, 0) != LZMA_OK) return std::nullopt;
+  const std::unique_ptr<lzma_stream, void (*)(lzma_stream*)> ender(&stream, lzma_end);
+  stream.next_in = reinterpret_cast<const std::uint8_t*>(packed.data());
+  stream.avail_in = packed.size();
+  std::vector<std::byte> out;
+  lzma_ret state = LZMA_OK;
+  while (state == LZMA_OK && out.size() < kMaxUnpacked) {
+    const std::size_t have = out.size();
+    out.resize(std::min(kMaxUnpacked, std::max<std::size_t>(have * 2, packed.size() * 4 + 4096)));
+    stream.next_out = reinterpret_cast<std::uint8_t*>(out.data()) + have;
+    stream.avail_out = out.size() - have;
+    state = lzma_code(&stream, LZMA_FINISH);
+    out.resize(out.size() - stream.avail_out);
+  }
+  if (state != LZMA_STREAM_END) return std::nullopt;
+  return out;
+}
+
+// The debug link's CRC is the one of IEEE 802.3, which liblzma has.
+std::optional<std::uint32_t> checksum(int fd) {
+  std::vector<std::uint8_t> chunk(1u << 20);
+  std::uint32_t crc = 0;
+  for (std::uint64_t offset = 0; offset < kMaxChecksummed;) {
+    const ssize_t n = ::pread(fd, chunk.data(), chunk.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return std::nullopt;
+    if (n == 0) return crc;
+    crc = lzma_crc32(chunk.data(), static_cast<std::size_t>(n), crc);
+    offset += static_cast<std::uint64_t>(n);
+  }
+  return std::nullopt;
+}
+
+bool is_regular(int fd) {
+  struct stat st {};
+  return ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+std::optional<ElfImage> open_image(const std::string& path, const OpenPath& open) {
+  UniqueFd fd = open(path);
+  if (!fd) return std::nullopt;
+  Result<ElfImage> image = ElfImage::from_fd(std::move(fd), path);
+  return image ? std::optional(std::move(image).value()) : std::nullopt;
+}
+
+std::optional<ElfImage> by_build_id(const std::vector<std::byte>& id, const std::vector<std::string>& roots,
+                                    const OpenPath& open) {
+  const std::string hex = to_hex(id);
+  for (const std::string& root : roots) {
+    auto image = open_image(root + "/.build-id/" + hex.substr(0, 2) + "/" + hex.substr(2) + ".debug", open);
+    if (image && image->build_id() == id) return image;
+  }
+  return std::nullopt;
+}
+
+std::optional<ElfImage> by_link(const DebugLink& link, const std::vector<std::byte>& id, const std::string& module_path,
+                                const std::vector<std::string>& roots, const OpenPath& open) {
+  const std::string folder = module_path.substr(0, module_path.rfind('/') + 1);
+  if (!folder.starts_with('/')) return std::nullopt;
+  std::vector<std::string> paths{folder + link.name, folder + ".debug/" + link.name};
+  for (const std::string& root : roots) paths.push_back(root + folder + link.name);
+  for (const std::string& path : paths) {
+    UniqueFd fd = open(path);
+    if (!fd || !is_regular(fd.get()) || checksum(fd.get()) != link.crc) continue;
+    Result<ElfImage> image = ElfImage::from_fd(std::move(fd), path);
+    if (image && (id.empty() || image->build_id().empty() || image->build_id() == id)) return std::move(image).value();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<DebugLink> read_debug_link(const ElfImage& image) {
+  const auto bytes = section_bytes(image, ".gnu_debuglink", 4096 + 8);
+  if (!bytes) return std::nullopt;
+  const char* text = reinterpret_cast<const char*>(bytes->data());
+  const std::size_t length = ::strnlen(text, bytes->size());
+  const std::size_t crc_at = (length + 1 + 3) & ~std::size_t{3};  // behind the name's zero, aligned to 4
+  DebugLink link;
+  link.name.assign(text, length);
+  // The name comes from a stranger's file and is put behind a folder: no way up and out of it.
+  const bool plain = length > 0 && link.name.find('/') == std::string::npos && link.name != "." && link.name != "..";
+  if (!plain || crc_at + sizeof link.crc > bytes->size()) return std::nullopt;
+  std::memcpy(&link.crc, bytes->data() + crc_at, sizeof link.crc);
+  return link;
+}
+
+std::optional<ElfImage> read_mini_debug_info(const ElfImage& image) {
+  const auto packed = section_bytes(image, ".gnu_debugdata", kMaxPacked);
+  if (!packed) return std::nullopt;
+  auto bytes = unpack(*packed);
+  if (!bytes) return std::nullopt;
+  Result<ElfImage> inner = ElfImage::from_bytes(*std::move(bytes), ".gnu_debugdata");
+  return inner ? std::optional(std::move(inner).value()) : std::nullopt;
+}
+
+std::optional<ElfImage> find_debug_file(const ElfImage& image, const std::string& module_path,
+                                        const std::vector<std::string>& roots, const OpenPath& open) {
+  const std::vector<std::byte> id = image.build_id();
+  if (!id.empty())
+    if (auto found = by_build_id(id, roots, open)) return found;
+  const auto link = read_debug_link(image);
+  return link ? by_link(*link, id, module_path, roots, open) : std::nullopt;
+}
+
+}  // namespace probed::symbols

@@ -1,0 +1,224 @@
+// See demangle.hpp. Mangling: Itanium C++ ABI, section 5.1. Thread: any; pure.
+#include "daemon/symbols/demangle.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace probed::symbols {
+namespace {
+
+constexpr std::uint64_t kMaxDemangled = 16u << 20;
+// The longest text that one character of a mangled name stands for: "Sd" prints a basic_iostream in full, 80 bytes.
+constexpr std::uint64_t kPerCharacter = 48;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_word(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$';
+}
+
+std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? ~0ull : sum;
+}
+std::uint64_t saturating_multiply(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~0ull : product;
+}
+
+// A seq-id after S or T: "_" is 0, "0_" is 1, ... in base 36. Returns the length read, 0 when there is none.
+std::size_t read_sequence(std::string_view text, std::uint64_t& index) {
+  index = 0;
+  for (std::size_t i = 0; i < text.size() && i < 6; ++i) {
+    const char c = text[i];
+    if (c == '_') {
+      if (i > 0) ++index;
+      return i + 1;
+    }
+    if (!is_digit(c) && !(c >= 'A' && c <= 'Z')) return 0;
+    index = index * 36 + static_cast<std::uint64_t>(is_digit(c) ? c - '0' : c - 'A' + 10);
+  }
+  return 0;
+}
+
+// Sizes of substitutions. They are numbered in the order in which they are complete, so number i is complete, and no
+// longer than all that was printed so far, when a number j >= i is first used.
+class SubstitutionSizes {
+ public:
+  std::uint64_t of(std::uint64_t index, std::uint64_t printed) {
+    const auto known = bound_.lower_bound(index);
+    if (known != bound_.end()) return known->second;
+    bound_.emplace(index, printed);
+    return printed;
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> bound_;
+};
+
+// References to template arguments may point forward, so no order helps: but n references chained in any way multiply
+// a text by at most 3^(n/3), the largest product of numbers whose sum is n.
+std::uint64_t reference_factor(unsigned references) {
+  std::uint64_t factor = 1;
+  for (unsigned i = 0; i < references; i += 3) factor = saturating_multiply(factor, 3);
+  return factor;
+}
+
+// ---- Rust -----------------------------------------------------------------------------------------------------------
+
+// Legacy Rust names end in a path element "h" and 16 hexadecimal digits.
+bool is_rust(std::string_view text) {
+  constexpr std::size_t kHash = 19;  // "::h" + 16
+  if (text.size() <= kHash) return false;
+  const std::string_view tail = text.substr(text.size() - kHash);
+  const auto hex = [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); };
+  return tail.starts_with("::h") && std::all_of(tail.begin() + 3, tail.end(), hex);
+}
+
+// rustc_demangle, "legacy": the escapes its compiler writes for characters that a symbol can't have.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kRustEscapes{{
+    {"$SP$", "@"},  {"$BP$", "*"},  {"$RF$", "&"},   {"$LT$", "<"},  {"$GT$", ">"},  {"$LP$", "("},  {"$RP$", ")"},
+    {"$C$", ","},   {"$u20$", " "}, {"$u22$", "\""}, {"$u27$", "'"}, {"$u2b$", "+"}, {"$u3b$", ";"}, {"$u3d$", "="},
+    {"$u5b$", "["}, {"$u5d$", "]"}, {"$u7b$", "{"},  {"$u7d$", "}"}, {"$u7e$", "~"}, {"..", "::"},
+}};
+
+std::string rust_name(std::string_view text) {
+  std::string out;
+  text.remove_suffix(19);
+  while (!text.empty()) {
+    if (text.starts_with("_$") && (out.empty() || out.ends_with("::"))) text.remove_prefix(1);
+    const auto escape = std::find_if(kRustEscapes.begin(), kRustEscapes.end(),
+                                     [&](const auto& e) { return text.starts_with(e.first); });
+    const bool found = escape != kRustEscapes.end();
+    out += found ? escape->second : text.substr(0, 1);
+    text.remove_prefix(found ? escape->first.size() : 1);
+  }
+  return out;
+}
+
+// ---- the parts of a readable name ---------------------------------------------------------------------------------
+
+// Whether the word "operator" stands at this place.
+bool operator_at(std::string_view text, std::size_t i) {
+  constexpr std::string_view kWord = "operator";
+  if (text.compare(i, kWord.size(), kWord) != 0 || (i > 0 && is_word(text[i - 1]))) return false;
+  return i + kWord.size() >= text.size() || !is_word(text[i + kWord.size()]);
+}
+
+// Where the parameter list begins: the '(' that belongs to the last ')' after which only qualifiers stand.
+std::size_t parameters_at(std::string_view text) {
+  std::size_t depth = 0;
+  for (std::size_t i = text.size(); i-- > 0;) {
+    if (text[i] == ')') ++depth;
+    if (text[i] != '(' || depth == 0) continue;
+    if (--depth == 0) return i;
+  }
+  return text.size();
+}
+
+// Where the name begins behind a return type: after the last blank outside all brackets, and before any operator.
+std::size_t name_at(std::string_view text) {
+  std::size_t depth = 0, start = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (depth == 0 && operator_at(text, i)) break;
+    if (c == '<' || c == '(' || c == '{' || c == '[') ++depth;
+    const bool arrow = c == '>' && i > 0 && text[i - 1] == '-';
+    if ((c == '>' && !arrow) || c == ')' || c == '}' || c == ']') depth -= depth > 0;
+    if (c == ' ' && depth == 0) start = i + 1;
+  }
+  return start;
+}
+
+// Without one trailing template argument list.
+std::string_view without_template(std::string_view name) {
+  if (!name.ends_with('>') || name.find("operator") != std::string_view::npos) return name;
+  std::size_t depth = 0;
+  for (std::size_t i = name.size(); i-- > 0;) {
+    if (name[i] == '>') ++depth;
+    if (name[i] == '<' && --depth == 0) return i > 0 ? name.substr(0, i) : name;
+  }
+  return name;
+}
+
+}  // namespace
+
+std::string_view without_clone_suffix(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kClones{"constprop", "isra", "part",      "cold",
+                                                    "lto_priv",  "llvm", "localalias"};
+  std::size_t keep = name.size();
+  // Suffixes are words and numbers; a number alone (a static local variable's) says nothing.
+  for (std::size_t dot; (dot = name.substr(0, keep).rfind('.')) != std::string_view::npos && dot > 0;) {
+    const std::string_view part = name.substr(dot + 1, keep - dot - 1);
+    const bool clone = std::find(kClones.begin(), kClones.end(), part) != kClones.end();
+    const bool numeral = !part.empty() && std::all_of(part.begin(), part.end(), is_digit);
+    if (!clone && !numeral) break;
+    keep = dot;
+    if (clone) name = name.substr(0, keep);
+  }
+  return name;
+}
+
+bool is_fragment(std::string_view name) {
+  const std::string_view suffix = name.substr(without_clone_suffix(name).size());
+  return suffix.find(".cold") != std::string_view::npos || suffix.find(".part") != std::string_view::npos;
+}
+
+std::uint64_t demangled_bound(std::string_view mangled) {
+  std::uint64_t printed = 0;
+  unsigned references = 0;
+  SubstitutionSizes substitutions;
+  for (std::size_t i = 0; i < mangled.size();) {
+    std::uint64_t index = 0;
+    const char c = mangled[i];
+    const std::size_t used = c == 'S' || c == 'T' ? read_sequence(mangled.substr(i + 1), index) : 0;
+    if (used != 0 && c == 'S') printed = saturating_add(printed, substitutions.of(index, printed));
+    references += used != 0 && c == 'T';
+    printed = saturating_add(printed, kPerCharacter);
+    i += 1 + used;
+  }
+  return saturating_multiply(printed, reference_factor(references));
+}
+
+std::string demangle(std::string_view name) {
+  if (!is_mangled(name)) return {};
+  const std::string plain(without_clone_suffix(name));
+  if (demangled_bound(plain) > kMaxDemangled) return {};
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(plain.c_str(), nullptr, nullptr, &status),
+                                                    std::free);
+  if (status != 0 || !text) return {};
+  const std::string_view readable(text.get());
+  return is_rust(readable) ? rust_name(readable) : std::string(readable);
+}
+
+NameParts split_name(std::string_view demangled) {
+  // "vtable for X", "guard variable for f()::x", "non-virtual thunk to X::f()": the words belong to the name.
+  const bool special =
+      demangled.find(" for ") != std::string_view::npos || demangled.find(" to ") != std::string_view::npos;
+  const bool rust = demangled.starts_with('<');
+  const std::size_t end = rust ? demangled.size() : parameters_at(demangled);
+  const std::size_t start = special || rust ? 0 : name_at(demangled.substr(0, end));
+  NameParts parts;
+  parts.full = demangled.substr(start);
+  parts.name = demangled.substr(start, end - start);
+  parts.bare = rust ? parts.name : without_template(parts.name);
+  return parts;
+}
+
+std::string without_blanks(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text)
+    if (c != ' ' && c != '\t') out.push_back(c);
+  return out;
+}
+
+}  // namespace probed::symbols

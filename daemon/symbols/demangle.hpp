@@ -1,0 +1,41 @@
+// Readable names for C++ and Rust (legacy mangling) symbols, and the parts of such a name that people type. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace probed::symbols {
+
+// Whether the name is of a kind that demangle() may know.
+inline bool is_mangled(std::string_view name) {
+  return name.starts_with("_Z");
+}
+
+// The name without GCC's and LLVM's clone suffixes: foo.constprop.0, foo.isra.0.part.1, foo.cold, foo.lto_priv.3,
+// foo.llvm.123. The same text when there are none.
+std::string_view without_clone_suffix(std::string_view name);
+// Whether the suffixes say that this is a piece of a function (.cold, .part) and thus not where the function is
+// entered.
+bool is_fragment(std::string_view name);
+
+// "ns::f(int)" for "_ZN2nsL1fEi"; empty when the name isn't mangled, not understood, or could unfold into more than
+// some megabytes. Clone suffixes are dropped, and so is Rust's hash.
+std::string demangle(std::string_view name);
+
+// The parts of a demangled name "int ns::f<int>(char) const". Views into the text given.
+struct NameParts {
+  std::string_view full;  // ns::f<int>(char) const
+  std::string_view name;  // ns::f<int>
+  std::string_view bare;  // ns::f
+};
+NameParts split_name(std::string_view demangled);
+
+// The text without blanks: how demangled names are compared, since people and compilers disagree on "char *".
+std::string without_blanks(std::string_view text);
+
+// An upper bound of the length of what demangling would print; saturates. Exposed for its test: substitutions let a
+// few hundred bytes unfold into gigabytes, and __cxa_demangle has no limit of its own.
+std::uint64_t demangled_bound(std::string_view mangled);
+
+}  // namespace probed::symbols

@@ -1,0 +1,36 @@
+// What a module tells the dynamic loader: its soname, exported symbols with their versions, and the places that the
+// loader fills in. Read through PT_DYNAMIC alone, so that it works for files without section headers and for the vdso.
+// Pure; the input is hostile.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/symbols/elf_image.hpp"
+#include "daemon/symbols/symbol_table.hpp"
+
+namespace probed::symbols {
+
+// A word of the module that the loader stores an address into.
+struct LoaderSlot {
+  ElfAddr where;
+  ElfAddr resolver;    // of an IRELATIVE relocation; meaningless with a name
+  std::string symbol;  // what it is looked up by; empty for IRELATIVE
+};
+
+struct DynamicInfo {
+  std::string soname;
+  std::optional<RawSymbols> symbols;
+  RawVersions versions;
+};
+
+// Empty when the module has no dynamic section.
+DynamicInfo read_dynamic(const ElfImage& image);
+
+// Every slot of an IRELATIVE relocation, and those that get the address of a symbol by name. For programs without a
+// dynamic section (static ones) the IRELATIVE ones are found through section .rela.plt.
+std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
+
+}  // namespace probed::symbols

@@ -1,0 +1,156 @@
+// See elf.hpp.
+#include "daemon/symbols/elf.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace probed::symbols {
+namespace {
+
+std::vector<Segment> loaded_segments(const ElfImage& image) {
+  std::vector<Segment> segments;
+  for (const Elf64_Phdr& p : image.segments()) {
+    std::uint64_t end = 0;
+    if (p.p_type != PT_LOAD || __builtin_add_overflow(p.p_vaddr, p.p_memsz, &end)) continue;
+    if (__builtin_add_overflow(p.p_offset, p.p_filesz, &end)) continue;
+    segments.push_back({{p.p_vaddr}, p.p_offset, p.p_filesz, p.p_memsz, (p.p_flags & PF_X) != 0});
+  }
+  return segments;
+}
+
+std::vector<AddressRange> ranges(std::span<const Segment> segments, bool executable) {
+  std::vector<AddressRange> found;
+  for (const Segment& s : segments)
+    if (s.executable == executable) found.push_back({s.address.value, s.address.value + s.memory_size});
+  return found;
+}
+
+// The address that a segment loads a file offset to. The kernel maps whole pages, so a segment brings along what the
+// file has before its first byte and behind its last one in the same page.
+std::optional<ElfAddr> place_in(const Segment& s, std::uint64_t file_offset) {
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t slack = s.file_offset % page, first = s.file_offset - slack;
+  if (file_offset < first || file_offset - first >= s.file_size + slack) return std::nullopt;
+  return ElfAddr{s.address.value - slack + (file_offset - first)};
+}
+
+std::optional<RawSymbols> static_symbols(const ElfImage& image) {
+  const auto sections = image.sections();
+  for (const Elf64_Shdr& s : sections) {
+    if (s.sh_type != SHT_SYMTAB || s.sh_link >= sections.size()) continue;
+    const Elf64_Shdr& strings = sections[s.sh_link];
+    if (strings.sh_type != SHT_STRTAB) continue;
+    return RawSymbols{s.sh_offset, s.sh_size / sizeof(Elf64_Sym), strings.sh_offset, strings.sh_size};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view base_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string path) {
+  std::shared_ptr<Module> module(new Module);
+  module->path_ = std::move(path);
+  module->segments_ = loaded_segments(image);
+  module->build_id_ = image.build_id();
+  module->soname_ = read_dynamic(image).soname;
+  return module;
+}
+
+std::optional<ElfAddr> Module::address_of(std::uint64_t file_offset, bool executable) const {
+  for (const Segment& s : segments_) {
+    const auto address = place_in(s, file_offset);
+    if (address && s.executable >= executable) return address;
+  }
+  return std::nullopt;
+}
+
+bool Module::loads(std::uint64_t file_offset, ElfAddr address) const {
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [&](const Segment& s) { return place_in(s, file_offset) == address; });
+}
+
+std::optional<std::uint64_t> Module::file_offset_of(ElfAddr address) const {
+  for (const Segment& s : segments_)
+    if (address >= s.address && address.value - s.address.value < s.file_size)
+      return s.file_offset + (address.value - s.address.value);
+  return std::nullopt;
+}
+
+bool Module::function_begins_at(ElfAddr address) const {
+  const auto bounds = function_at(address);
+  const FrameRange* frame = frame_at(address);
+  return (bounds && bounds->start == address) || (frame && frame->start == address);
+}
+
+bool Module::executable_at(ElfAddr address) const {
+  return std::any_of(segments_.begin(), segments_.end(), [&](const Segment& s) {
+    return s.executable && address >= s.address && address.value - s.address.value < s.memory_size;
+  });
+}
+
+bool Module::load(const Source& source) const {
+  if (loaded_.load(std::memory_order_acquire)) return true;
+  const std::lock_guard lock(load_mutex_);
+  if (loaded_.load(std::memory_order_relaxed)) return true;
+  const std::optional<ElfImage> image = source.open();
+  if (!image) return false;
+  load_symbols(*image, source, *contents_);
+  contents_->frames = read_frame_ranges(*image);
+  std::erase_if(contents_->frames, [&](const FrameRange& f) { return !executable_at(f.start); });
+  contents_->slots = read_loader_slots(*image);
+  loaded_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Module::load_symbols(const ElfImage& image, const Source& source, Contents& contents) const {
+  const auto code = ranges(segments_, true), data = ranges(segments_, false);
+  SymbolTable& table = contents.symbols;
+  const auto add_static = [&](const ElfImage& from) {
+    const auto raw = static_symbols(from);
+    if (raw) table.add(from, *raw, nullptr, code, data);
+    return raw.has_value();
+  };
+  const DynamicInfo dynamic = read_dynamic(image);
+  if (dynamic.symbols) table.add(image, *dynamic.symbols, &dynamic.versions, code, data);
+  if (!add_static(image)) {
+    const auto separate = find_debug_file(image, path_, source.debug_roots, source.open_path);
+    if (!separate || !add_static(*separate))
+      if (const auto mini = read_mini_debug_info(image)) add_static(*mini);
+  }
+  table.seal();
+}
+
+const FrameRange* Module::frame_at(ElfAddr address) const {
+  const auto frames = std::span(contents_->frames);
+  const auto after = std::upper_bound(frames.begin(), frames.end(), address,
+                                      [](ElfAddr a, const FrameRange& f) { return a < f.start; });
+  if (after == frames.begin()) return nullptr;
+  const FrameRange& frame = *std::prev(after);
+  return address.value - frame.start.value < frame.size ? &frame : nullptr;
+}
+
+std::optional<FunctionBounds> Module::function_at(ElfAddr address) const {
+  const SymbolTable& symbols = contents_->symbols;
+  if (const Symbol* s = symbols.covering(address, true)) return FunctionBounds{s, s->address, s->size};
+  if (!executable_at(address)) return std::nullopt;
+  const Symbol* label = symbols.unsized_before(address);
+  const FrameRange* frame = frame_at(address);
+  if (!frame) return label ? std::optional(FunctionBounds{label, label->address, 0}) : std::nullopt;
+  // A label before the frame belongs to other code: what is here has no name.
+  if (!label || label->address < frame->start) return FunctionBounds{nullptr, frame->start, frame->size};
+  return FunctionBounds{label, label->address, frame->size - (label->address.value - frame->start.value)};
+}
+
+std::size_t Module::memory_bytes() const {
+  if (!loaded_.load(std::memory_order_acquire)) return sizeof(Module);
+  const Contents& c = *contents_;
+  return sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
+         c.slots.capacity() * sizeof(LoaderSlot);
+}
+
+}  // namespace probed::symbols

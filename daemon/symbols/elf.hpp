@@ -1,0 +1,99 @@
+// One ELF file, parsed once and shared by every target that has it mapped: its segments, its symbols from wherever they
+// are kept, its function bounds.
+//
+// Thread: any. The headers are read when it is made; the contents at the first need, by one thread while others that
+// want the same module wait (nobody else does). Nothing changes after that. No descriptor is kept: a cached file must
+// not keep a file system busy.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/symbols/debug_file.hpp"
+#include "daemon/symbols/dynamic.hpp"
+#include "daemon/symbols/eh_frame.hpp"
+#include "daemon/symbols/elf_image.hpp"
+#include "daemon/symbols/symbol_table.hpp"
+
+namespace probed::symbols {
+
+// One PT_LOAD.
+struct Segment {
+  ElfAddr address;
+  std::uint64_t file_offset = 0, file_size = 0, memory_size = 0;
+  bool executable = false;
+};
+
+// The function around an address, as far as it is known.
+struct FunctionBounds {
+  const Symbol* symbol = nullptr;  // null: only the unwind table knows it
+  ElfAddr start;
+  std::uint64_t size = 0;  // bytes; 0: not given
+};
+
+class Module {
+ public:
+  // `path`: as the target sees it, for names and messages.
+  static std::shared_ptr<Module> from_headers(const ElfImage& image, std::string path);
+
+  const std::string& path() const { return path_; }
+  const std::string& soname() const { return soname_; }  // empty when it has none
+  std::span<const std::byte> build_id() const { return build_id_; }
+  std::span<const Segment> segments() const { return segments_; }
+  // The address of the byte at a file offset; nullopt when no segment loads it. `executable`: only text will do.
+  std::optional<ElfAddr> address_of(std::uint64_t file_offset, bool executable) const;
+  bool executable_at(ElfAddr address) const;
+  // Whether a segment loads the byte at this file offset to this address.
+  bool loads(std::uint64_t file_offset, ElfAddr address) const;
+  // nullopt: no byte of the file is there.
+  std::optional<std::uint64_t> file_offset_of(ElfAddr address) const;
+  // Whether a symbol or an unwind table entry begins here, and not just covers it.
+  bool function_begins_at(ElfAddr address) const;
+
+  // What load() needs from whoever knows a target that has the module mapped.
+  struct Source {
+    std::function<std::optional<ElfImage>()> open;  // nullopt: not possible any more
+    OpenPath open_path;                             // a path as that target sees it
+    std::vector<std::string> debug_roots;
+  };
+  // Reads symbols and bounds unless done before. False: the file couldn't be opened; a later call may try again.
+  bool load(const Source& source) const;
+
+  // These are empty until load() has returned true.
+  const SymbolTable& symbols() const { return contents_->symbols; }
+  std::span<const LoaderSlot> loader_slots() const { return contents_->slots; }
+  std::span<const FrameRange> frames() const { return contents_->frames; }
+  // nullopt: neither a symbol nor the unwind table covers the address.
+  std::optional<FunctionBounds> function_at(ElfAddr address) const;
+
+  std::size_t memory_bytes() const;
+
+ private:
+  struct Contents {
+    SymbolTable symbols;
+    std::vector<FrameRange> frames;
+    std::vector<LoaderSlot> slots;
+  };
+  Module() : contents_(std::make_unique<Contents>()) {}
+  void load_symbols(const ElfImage& image, const Source& source, Contents& contents) const;
+  const FrameRange* frame_at(ElfAddr address) const;
+
+  std::string path_, soname_;
+  std::vector<std::byte> build_id_;
+  std::vector<Segment> segments_;
+  mutable std::mutex load_mutex_;
+  mutable std::atomic<bool> loaded_ = false;
+  std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true
+};
+
+// The last component of a path.
+std::string_view base_name(std::string_view path);
+
+}  // namespace probed::symbols

@@ -1,0 +1,279 @@
+// Finds modules and symbols by what people call them, and says what else they could have meant. See target_impl.hpp.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+
+#include "daemon/base/hex.hpp"
+#include "daemon/symbols/demangle.hpp"
+#include "daemon/symbols/target_files.hpp"
+#include "daemon/symbols/target_impl.hpp"
+
+namespace probed::symbols {
+namespace {
+
+constexpr std::size_t kMaxListed = 10;
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kMaxListed; ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > kMaxListed) text += ", and " + std::to_string(names.size() - kMaxListed) + " more";
+  return text;
+}
+
+// The name as a definition can write it: MODULE:0xFILEOFFSET.
+std::string by_offset(const Found& f) {
+  const auto offset = f.in->module->file_offset_of(f.symbol->address);
+  const std::string module(short_module_name(f.in->name()));
+  return offset ? module + ":" + hex(*offset) : hex(f.in->remote(f.symbol->address).value);
+}
+
+std::string versioned(const Found& f) {
+  const SymbolTable::Version& v = f.in->module->symbols().version(*f.symbol);
+  const std::string name(f.symbol->name());
+  return v.name.empty() ? name : name + (v.hidden ? "@" : "@@") + v.name;
+}
+
+bool wanted_kind(const Symbol& s, bool code) {
+  return code ? s.code() : s.kind != SymbolKind::ifunc;
+}
+
+// What the linker would bind an unversioned name to: the default version, else whatever there is.
+void keep_version(std::vector<Found>& found, std::string_view version) {
+  const auto hidden = [](const Found& f) { return f.in->module->symbols().version(*f.symbol).hidden; };
+  const auto other = [&](const Found& f) { return f.in->module->symbols().version(*f.symbol).name != version; };
+  if (!version.empty()) return void(std::erase_if(found, other));
+  if (!std::all_of(found.begin(), found.end(), hidden)) std::erase_if(found, hidden);
+}
+
+// An exported name means that one, not some file's private function that happens to be called the same.
+void keep_exported(std::vector<Found>& found) {
+  const auto local = [](const Found& f) { return f.symbol->binding == Binding::local; };
+  if (!std::all_of(found.begin(), found.end(), local)) std::erase_if(found, local);
+}
+
+void drop_aliases(std::vector<Found>& found) {
+  std::set<RemoteAddr> seen;
+  std::erase_if(found, [&](const Found& f) { return !seen.insert(f.in->remote(f.symbol->address)).second; });
+}
+
+// Whether a name that isn't mangled itself could be a readable one: then "*" and "[" may belong to it.
+bool maybe_readable(std::string_view name) {
+  return name.find("::") != std::string_view::npos || name.find_first_of("(<") != std::string_view::npos ||
+         name.find("operator") != std::string_view::npos;
+}
+
+}  // namespace
+
+// ---- modules
+// ----------------------------------------------------------------------------------------------------------
+
+int TargetSymbols::Impl::fit(const Instance& in, std::string_view wanted) const {
+  const std::string& path = in.module->path();
+  if (wanted.find('/') != std::string_view::npos) {
+    if (path == wanted) return 6;
+    // ./lib/libfoo.so for /opt/app/lib/libfoo.so
+    const std::string_view tail = wanted.starts_with("./") ? wanted.substr(1) : wanted;
+    return !wanted.starts_with('/') && tail.starts_with('/') && path.ends_with(tail) ? 5 : 0;
+  }
+  int best = std::max(module_fit(wanted, base_name(path)), module_fit(wanted, in.module->soname()));
+  if (in.vdso && wanted == "vdso") best = 4;
+  // Debian's redis-server is a symbolic link to redis-check-rdb: maps knows the latter, people the former.
+  if (in.main)
+    for (const std::string& name : program_names_) best = std::max(best, name == wanted ? 4 : 0);
+  return best;
+}
+
+Result<std::vector<const Instance*>> TargetSymbols::Impl::select(std::string_view module) const {
+  std::vector<const Instance*> chosen;
+  int best = 1;
+  for (const Instance& in : instances_) {
+    const int how = module.empty() ? 1 : fit(in, module);
+    if (how > best) chosen.clear();
+    best = std::max(best, how);
+    if (how == best) chosen.push_back(&in);
+  }
+  if (!chosen.empty()) return chosen;
+  for (const Failure& f : failures_)
+    if (f.path == module || module_fit(module, base_name(f.path)) > 0) return f.error;
+  // The path may lead to the file by another way: /lib is a symbolic link to /usr/lib.
+  struct stat st {};
+  const UniqueFd fd = module.starts_with('/') ? open_in_root(pid_, std::string(module)) : UniqueFd();
+  if (fd && ::fstat(fd.get(), &st) == 0)
+    for (const Instance& in : instances_)
+      if (!in.vdso && in.device == st.st_dev && in.inode == st.st_ino) chosen.push_back(&in);
+  if (chosen.empty()) return no_such_module(module);
+  return chosen;
+}
+
+Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
+  std::vector<std::string> names;
+  for (const Instance& in : instances_)
+    if (std::string name(in.name()); std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  const std::string what = module.empty() ? "process " + std::to_string(pid_) + " has no readable module"
+                                          : "process " + std::to_string(pid_) + " has no module " + std::string(module);
+  return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names), {}};
+}
+
+std::vector<std::vector<const Instance*>> TargetSymbols::Impl::stages(std::span<const Instance* const> selected,
+                                                                      bool any_module) const {
+  if (!any_module) return {{selected.begin(), selected.end()}};
+  std::vector<std::vector<const Instance*>> stages(3);
+  for (const Instance* in : selected) stages[in->main ? 0 : in->vdso ? 2 : 1].push_back(in);
+  return stages;
+}
+
+// ---- symbols
+// ----------------------------------------------------------------------------------------------------------
+
+std::vector<Found> TargetSymbols::Impl::exact(const Instance& in, const NameQuery& query, Want want) const {
+  std::vector<Found> found;
+  for (const Symbol* s : in.module->symbols().named(query.name))
+    if (wanted_kind(*s, want == Want::code)) found.push_back({&in, s});
+  keep_version(found, query.version);
+  return found;
+}
+
+// foo.constprop.0 and the like, when the compiler has left no foo. Pieces of a function (.part, .cold) won't do: they
+// aren't where it is entered.
+std::vector<Found> TargetSymbols::Impl::clones(const Instance& in, const NameQuery& query, Want want) const {
+  std::vector<Found> found;
+  const std::string_view name = query.name;
+  if (want != Want::code || !query.version.empty() || name.empty()) return found;
+  for (const Symbol& s : in.module->symbols().all()) {
+    const std::string_view full = s.name();
+    const bool longer = s.code() && full.size() > name.size() + 1 && full[name.size()] == '.' && full.starts_with(name);
+    if (longer && without_clone_suffix(full) == name && !is_fragment(full)) found.push_back({&in, &s});
+  }
+  return found;
+}
+
+std::vector<Found> TargetSymbols::Impl::readable(const Instance& in, const NameQuery& query, Want want) const {
+  std::vector<Found> found;
+  for (const Symbol* s : in.module->symbols().demangled(query.text))
+    if (wanted_kind(*s, want == Want::code) && !is_fragment(s->name())) found.push_back({&in, s});
+  // A clone beside its original is the original's business.
+  const std::vector<Found> all = found;
+  std::erase_if(found, [&](const Found& f) {
+    const std::string_view base = without_clone_suffix(f.symbol->name());
+    return base != f.symbol->name() &&
+           std::any_of(all.begin(), all.end(), [&](const Found& o) { return o.symbol->name() == base; });
+  });
+  return found;
+}
+
+std::vector<Found> TargetSymbols::Impl::literal(std::span<const Instance* const> stage, const NameQuery& query,
+                                                Want want) const {
+  std::vector<Found> found;
+  if (has_glob(query.text) && !maybe_readable(query.text)) return found;
+  for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable}) {
+    for (const Instance* in : stage) {
+      if (!ready(*in)) continue;
+      const std::vector<Found> here = (this->*kind)(*in, query, want);
+      found.insert(found.end(), here.begin(), here.end());
+    }
+    // Readable names may stand for several overloads, of which none may be dropped in silence.
+    if (kind != &Impl::readable) keep_exported(found);
+    if (!found.empty()) break;
+  }
+  drop_aliases(found);
+  return found;
+}
+
+std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string_view glob) const {
+  if (!ready(in)) return {};
+  const SymbolTable& table = in.module->symbols();
+  const bool fragments = glob.find(".cold") != std::string_view::npos;
+  std::set<ElfAddr> resolvers;
+  for (const Symbol& s : table.all())
+    if (s.kind == SymbolKind::ifunc) resolvers.insert(s.address);
+  const auto matches = [&](const Symbol& s) {
+    if (glob_match(glob, s.name())) return true;
+    if (!is_mangled(s.name())) return false;
+    const std::string_view readable = table.readable(s);
+    return !readable.empty() && (glob_match(glob, readable) || glob_match(glob, split_name(readable).name));
+  };
+  std::vector<Found> found;
+  for (const Symbol& s : table.all()) {
+    if (!s.listed() || (!fragments && s.name().find(".cold") != std::string_view::npos)) continue;
+    if (!found.empty() && found.back().symbol->address == s.address) continue;  // an alias of one that matched
+    const bool resolver = s.kind != SymbolKind::ifunc && resolvers.contains(s.address);
+    if (!resolver && matches(s)) found.push_back({&in, &s});
+  }
+  return found;
+}
+
+// ---- what went wrong
+// ----------------------------------------------------------------------------------------------------
+
+Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view module,
+                                     std::span<const Instance* const> asked, Want want) const {
+  NearNames near(query.name);
+  for (const Instance* in : asked) {
+    if (!ready(*in)) continue;
+    for (const Symbol& s : in->module->symbols().all()) {
+      if (!wanted_kind(s, want == Want::code)) continue;
+      const std::string_view readable = is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
+      near.consider(readable.empty() ? s.name() : split_name(readable).name);
+    }
+  }
+  const bool glob = has_glob(query.text);
+  const std::string what = glob ? "no function matches " + std::string(query.text)
+                                : (want == Want::code ? "no function " : "no symbol ") + std::string(query.text);
+  const std::string where =
+      module.empty() ? " in process " + std::to_string(pid_) : " in module " + std::string(module);
+  const std::vector<std::string> names = near.best();
+  std::string hint = names.empty() ? "" : "did you mean " + join(names) + "?";
+  const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
+  if (unreadable != asked.end())
+    hint += (hint.empty() ? "" : "; ") + (*unreadable)->module->path() + " can't be read any more";
+  return {Reason::no_such_symbol, what + where, hint, {}};
+}
+
+std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
+  // The shortest of these notations in which all candidates differ.
+  const auto readable = [](const Found& f) { return f.in->module->symbols().display(*f.symbol); };
+  const auto in_module = [](const Found& f) {
+    return std::string(short_module_name(f.in->name())) + ":" + std::string(f.symbol->name());
+  };
+  const auto linkage = [](const Found& f) { return std::string(f.symbol->name()); };
+  const auto by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
+  const std::initializer_list<std::string (*)(const Found&)> notations{readable,  linkage,   versioned,
+                                                                       in_module, by_offset, by_address};
+  std::vector<std::string> names;
+  for (const auto notation : notations) {
+    names.clear();
+    for (const Found& f : found) names.push_back(notation(f));
+    if (std::set<std::string>(names.begin(), names.end()).size() == names.size()) break;
+  }
+  return names;
+}
+
+Error TargetSymbols::Impl::ambiguous(const NameQuery& query, std::span<const Found> found) const {
+  const std::string count = std::to_string(found.size());
+  return {Reason::ambiguous_symbol,
+          std::string(query.text) + " names " + count + " places in process " + std::to_string(pid_),
+          "say which one: " + join(candidate_names(found)),
+          {}};
+}
+
+Error TargetSymbols::Impl::undetermined_ifunc(const Found& found) const {
+  const auto plain = [](std::string_view name) {
+    return name.substr(std::min(name.find_first_not_of('_'), name.size()));
+  };
+  const std::string stem = std::string(plain(found.symbol->name())) + "_";
+  std::vector<std::string> names;
+  for (const Symbol& s : found.in->module->symbols().all())
+    if (s.kind == SymbolKind::function && s.address != found.symbol->address && plain(s.name()).starts_with(stem))
+      names.push_back(std::string(short_module_name(found.in->name())) + ":" + std::string(s.name()));
+  const std::string name(found.symbol->name());
+  return {Reason::ambiguous_symbol,
+          name + " is chosen among several implementations when the program starts (IFUNC), and nothing in process " +
+              std::to_string(pid_) + " tells which one was",
+          names.empty()
+              ? "install the debug symbols of " + std::string(found.in->name()) + " to see its implementations"
+              : "name the implementation: " + join(names),
+          {}};
+}
+
+}  // namespace probed::symbols

@@ -1,0 +1,347 @@
+// From locations to sites and from addresses to names. See resolve.hpp and target_impl.hpp.
+#include "daemon/symbols/resolve.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "daemon/base/hex.hpp"
+#include "daemon/symbols/demangle.hpp"
+#include "daemon/symbols/target_impl.hpp"
+
+namespace probed::symbols {
+namespace {
+
+// name, name@VERSION, name@@VERSION. Readable C++ names have no '@'.
+NameQuery parse_name(std::string_view text) {
+  NameQuery query{text, text, {}};
+  const std::size_t at = text.find('@');
+  if (at == std::string_view::npos || at == 0) return query;
+  query.name = text.substr(0, at);
+  query.version = text.substr(std::min(text.find_first_not_of('@', at), text.size()));
+  return query;
+}
+
+// Points at the part behind "MODULE:" or at its beginning.
+Error at_column(Error error, const lang::Location& location, bool in_name) {
+  const bool written = !location.module.empty() && location.text.starts_with(location.module + ":");
+  if (!error.column) error.column = location.column + (in_name && written ? location.module.size() + 1 : 0);
+  return error;
+}
+
+// From an address inside a function to its end; 0 when the end isn't known.
+std::uint64_t bytes_left(const FunctionBounds& bounds, ElfAddr from) {
+  const std::uint64_t into = from.value - bounds.start.value;
+  return into < bounds.size ? bounds.size - into : 0;
+}
+
+template <class T>
+Result<T> with_column(Result<T> result, const lang::Location& location) {
+  if (result.ok()) return result;
+  const bool in_name = result.error().reason != Reason::no_such_module;
+  return at_column(std::move(result).error(), location, in_name);
+}
+
+}  // namespace
+
+// ---- the public face
+// ----------------------------------------------------------------------------------------------------
+
+TargetSymbols::TargetSymbols(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+TargetSymbols::~TargetSymbols() = default;
+
+Result<std::shared_ptr<const TargetSymbols>> TargetSymbols::load(pid_t pid, ModuleCache& cache) {
+  auto impl = std::make_unique<Impl>();
+  if (Result<void> loaded = impl->load(pid, cache); !loaded) return std::move(loaded).error();
+  return std::shared_ptr<const TargetSymbols>(new TargetSymbols(std::move(impl)));
+}
+
+Result<std::vector<Site>> TargetSymbols::resolve(const lang::Location& location) const {
+  return with_column(impl_->resolve(location), location);
+}
+Result<RemoteAddr> TargetSymbols::resolve_data(std::string_view symbol) const {
+  return impl_->resolve_data(symbol);
+}
+Result<Site> TargetSymbols::site_at(RemoteAddr address) const {
+  return impl_->site_at(address);
+}
+std::optional<SymbolizedAddress> TargetSymbols::symbolize(RemoteAddr address) const {
+  return impl_->symbolize(address);
+}
+std::vector<Function> TargetSymbols::functions(std::string_view glob, std::size_t limit) const {
+  return impl_->functions(glob, limit);
+}
+const std::vector<Mapping>& TargetSymbols::mappings() const {
+  return impl_->mappings();
+}
+const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const {
+  return impl_->mapping_at(address);
+}
+
+// ---- locations
+// ----------------------------------------------------------------------------------------------------------
+
+Result<std::vector<Site>> TargetSymbols::Impl::resolve(const lang::Location& location) const {
+  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return resolve_symbol(location, *symbol);
+  if (const auto* file = std::get_if<lang::FileOffsetLocation>(&location.where))
+    return resolve_offset(location, file->offset);
+  if (const auto* bare = std::get_if<lang::AddressLocation>(&location.where)) {
+    Result<Site> site = site_at({bare->address});
+    if (!site) return std::move(site).error();
+    return std::vector<Site>{std::move(site).value()};
+  }
+  const bool line = std::holds_alternative<lang::LineLocation>(location.where);
+  return Error{Reason::unsupported,
+               line ? "cannot probe " + location.text + ": line probes need debug information support, not built yet"
+                    : "cannot probe " + location.text + ": USDT probes are not built yet",
+               "name a function, SYMBOL+OFFSET or MODULE:0xFILEOFFSET instead",
+               {}};
+}
+
+Result<std::vector<Site>> TargetSymbols::Impl::resolve_symbol(const lang::Location& location,
+                                                              const lang::SymbolLocation& where) const {
+  const NameQuery query = parse_name(where.name);
+  Result<std::vector<const Instance*>> selected = select(location.module);
+  if (!selected) return std::move(selected).error();
+  const auto groups = stages(*selected, location.module.empty());
+  for (const auto& stage : groups)
+    if (std::vector<Found> found = literal(stage, query, Want::code); !found.empty())
+      return sites_of_one(query, std::move(found), where.offset);
+  if (has_glob(query.text) && query.text.size() > kMaxGlob)
+    return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
+  for (const auto& stage : groups) {
+    std::vector<Found> found;
+    if (!has_glob(query.text)) break;
+    for (const Instance* in : stage) {
+      const std::vector<Found> here = matching(*in, query.text);
+      found.insert(found.end(), here.begin(), here.end());
+    }
+    if (!found.empty()) return sites_of_glob(query.text, found, where.offset);
+  }
+  return not_found(query, location.module, *selected, Want::code);
+}
+
+Result<std::vector<Site>> TargetSymbols::Impl::sites_of_one(const NameQuery& query, std::vector<Found> found,
+                                                            std::uint64_t offset) const {
+  // Different names of different modules may lead to the same implementation.
+  std::map<RemoteAddr, Found> places;
+  for (const Found& f : found) {
+    if (f.symbol->kind != SymbolKind::ifunc) {
+      places.try_emplace(f.in->remote(f.symbol->address), f);
+      continue;
+    }
+    const auto chosen = implementations(*f.in, f.symbol->address);
+    if (chosen.empty()) return undetermined_ifunc(f);
+    for (const RemoteAddr a : chosen) places.try_emplace(a, f);
+  }
+  if (found.size() > 1 && places.size() > 1) return ambiguous(query, found);
+  std::vector<Site> sites;
+  for (const auto& [start, f] : places) {
+    Result<Site> site = site_of(f, start, offset);
+    if (!site) return std::move(site).error();
+    sites.push_back(std::move(site).value());
+  }
+  return sites;
+}
+
+// Matches that are shorter than the offset, whose implementation isn't known or whose text isn't there are left out.
+Result<std::vector<Site>> TargetSymbols::Impl::sites_of_glob(std::string_view glob, std::span<const Found> found,
+                                                             std::uint64_t offset) const {
+  std::map<RemoteAddr, Found> places;
+  for (const Found& f : found) {
+    if (f.symbol->kind == SymbolKind::ifunc)
+      for (const RemoteAddr a : implementations(*f.in, f.symbol->address)) places.try_emplace(a, f);
+    else
+      places.try_emplace(f.in->remote(f.symbol->address), f);
+  }
+  std::vector<Site> sites;
+  std::optional<Error> first_error;
+  for (const auto& [start, f] : places) {
+    Result<Site> site = site_of(f, start, offset);
+    if (site)
+      sites.push_back(std::move(site).value());
+    else if (!first_error)
+      first_error = std::move(site).error();
+  }
+  if (!sites.empty()) return sites;
+  if (first_error) return *std::move(first_error);
+  return Error{Reason::ambiguous_symbol,
+               "everything that matches " + std::string(glob) + " is an IFUNC whose implementation isn't known",
+               "name an implementation",
+               {}};
+}
+
+// The place `offset` bytes behind `start`, which is the symbol's address or, for an IFUNC, its implementation's.
+Result<Site> TargetSymbols::Impl::site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const {
+  const RemoteAddr address = start + offset;
+  const Instance* in = found.symbol->kind == SymbolKind::ifunc ? instance_at(start) : found.in;
+  const auto bounds = in ? in->module->function_at(in->elf(start)) : std::nullopt;
+  const bool own = found.symbol->kind != SymbolKind::ifunc;
+  // An alias may have a size where the preferred name has none.
+  std::uint64_t size = own ? found.symbol->size : 0;
+  if (size == 0 && bounds) size = bytes_left(*bounds, in->elf(start));
+  const bool named = !own && bounds && bounds->symbol && bounds->symbol->kind != SymbolKind::ifunc;
+  const SymbolTable& table = named ? in->module->symbols() : found.in->module->symbols();
+  std::string name = table.display(named ? *bounds->symbol : *found.symbol);
+  if (size != 0 && offset >= size)
+    return Error{Reason::bad_definition,
+                 name + "+" + hex(offset) + " lies outside " + name + ", which is " + hex(size) + " bytes long",
+                 "use an offset below " + hex(size),
+                 {}};
+  const Mapping* mapping = mapping_at(address);
+  if (!mapping || !mapping->executable) return site_at(address);  // says what is wrong
+  Site site = place(address, *mapping, in);
+  site.symbol = std::move(name);
+  site.offset = offset;
+  site.function_start = start;
+  site.function_size = size;
+  return site;
+}
+
+Result<std::vector<Site>> TargetSymbols::Impl::resolve_offset(const lang::Location& location,
+                                                              std::uint64_t offset) const {
+  Result<std::vector<const Instance*>> selected = select(location.module);
+  if (!selected) return std::move(selected).error();
+  if (location.module.empty()) std::erase_if(*selected, [](const Instance* in) { return !in->main; });
+  std::vector<Site> sites;
+  bool mapped = false;
+  for (std::size_t i = 0; i < mappings_.size(); ++i) {
+    const Mapping& m = mappings_[i];
+    const int index = instance_of_mapping_[i];
+    const Instance* in = index >= 0 ? &instances_[static_cast<std::size_t>(index)] : nullptr;
+    if (std::find(selected->begin(), selected->end(), in) == selected->end()) continue;
+    if (offset < m.file_offset || offset - m.file_offset >= m.size()) continue;
+    mapped = true;
+    if (!m.executable) continue;
+    Result<Site> site = site_at(m.start + (offset - m.file_offset));
+    if (!site) return std::move(site).error();
+    sites.push_back(std::move(site).value());
+  }
+  const std::string what =
+      "file offset " + hex(offset) + " of " + (location.module.empty() ? "the main program" : location.module);
+  if (sites.size() == 1) return sites;
+  if (sites.size() > 1)
+    return Error{Reason::ambiguous_symbol,
+                 what + " is mapped " + std::to_string(sites.size()) + " times",
+                 "give one of the addresses: " + hex(sites[0].address.value) + ", " + hex(sites[1].address.value),
+                 {}};
+  if (mapped)
+    return Error{Reason::not_executable,
+                 what + " is not mapped executable",
+                 "an offset is counted from the file's start, as readelf -S shows it under Off",
+                 {}};
+  return Error{Reason::unmapped_address,
+               what + " is not mapped in process " + std::to_string(pid_),
+               "readelf -lW shows which parts of a file are loaded",
+               {}};
+}
+
+// ---- data
+// ---------------------------------------------------------------------------------------------------------------
+
+Result<RemoteAddr> TargetSymbols::Impl::resolve_data(std::string_view text) const {
+  // MODULE:SYMBOL; a C++ name's "::" is no such separator.
+  const std::size_t colon = text.find(':');
+  const bool has_module = colon != std::string_view::npos && colon + 1 < text.size() && text[colon + 1] != ':';
+  const std::string_view module = has_module ? text.substr(0, colon) : std::string_view();
+  const NameQuery query = parse_name(has_module ? text.substr(colon + 1) : text);
+  Result<std::vector<const Instance*>> selected = select(module);
+  if (!selected) return std::move(selected).error();
+  for (const auto& stage : stages(*selected, module.empty())) {
+    const std::vector<Found> found = literal(stage, query, Want::data);
+    if (found.empty()) continue;
+    if (found.size() > 1) return ambiguous(query, found);
+    if (found[0].symbol->kind == SymbolKind::tls)
+      return Error{
+          Reason::unsupported, std::string(text) + " is a thread-local variable: it has no one address", "", {}};
+    return found[0].in->remote(found[0].symbol->address);
+  }
+  return not_found(query, module, *selected, Want::data);
+}
+
+// ---- addresses
+// ----------------------------------------------------------------------------------------------------------
+
+// All that doesn't depend on symbols.
+Site TargetSymbols::Impl::place(RemoteAddr address, const Mapping& mapping, const Instance* in) const {
+  Site site;
+  site.address = address;
+  if (in) {
+    site.module = in->name();
+    site.module_path = in->module->path();
+    site.file_offset = in->module->file_offset_of(in->elf(address)).value_or(0);
+  } else if (!mapping.path.empty()) {
+    site.module = base_name(mapping.path);
+    site.module_path = mapping.path;
+  }
+  if (mapping.inode != 0) site.file_offset = mapping.file_offset + (address.value - mapping.start.value);
+  return site;
+}
+
+Result<Site> TargetSymbols::Impl::site_at(RemoteAddr address) const {
+  const Mapping* mapping = mapping_at(address);
+  const std::string where = "address " + hex(address.value);
+  if (!mapping)
+    return Error{Reason::unmapped_address,
+                 where + " is not mapped in process " + std::to_string(pid_),
+                 "/proc/PID/maps shows what is",
+                 {}};
+  if (!mapping->executable)
+    return Error{Reason::not_executable,
+                 where + " is not executable in process " + std::to_string(pid_) +
+                     (mapping->path.empty() ? "" : " (" + mapping->path + ")"),
+                 "",
+                 {}};
+  const Instance* in = instance_at(address);
+  Site site = place(address, *mapping, in);
+  if (!in || !ready(*in)) return site;
+  const auto bounds = in->module->function_at(in->elf(address));
+  if (!bounds) return site;
+  site.function_start = in->remote(bounds->start);
+  site.function_size = bounds->size;
+  site.offset = address.value - site.function_start.value;
+  if (bounds->symbol) site.symbol = in->module->symbols().display(*bounds->symbol);
+  return site;
+}
+
+std::optional<SymbolizedAddress> TargetSymbols::Impl::symbolize(RemoteAddr address) const {
+  const Instance* in = instance_at(address);
+  if (!in || !ready(*in)) return std::nullopt;
+  const SymbolTable& table = in->module->symbols();
+  const ElfAddr place = in->elf(address);
+  const auto function = in->module->function_at(place);
+  const Symbol* symbol = function && function->symbol ? function->symbol : table.covering(place, false);
+  if (!symbol) return std::nullopt;
+  return SymbolizedAddress{table.display(*symbol), place.value - symbol->address.value, std::string(in->name())};
+}
+
+// ---- lists
+// ----------------------------------------------------------------------------------------------------------------
+
+std::vector<Function> TargetSymbols::Impl::functions(std::string_view glob, std::size_t limit) const {
+  std::map<RemoteAddr, Function> found;
+  if (glob.size() > kMaxGlob) return {};
+  const auto add = [&](RemoteAddr address, const Found& f) {
+    const Mapping* mapping = mapping_at(address);
+    if (!mapping || !mapping->executable) return;
+    Function function{f.in->module->symbols().display(*f.symbol), std::string(f.symbol->name()),
+                      std::string(f.in->name()), address, f.symbol->size};
+    found.try_emplace(address, std::move(function));
+  };
+  for (const Instance& in : instances_) {
+    for (const Found& f : matching(in, glob.empty() ? "*" : glob)) {
+      if (f.symbol->kind != SymbolKind::ifunc)
+        add(in.remote(f.symbol->address), f);
+      else
+        for (const RemoteAddr a : implementations(in, f.symbol->address)) add(a, f);
+    }
+    if (limit != 0 && found.size() >= limit) break;  // instances are in address order
+  }
+  std::vector<Function> list;
+  for (auto& [address, function] : found) {
+    if (limit != 0 && list.size() >= limit) break;
+    list.push_back(std::move(function));
+  }
+  return list;
+}
+
+}  // namespace probed::symbols

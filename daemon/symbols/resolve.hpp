@@ -1,0 +1,90 @@
+// From what a user wrote to addresses in a running process, and back. Reads /proc and ELF files only; no ptrace.
+//
+// Thread: any (the daemon resolves in a worker pool). A TargetSymbols is an immutable snapshot of one process's maps;
+// modules are shared between snapshots and targets through the ModuleCache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "daemon/lang/definition.hpp"
+#include "daemon/symbols/maps.hpp"
+#include "proto/result.hpp"
+
+namespace probed::symbols {
+
+class Module;       // one ELF file, parsed once: symbols, build-id, function table
+class ModuleCache;  // shared, thread-safe; module_cache.hpp
+
+// One place to probe.
+struct Site {
+  RemoteAddr address;
+  std::string symbol;             // demangled-or-plain name of the enclosing function; empty when unknown
+  std::uint64_t offset = 0;       // of address from the function's start
+  std::string module;             // base name of the module's file
+  std::string module_path;        // as the target sees it
+  std::uint64_t file_offset = 0;  // of address in the module's file; meaningless when module_path is empty
+  // The enclosing function as the symbol table or .eh_frame gives it, for the instruction boundary check.
+  // start == 0: unknown (nothing to decode from). size == 0: the table gives none.
+  RemoteAddr function_start;
+  std::uint64_t function_size = 0;
+};
+
+// "symbol+0xoffset" (or "0xaddr" when there is no symbol); module is the base name, empty when anonymous.
+struct SymbolizedAddress {
+  std::string symbol;
+  std::uint64_t offset = 0;
+  std::string module;
+};
+
+struct Function {
+  std::string name;  // demangled with parameters when the name is a C++/Rust one, else as in the table
+  std::string linkage_name;
+  std::string module;  // base name
+  RemoteAddr address;
+  std::uint64_t size = 0;
+};
+
+class TargetSymbols {
+ public:
+  ~TargetSymbols();
+  TargetSymbols(const TargetSymbols&) = delete;
+  TargetSymbols& operator=(const TargetSymbols&) = delete;
+
+  // Takes a snapshot. Errors: no_such_process, permission_denied, unsupported_target (not an ELF of this machine's
+  // kind).
+  static Result<std::shared_ptr<const TargetSymbols>> load(pid_t pid, ModuleCache& cache);
+
+  // Every place the location names: one, or many for a glob. Never empty on success. Errors: no_such_symbol (with near
+  // names in the hint), no_such_module, ambiguous_symbol (hint lists the candidates), unmapped_address, unsupported.
+  // Only names and mappings are checked here; instruction boundaries and blacklists are the caller's.
+  Result<std::vector<Site>> resolve(const lang::Location& location) const;
+
+  // The address of a data or function symbol for @SYM. Errors: no_such_symbol, ambiguous_symbol.
+  Result<RemoteAddr> resolve_data(std::string_view symbol) const;
+
+  // The place of an arbitrary address. Errors: unmapped_address, not_executable.
+  Result<Site> site_at(RemoteAddr address) const;
+
+  // The symbol that covers an address; nullopt when no module or symbol does.
+  std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;
+
+  // What can be probed, in address order; glob matches plain and demangled names (empty: all); at most limit (0: all).
+  std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
+
+  const std::vector<Mapping>& mappings() const;
+  // The mapping that holds address, or null.
+  const Mapping* mapping_at(RemoteAddr address) const;
+
+ private:
+  class Impl;
+  explicit TargetSymbols(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace probed::symbols

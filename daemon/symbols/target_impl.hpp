@@ -1,0 +1,134 @@
+// The inside of a TargetSymbols; shared by the files that implement it (target_load, lookup, ifunc, resolve) only.
+//
+// Thread: any; const after load but for the IFUNC memo, which has its lock. Keeps one descriptor, /proc/PID/mem: it
+// stays with the address space it was opened for (fs/proc/base.c mem_open), so memory of a reused pid or of the program
+// after an exec is never read by mistake.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/base/fd.hpp"
+#include "daemon/symbols/elf.hpp"
+#include "daemon/symbols/match.hpp"
+#include "daemon/symbols/module_cache.hpp"
+#include "daemon/symbols/resolve.hpp"
+
+namespace probed::symbols {
+
+// One module at one place of the target's address space. A file mapped twice in full is two of these.
+struct Instance {
+  std::shared_ptr<const Module> module;
+  std::uint64_t bias = 0;  // address in the target = address in the file's headers + bias, modulo 2^64
+  RemoteAddr low, high;    // of all its segments
+  Mapping mapping;         // one of its executable mappings: the way to its file
+  std::string identity;    // file_identity() when it was opened; empty for the vdso
+  std::uint64_t device = 0, inode = 0;
+  bool main = false, vdso = false;
+
+  RemoteAddr remote(ElfAddr a) const { return {a.value + bias}; }
+  ElfAddr elf(RemoteAddr a) const { return {a.value - bias}; }
+  std::string_view name() const { return base_name(module->path()); }
+};
+
+// One symbol of one instance.
+struct Found {
+  const Instance* in = nullptr;
+  const Symbol* symbol = nullptr;
+};
+
+// What a symbol name of a definition asks for.
+struct NameQuery {
+  std::string_view text;     // as typed
+  std::string_view name;     // without version
+  std::string_view version;  // empty: the default one
+};
+
+class TargetSymbols::Impl {
+ public:
+  // ---- target_load.cpp
+  Result<void> load(pid_t pid, ModuleCache& cache);
+
+  // ---- resolve.cpp
+  Result<std::vector<Site>> resolve(const lang::Location& location) const;
+  Result<RemoteAddr> resolve_data(std::string_view text) const;
+  Result<Site> site_at(RemoteAddr address) const;
+  std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;
+  std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
+  const Mapping* mapping_at(RemoteAddr address) const;
+  const std::vector<Mapping>& mappings() const { return mappings_; }
+
+ private:
+  // ---- target_load.cpp
+  void add_files(ModuleCache& cache);
+  void add_file(const Mapping& mapping, ModuleCache& cache);
+  void add_vdso(const Mapping& mapping);
+  void add_instances(const std::shared_ptr<const Module>& module, const Instance& like);
+  void mark_main();
+  void assign_mappings();
+  bool same_build_in_memory(const Mapping& mapping, int fd) const;
+  // Reads the module's contents if nobody has yet. False: its file can't be opened any more.
+  bool ready(const Instance& in) const;
+  bool read_memory(RemoteAddr from, std::span<std::byte> out) const;
+  // The module around an address; null: none.
+  const Instance* instance_at(RemoteAddr address) const;
+
+  // ---- lookup.cpp
+  // The modules a MODULE names; all of them when it is empty. Errors: no_such_module, why a file couldn't be read.
+  Result<std::vector<const Instance*>> select(std::string_view module) const;
+  int fit(const Instance& in, std::string_view module) const;
+  Error no_such_module(std::string_view module) const;
+  // Groups of modules that are asked one after the other, until one knows the name: with a MODULE, those; else the main
+  // program, the libraries, the vdso.
+  std::vector<std::vector<const Instance*>> stages(std::span<const Instance* const> selected, bool any_module) const;
+  enum class Want { code, data };
+  // What a name that isn't a glob stands for in a group of modules: by its exact spelling, else by a clone of it, else
+  // as a readable C++ or Rust name; each kind is looked for in all the modules before the next. No place twice.
+  std::vector<Found> literal(std::span<const Instance* const> stage, const NameQuery& query, Want want) const;
+  std::vector<Found> exact(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> clones(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> readable(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> matching(const Instance& in, std::string_view glob) const;
+  Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,
+                  Want want) const;
+  Error ambiguous(const NameQuery& query, std::span<const Found> found) const;
+  std::vector<std::string> candidate_names(std::span<const Found> found) const;
+  Error undetermined_ifunc(const Found& found) const;
+
+  // ---- ifunc.cpp
+  // The implementations that the target's loader has chosen for the IFUNC at this address; empty: unknown.
+  std::vector<RemoteAddr> implementations(const Instance& in, ElfAddr resolver) const;
+  std::vector<RemoteAddr> find_implementations(const Instance& in, ElfAddr resolver) const;
+  std::optional<RemoteAddr> implementation_in_slot(const Instance& holder, const LoaderSlot& slot, const Instance& in,
+                                                   ElfAddr resolver) const;
+
+  // ---- resolve.cpp
+  Result<std::vector<Site>> resolve_symbol(const lang::Location& location, const lang::SymbolLocation& where) const;
+  Result<std::vector<Site>> resolve_offset(const lang::Location& location, std::uint64_t offset) const;
+  Result<std::vector<Site>> sites_of_one(const NameQuery& query, std::vector<Found> found, std::uint64_t offset) const;
+  Result<std::vector<Site>> sites_of_glob(std::string_view glob, std::span<const Found> found,
+                                          std::uint64_t offset) const;
+  Result<Site> site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const;
+  Site place(RemoteAddr address, const Mapping& mapping, const Instance* in) const;
+
+  pid_t pid_ = 0;
+  UniqueFd memory_;
+  std::vector<std::string> program_names_;  // comm and the base name of argv[0]: what users call the main program
+  std::vector<std::string> debug_roots_;
+  std::vector<Mapping> mappings_;         // by address
+  std::vector<Instance> instances_;       // by address
+  std::vector<int> instance_of_mapping_;  // index, or -1
+  struct Failure {
+    std::string path;
+    Error error;
+  };
+  std::vector<Failure> failures_;  // files that couldn't be opened or aren't ELF
+  mutable std::mutex ifunc_mutex_;
+  mutable std::unordered_map<RemoteAddr, std::vector<RemoteAddr>> ifuncs_;
+};
+
+}  // namespace probed::symbols

@@ -1,0 +1,254 @@
+// Takes the snapshot of a process: which modules are where. See target_impl.hpp.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <tuple>
+
+#include "daemon/base/file.hpp"
+#include "daemon/base/process.hpp"
+#include "daemon/symbols/target_files.hpp"
+#include "daemon/symbols/target_impl.hpp"
+
+namespace probed::symbols {
+namespace {
+
+constexpr std::uint64_t kMaxVdso = 1u << 20;
+constexpr std::uint64_t kMaxHeaderBytes = 64u << 10;
+constexpr std::size_t kMaxInstances = 65536;
+
+using FileKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::string>;
+FileKey key_of(const Mapping& m) {
+  return {m.dev_major, m.dev_minor, m.inode, m.path};
+}
+
+Error unsupported(pid_t pid, std::string_view why, std::string_view hint) {
+  return {
+      Reason::unsupported_target, "process " + std::to_string(pid) + " is " + std::string(why), std::string(hint), {}};
+}
+
+// Refuses what has no user-space program of this machine's kind.
+Result<void> check_kind(pid_t pid) {
+  Result<process::Stat> stat = process::read_stat(pid);
+  if (!stat) return std::move(stat).error();
+  if (stat->kernel_thread()) return unsupported(pid, "a kernel thread: it has no program (no /proc/PID/exe)", "");
+  if (stat->zombie())
+    return unsupported(pid, "a zombie: it has exited and has no program any more (no /proc/PID/exe)", "");
+  Result<bool> narrow = process::is_32bit(pid);
+  if (!narrow) return std::move(narrow).error();
+  if (*narrow)
+    return unsupported(pid, "a 32-bit process; probed traces 64-bit programs of this machine's architecture only", "");
+  return {};
+}
+
+std::vector<std::string> program_names(pid_t pid) {
+  std::vector<std::string> names{process::comm(pid)};
+  std::string arguments;
+  if (read_file("/proc/" + std::to_string(pid) + "/cmdline", arguments, 4u << 20) == 0)
+    names.emplace_back(base_name(std::string_view(arguments.c_str())));
+  std::erase(names, std::string());
+  return names;
+}
+
+void set_range(Instance& in) {
+  std::uint64_t low = ~0ull, high = 0;
+  for (const Segment& s : in.module->segments()) {
+    low = std::min(low, s.address.value);
+    high = std::max(high, s.address.value + s.memory_size);
+  }
+  in.low = {low + in.bias};
+  in.high = {high + in.bias};
+  if (in.high < in.low) in.low = in.high = {};  // a hostile file: no range, its mappings still count
+}
+
+}  // namespace
+
+Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
+  if (Result<void> kind = check_kind(pid); !kind) return kind;
+  pid_ = pid;
+  debug_roots_ = cache.options().debug_roots;
+  program_names_ = program_names(pid);
+  // Without it, only implementations of IFUNCs and the vdso stay unknown.
+  memory_.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
+  Result<std::vector<Mapping>> maps = read_maps(pid);
+  if (!maps) return std::move(maps).error();
+  mappings_ = std::move(maps).value();
+  if (mappings_.empty()) return unsupported(pid, "exiting: it has no memory any more", "");
+  std::sort(mappings_.begin(), mappings_.end(), [](const Mapping& a, const Mapping& b) { return a.start < b.start; });
+  add_files(cache);
+  std::sort(instances_.begin(), instances_.end(),
+            [](const Instance& a, const Instance& b) { return a.mapping.start < b.mapping.start; });
+  mark_main();
+  assign_mappings();
+  return {};
+}
+
+void TargetSymbols::Impl::add_files(ModuleCache& cache) {
+  std::set<FileKey> seen;
+  for (const Mapping& m : mappings_) {
+    if (!m.executable || instances_.size() >= kMaxInstances) continue;
+    if (m.path == "[vdso]") add_vdso(m);
+    if (m.inode != 0 && seen.insert(key_of(m)).second) add_file(m, cache);
+  }
+}
+
+void TargetSymbols::Impl::add_file(const Mapping& mapping, ModuleCache& cache) {
+  Result<UniqueFd> fd = open_mapped(pid_, mapping, [&](int file) { return same_build_in_memory(mapping, file); });
+  if (!fd) return void(failures_.push_back({mapping.path, std::move(fd).error()}));
+  struct stat st {};
+  ::fstat(fd->get(), &st);
+  Instance in;
+  in.mapping = mapping;
+  in.device = st.st_dev;
+  in.inode = st.st_ino;
+  in.identity = file_identity(pid_, fd->get(), mapping.path);
+  std::shared_ptr<Module> module = in.identity.empty() ? nullptr : cache.find(in.identity);
+  if (!module) {
+    Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), mapping.path);
+    if (!image) return void(failures_.push_back({mapping.path, std::move(image).error()}));
+    module = Module::from_headers(*image, mapping.path);
+    if (!in.identity.empty()) module = cache.insert(in.identity, std::move(module));
+  }
+  add_instances(module, in);
+}
+
+// One instance for every distance between the file's addresses and the target's that its executable mappings have:
+// mprotect splits mappings, but only a second copy lies at another distance.
+void TargetSymbols::Impl::add_instances(const std::shared_ptr<const Module>& module, const Instance& like) {
+  const std::size_t first = instances_.size();
+  const FileKey key = key_of(like.mapping);
+  for (const Mapping& m : mappings_) {
+    if (!m.executable || key_of(m) != key) continue;
+    auto address = module->address_of(m.file_offset, true);
+    if (!address) address = module->address_of(m.file_offset, false);  // data made executable
+    if (!address) continue;
+    const std::uint64_t bias = m.start.value - address->value;
+    const bool known = std::any_of(instances_.begin() + static_cast<std::ptrdiff_t>(first), instances_.end(),
+                                   [&](const Instance& i) { return i.bias == bias; });
+    if (known || instances_.size() >= kMaxInstances) continue;
+    Instance in = like;
+    in.module = module;
+    in.bias = bias;
+    in.mapping = m;
+    set_range(in);
+    instances_.push_back(std::move(in));
+  }
+}
+
+// The kernel's own shared library exists in memory only. It isn't shared through the cache: there is no file whose
+// identity could stand for it, and it is small.
+void TargetSymbols::Impl::add_vdso(const Mapping& mapping) {
+  std::vector<std::byte> bytes(std::min(mapping.size(), kMaxVdso));
+  if (!read_memory(mapping.start, bytes)) return;
+  Result<ElfImage> image = ElfImage::from_bytes(std::move(bytes), mapping.path);
+  if (!image) return void(failures_.push_back({mapping.path, std::move(image).error()}));
+  auto module = Module::from_headers(*image, mapping.path);
+  const auto address = module->address_of(0, false);
+  if (!address) return;
+  Module::Source source;
+  source.open = [&] { return std::optional(std::move(*image)); };
+  source.open_path = [](const std::string&) { return UniqueFd(); };
+  module->load(source);
+  Instance in;
+  in.module = std::move(module);
+  in.bias = mapping.start.value - address->value;
+  in.mapping = mapping;
+  in.vdso = true;
+  set_range(in);
+  instances_.push_back(std::move(in));
+}
+
+void TargetSymbols::Impl::mark_main() {
+  struct stat st {};
+  if (::stat(("/proc/" + std::to_string(pid_) + "/exe").c_str(), &st) != 0) return;
+  const auto it = std::find_if(instances_.begin(), instances_.end(), [&](const Instance& i) {
+    return !i.vdso && i.device == st.st_dev && i.inode == st.st_ino;
+  });
+  if (it != instances_.end()) it->main = true;
+}
+
+void TargetSymbols::Impl::assign_mappings() {
+  instance_of_mapping_.assign(mappings_.size(), -1);
+  std::set<FileKey> modules;
+  std::unordered_map<std::uint64_t, std::vector<int>> by_inode;  // to look at few instances for each mapping
+  for (std::size_t i = 0; i < instances_.size(); ++i)
+    by_inode[instances_[i].mapping.inode].push_back(static_cast<int>(i));
+  for (std::size_t m = 0; m < mappings_.size(); ++m) {
+    const auto candidates = by_inode.find(mappings_[m].inode);
+    if (candidates == by_inode.end()) continue;
+    for (const int i : candidates->second) {
+      const Instance& in = instances_[static_cast<std::size_t>(i)];
+      const bool same_file = key_of(in.mapping) == key_of(mappings_[m]);
+      if (same_file && in.module->loads(mappings_[m].file_offset, in.elf(mappings_[m].start)))
+        instance_of_mapping_[m] = i;
+    }
+  }
+}
+
+// Whether the build-id of what the target has in memory is the file's. A file without one can't be trusted.
+bool TargetSymbols::Impl::same_build_in_memory(const Mapping& mapping, int fd) const {
+  const FileKey key = key_of(mapping);
+  const auto first = std::find_if(mappings_.begin(), mappings_.end(),
+                                  [&](const Mapping& m) { return key_of(m) == key && m.file_offset == 0; });
+  if (first == mappings_.end()) return false;
+  std::vector<std::byte> bytes(std::min(first->size(), kMaxHeaderBytes));
+  if (!read_memory(first->start, bytes)) return false;
+  const Result<ElfImage> in_memory = ElfImage::from_bytes(std::move(bytes), mapping.path);
+  const Result<ElfImage> on_disk = ElfImage::from_fd(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), mapping.path);
+  if (!in_memory || !on_disk) return false;
+  const auto id = in_memory->build_id();
+  return !id.empty() && id == on_disk->build_id();
+}
+
+bool TargetSymbols::Impl::ready(const Instance& in) const {
+  Module::Source source;
+  source.debug_roots = debug_roots_;
+  source.open = [&]() -> std::optional<ElfImage> {
+    Result<UniqueFd> fd =
+        open_mapped(pid_, in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
+    // The process may have ended, its pid be another's, or the file have changed under us.
+    if (!fd || file_identity(pid_, fd->get(), in.mapping.path) != in.identity) return std::nullopt;
+    Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), in.mapping.path);
+    return image ? std::optional(std::move(image).value()) : std::nullopt;
+  };
+  source.open_path = [this](const std::string& path) {
+    UniqueFd fd = open_in_root(pid_, path);
+    // A container seldom has debug files; ours will do, for find_debug_file compares build-ids and checksums.
+    return fd ? std::move(fd) : open_in_root(::getpid(), path);
+  };
+  return in.module->load(source);
+}
+
+bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(memory_.get(), out.data(), out.size(), static_cast<off_t>(from.value));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    out = out.subspan(static_cast<std::size_t>(n));
+    from = from + static_cast<std::uint64_t>(n);
+  }
+  return true;
+}
+
+const Mapping* TargetSymbols::Impl::mapping_at(RemoteAddr address) const {
+  const auto after = std::upper_bound(mappings_.begin(), mappings_.end(), address,
+                                      [](RemoteAddr a, const Mapping& m) { return a < m.start; });
+  return after != mappings_.begin() && std::prev(after)->contains(address) ? &*std::prev(after) : nullptr;
+}
+
+const Instance* TargetSymbols::Impl::instance_at(RemoteAddr address) const {
+  const Mapping* mapping = mapping_at(address);
+  if (!mapping) return nullptr;
+  const int index = instance_of_mapping_[static_cast<std::size_t>(mapping - mappings_.data())];
+  if (index >= 0) return &instances_[static_cast<std::size_t>(index)];
+  if (mapping->inode != 0) return nullptr;
+  // .bss, and text that a program has moved to huge pages, are anonymous.
+  const auto it = std::find_if(instances_.begin(), instances_.end(),
+                               [&](const Instance& i) { return address >= i.low && address < i.high; });
+  return it != instances_.end() ? &*it : nullptr;
+}
+
+}  // namespace probed::symbols

@@ -1,0 +1,148 @@
+#include "daemon/tracer/address_space.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "daemon/base/check.hpp"
+#include "daemon/symbols/maps.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using InsnBytes = std::array<std::uint8_t, arch::kMaxInsnLength>;
+
+std::span<const std::byte> as_bytes(std::span<const std::uint8_t> s) { return std::as_bytes(s); }
+
+// The instruction's bytes as they are in memory now, as many as can be read.
+std::size_t read_insn(const TargetMemory& memory, const SitePlan& plan, InsnBytes& out) {
+  return memory.read_some(plan.address, std::as_writable_bytes(std::span(out).first(plan.insn.length)));
+}
+
+bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
+  InsnBytes now{};
+  return read_insn(memory, plan, now) == plan.insn.length && std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
+}
+
+// Our breakpoint followed by the rest of the original instruction.
+bool holds_breakpoint(const TargetMemory& memory, const SitePlan& plan) {
+  InsnBytes now{};
+  if (read_insn(memory, plan, now) != plan.insn.length) return false;
+  const auto& trap = native::kBreakpoint;
+  return std::equal(trap.begin(), trap.end(), now.begin()) &&
+         std::equal(plan.bytes.begin() + trap.size(), plan.bytes.begin() + plan.insn.length, now.begin() + trap.size());
+}
+
+void restore(TargetMemory& memory, const SitePlan& plan) {
+  if (holds_breakpoint(memory, plan)) memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
+}
+
+RemoteAddr find_syscall_insn(const TargetMemory& memory, const symbols::Mapping& mapping) {
+  constexpr std::uint64_t kPiece = 64 * 1024;
+  std::vector<std::byte> piece(kPiece);
+  const std::span<const std::uint8_t> wanted(native::kSyscallInsn);
+  for (RemoteAddr at = mapping.start; at < mapping.end; at = at + (kPiece - wanted.size() + 1)) {
+    const std::size_t size = std::min<std::uint64_t>(kPiece, mapping.end.value - at.value);
+    const std::size_t got = memory.read_some(at, std::span(piece).first(size));
+    const auto end = piece.begin() + static_cast<std::ptrdiff_t>(got);
+    const auto hit = std::search(piece.begin(), end, as_bytes(wanted).begin(), as_bytes(wanted).end());
+    if (hit != end) return at + static_cast<std::uint64_t>(hit - piece.begin());
+  }
+  return {};
+}
+
+}  // namespace
+
+bool Site::wanted() const {
+  return std::any_of(programs.begin(), programs.end(), [](const ProgramPtr& p) { return p->enabled; });
+}
+
+Site* AddressSpace::find(RemoteAddr address) {
+  const auto it = sites_.find(address);
+  return it == sites_.end() ? nullptr : &it->second;
+}
+
+Result<void> AddressSpace::verify(const SitePlan& plan) const {
+  InsnBytes now{};
+  if (read_insn(memory_, plan, now) != plan.insn.length)
+    return Error{Reason::unmapped_address, fmt::format("address {:#x} is no longer mapped", plan.address.value), "", {}};
+  if (std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length))) return {};
+  if (native::is_breakpoint(now))
+    return Error{Reason::existing_breakpoint,
+                 fmt::format("address {:#x} holds a breakpoint instruction that is not ours", plan.address.value),
+                 "remove the debugger's breakpoint first", {}};
+  return Error{Reason::target_gone, fmt::format("the code at {:#x} changed while it was being analysed", plan.address.value),
+               "try again; code that a program rewrites at run time can't be probed", {}};
+}
+
+Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
+  const auto [it, added] = sites_.try_emplace(plan.address);
+  PROBED_CHECK(added, "one site an address");
+  it->second.plan = plan;
+  it->second.slot = slot;
+  return it->second;
+}
+
+void AddressSpace::remove_site(RemoteAddr address) {
+  const auto it = sites_.find(address);
+  if (it == sites_.end()) return;
+  set_armed(it->second, false);
+  if (it->second.slot) xol_.retire(it->second.slot);
+  sites_.erase(it);
+}
+
+bool AddressSpace::set_armed(Site& site, bool armed) {
+  if (site.armed == armed) return true;
+  if (!armed) {
+    restore(memory_, site.plan);
+    removed_.insert_or_assign(site.plan.address, site.plan);
+    site.armed = false;
+    return true;
+  }
+  if (!holds_original(memory_, site.plan)) return false;
+  const std::span<const std::uint8_t> trap(native::kBreakpoint);
+  if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
+  site.armed = true;
+  return true;
+}
+
+void AddressSpace::disarm_all() {
+  for (auto& [address, site] : sites_) set_armed(site, false);
+}
+
+void AddressSpace::clean_copy(TargetMemory& copy) const {
+  for (const auto& [address, site] : sites_)
+    if (site.armed) restore(copy, site.plan);
+  for (const auto& [address, plan] : removed_)
+    if (!sites_.contains(address) || !sites_.at(address).armed) restore(copy, plan);
+}
+
+std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const {
+  auto clone = std::make_shared<AddressSpace>(std::move(child));
+  clone->sites_ = sites_;
+  clone->removed_ = removed_;
+  clone->syscall_insn_ = syscall_insn_;
+  clone->xol_ = xol_;
+  clone->xol_.forget_threads();
+  // Sites disarmed between the fork and now are still in the child's text.
+  for (const auto& [address, plan] : removed_)
+    if (!sites_.contains(address) || !sites_.at(address).armed) restore(clone->memory_, plan);
+  return clone;
+}
+
+RemoteAddr AddressSpace::syscall_insn(pid_t pid) {
+  if (syscall_insn_) return syscall_insn_;
+  auto maps = symbols::read_maps(pid);
+  if (!maps) return {};
+  const auto rank = [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; };
+  std::ranges::stable_sort(*maps, {}, rank);
+  for (const symbols::Mapping& m : *maps) {
+    if (!m.executable || m.path == "[vsyscall]") continue;
+    if ((syscall_insn_ = find_syscall_insn(memory_, m))) break;
+  }
+  return syscall_insn_;
+}
+
+}  // namespace probed::tracer

@@ -1,0 +1,72 @@
+// One target address space as the tracer sees it: its memory, the sites in its text, its XOL areas.
+//
+// Owning thread: the tracer thread. Shared by every traced process that shares the memory (vfork and CLONE_VM children).
+// A site's breakpoint is the effect; which programs want it is the intent: arming is always derived from the programs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/program.hpp"
+#include "daemon/tracer/xol.hpp"
+#include "proto/result.hpp"
+
+namespace probed::tracer {
+
+struct Site {
+  SitePlan plan;
+  RemoteAddr slot;     // 0: the instruction is emulated
+  bool armed = false;  // the breakpoint is in the text now
+  std::vector<ProgramPtr> programs;
+
+  bool wanted() const;  // some program is enabled
+};
+
+class AddressSpace {
+ public:
+  explicit AddressSpace(TargetMemory memory) : memory_(std::move(memory)) {}
+
+  TargetMemory& memory() { return memory_; }
+  XolAreas& xol() { return xol_; }
+  const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
+  Site* find(RemoteAddr address);
+  // Whether a site was here earlier and its breakpoint has been taken out since.
+  bool was_site(RemoteAddr address) const { return removed_.contains(address); }
+
+  // Whether the target's bytes at the plan's address are still the ones it was made from.
+  Result<void> verify(const SitePlan& plan) const;
+  // Adds an unarmed site. Precondition: none is there. `slot`: 0 for emulated instructions.
+  Site& add_site(const SitePlan& plan, RemoteAddr slot);
+  // Disarms and forgets; its slot is retired.
+  void remove_site(RemoteAddr address);
+  // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the site
+  // is then not armed, and nothing was written.
+  bool set_armed(Site& site, bool armed);
+  // Takes every breakpoint out of the text; sites and programs stay.
+  void disarm_all();
+
+  // In a fork's copy of this space: writes back the original bytes of every breakpoint the copy may have inherited.
+  void clean_copy(TargetMemory& copy) const;
+  // For a followed fork: the same sites, slots and programs over the child's memory.
+  std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
+
+  // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
+  RemoteAddr syscall_insn(pid_t pid);
+
+ private:
+  TargetMemory memory_;
+  XolAreas xol_;
+  std::unordered_map<RemoteAddr, Site> sites_;
+  // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
+  // forked before that may still contain it. One entry an address, however often it is probed.
+  std::unordered_map<RemoteAddr, SitePlan> removed_;
+  RemoteAddr syscall_insn_;
+};
+
+}  // namespace probed::tracer

@@ -1,0 +1,332 @@
+// Processes: attach, detach, jobs, deadlines.
+#include "daemon/tracer/engine.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "daemon/base/check.hpp"
+#include "daemon/base/process.hpp"
+#include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
+
+namespace probed::tracer {
+namespace {
+
+using namespace std::chrono_literals;
+using ptrace::Outcome;
+
+constexpr auto kJobTimeout = 5s;
+constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
+constexpr auto kDetachTimeout = 5s;
+
+Error refuse(Reason reason, std::string message, std::string hint = "") {
+  return Error{reason, std::move(message), std::move(hint), {}};
+}
+
+Error already_traced(pid_t pid, pid_t tracer) {
+  return refuse(Reason::already_traced,
+                fmt::format("process {} is already traced by {} (pid {})", pid, process::comm(tracer), tracer),
+                fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));
+}
+
+bool task_is_dead(pid_t pid, pid_t tid) {
+  const auto text = process::read_stat(tid);
+  (void)pid;
+  return !text || text->zombie();
+}
+
+}  // namespace
+
+Process* Engine::find_process(pid_t pid) {
+  const auto it = processes_.find(pid);
+  return it == processes_.end() ? nullptr : it->second.get();
+}
+
+// ---- attach ---------------------------------------------------------------------------------------------------------
+
+Result<void> Engine::check_attachable(pid_t pid) const {
+  if (pid == getpid()) return refuse(Reason::unsupported_target, "probed can't trace itself");
+  auto stat = process::read_stat(pid);
+  if (!stat) return std::move(stat).error();
+  if (stat->kernel_thread())
+    return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a kernel thread", pid, stat->comm),
+                  "only user-space programs can be traced");
+  if (auto group = process::thread_group(pid); group && *group != pid)
+    return refuse(Reason::unsupported_target, fmt::format("{} is a thread of process {}", pid, *group),
+                  fmt::format("use -p {}: probes always cover every thread", *group));
+  if (auto threads = process::thread_ids(pid); stat->zombie() && (!threads || threads->size() <= 1))
+    return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
+                  "nothing is left to trace");
+  if (auto tracer = process::tracer_pid(pid); tracer && *tracer != 0) return already_traced(pid, *tracer);
+  auto is_32bit = process::is_32bit(pid);
+  if (is_32bit && *is_32bit)
+    return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a 32-bit program", pid, stat->comm),
+                  "only 64-bit programs can be traced");
+  return {};
+}
+
+Result<std::size_t> Engine::seize_threads(Process& process) {
+  const pid_t pid = process.id.pid;
+  // A thread that a not yet seized thread creates is seen by a later pass; one that a seized thread creates is ours
+  // from the start (TRACECLONE). So a pass that finds nothing new has found everything.
+  for (bool found = true; found;) {
+    found = false;
+    auto ids = process::thread_ids(pid);
+    if (!ids) break;
+    for (const pid_t tid : *ids) {
+      if (process.threads.contains(tid)) continue;
+      const Outcome outcome = ptrace::seize(tid);
+      if (outcome == Outcome::ok) {
+        add_tracee(tid, process);
+        found = true;
+      } else if (outcome == Outcome::failed && !task_is_dead(pid, tid)) {
+        const int error = errno;
+        if (tracees_.contains(tid)) continue;  // seized a moment ago by way of its creator
+        if (auto tracer = process::tracer_pid(tid); tracer && *tracer != 0 && *tracer != getpid())
+          return already_traced(pid, *tracer);
+        return refuse(Reason::permission_denied,
+                      fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
+                      "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
+      }
+    }
+  }
+  if (process.threads.empty()) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
+  return process.threads.size();
+}
+
+Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
+  if (Process* known = find_process(pid)) {
+    if (known->detaching)
+      return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
+    known->follow_fork |= params.follow_fork;
+    known->keep_after_exec |= params.keep_after_exec;
+    known->hold_at_entry |= params.hold_at_entry;
+    known->root = pid;  // a child that came by fork is now a target in its own right
+    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size())};
+  }
+  if (auto fit = check_attachable(pid); !fit) return std::move(fit).error();
+  auto id = process::target_id(pid);
+  if (!id) return std::move(id).error();
+
+  auto owned = std::make_unique<Process>();
+  Process& process = *owned;
+  process.id = *id;
+  process.root = pid;
+  process.follow_fork = params.follow_fork;
+  process.keep_after_exec = params.keep_after_exec;
+  process.hold_at_entry = params.hold_at_entry;
+  process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
+  processes_.emplace(pid, std::move(owned));
+
+  auto seized = seize_threads(process);
+  if (!seized) {
+    start_detach(process);
+    finish_detach_if_empty(process);
+    return std::move(seized).error();
+  }
+  // Opened before the seize, the memory could be that of an earlier program of the same pid.
+  process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
+  if (!process.space->memory().valid()) {
+    start_detach(process);
+    return refuse(Reason::permission_denied, fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(errno)),
+                  "run probed as root");
+  }
+  return AttachResult{process.id, static_cast<std::uint32_t>(*seized)};
+}
+
+Tracee& Engine::add_tracee(pid_t tid, Process& process) {
+  Tracee& tracee = tracees_[tid];
+  tracee.tid = tid;
+  tracee.process = &process;
+  tracee.state = Tracee::State::running;
+  process.threads.insert(tid);
+  return tracee;
+}
+
+void Engine::forget_tracee(pid_t tid) {
+  const auto it = tracees_.find(tid);
+  if (it == tracees_.end()) return;
+  leave_slot(it->second);
+  if (it->second.process) it->second.process->threads.erase(tid);
+  tracees_.erase(it);
+}
+
+void Engine::forget_process(Process& process) {
+  for (Job& job : process.jobs)
+    job.fail(refuse(Reason::target_gone, fmt::format("process {} has gone", process.id.pid)));
+  auto replies = std::move(process.detach_replies);
+  processes_.erase(process.id.pid);
+  for (auto& reply : replies) reply({});
+  if (!processes_.empty()) return;
+  for (auto& done : std::exchange(all_detached_, {})) done();
+}
+
+// ---- detach ---------------------------------------------------------------------------------------------------------
+
+std::vector<Process*> Engine::family_of(pid_t root) {
+  std::vector<Process*> family;
+  for (auto& [pid, process] : processes_)
+    if (process->root == root) family.push_back(process.get());
+  return family;
+}
+
+std::size_t Engine::tracees_sharing(const AddressSpace& space) const {
+  return static_cast<std::size_t>(std::count_if(tracees_.begin(), tracees_.end(), [&](const auto& entry) {
+    return entry.second.process && entry.second.process->space.get() == &space;
+  }));
+}
+
+void Engine::detach(pid_t pid, Done done) {
+  Process* process = find_process(pid);
+  if (!process) return done(refuse(Reason::not_attached, fmt::format("process {} is not attached", pid)));
+  const std::vector<Process*> family = family_of(process->root);
+  auto left = std::make_shared<std::size_t>(family.size());
+  auto reply = std::make_shared<Done>(std::move(done));
+  // A process that can't be let go at once answers for itself with an error; the first answer of that kind wins.
+  const auto one_gone = [left, reply](Result<void> result) {
+    if (*left == 0) return;
+    *left = result ? *left - 1 : 0;
+    if (*left == 0) (*reply)(std::move(result));
+  };
+  std::vector<pid_t> pids;
+  for (Process* member : family) {
+    member->detach_replies.push_back(one_gone);
+    pids.push_back(member->id.pid);
+  }
+  for (const pid_t member : pids) {
+    if (Process* p = find_process(member)) start_detach(*p);
+    if (Process* p = find_process(member)) finish_detach_if_empty(*p);
+  }
+}
+
+void Engine::detach_all(std::function<void()> done) {
+  if (processes_.empty()) return done();
+  all_detached_.push_back(std::move(done));
+  std::vector<pid_t> pids;
+  for (auto& [pid, process] : processes_) pids.push_back(pid);
+  for (const pid_t pid : pids)
+    if (Process* process = find_process(pid)) start_detach(*process);
+}
+
+void Engine::start_detach(Process& process) {
+  if (process.detaching) return;
+  process.detaching = true;
+  process.detach_deadline = Waiter::Clock::now() + kDetachTimeout;
+  for (Job& job : std::exchange(process.jobs, {}))
+    job.fail(refuse(Reason::target_gone, fmt::format("process {} is being detached", process.id.pid)));
+  // First the text, then the threads: from here on nobody can run into a breakpoint of ours.
+  if (process.space) process.space->disarm_all();
+  const std::set<pid_t> threads = process.threads;
+  for (const pid_t tid : threads) {
+    const auto it = tracees_.find(tid);
+    if (it == tracees_.end()) continue;
+    if (it->second.state == Tracee::State::held)
+      release(it->second, 0);
+    else
+      ptrace::interrupt(tid);
+  }
+}
+
+void Engine::finish_detach_if_empty(Process& process) {
+  if (process.threads.empty()) forget_process(process);
+}
+
+bool Engine::unmap_xol(Tracee& tracee, AddressSpace& space) {
+  return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
+    for (const XolAreas::Area& area : space.xol().areas())
+      remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
+  });
+}
+
+Result<void> Engine::resume_held(pid_t pid) {
+  Process* process = find_process(pid);
+  if (!process) return refuse(Reason::not_attached, fmt::format("process {} is not attached", pid));
+  for (const pid_t tid : process->threads) {
+    Tracee& tracee = tracees_.at(tid);
+    if (tracee.state == Tracee::State::held) resume(tracee);
+  }
+  return {};
+}
+
+// ---- jobs -----------------------------------------------------------------------------------------------------------
+
+void Engine::request_job(Process& process, Job job) {
+  job.deadline = Waiter::Clock::now() + kJobTimeout;
+  process.jobs.push_back(std::move(job));
+  for (const pid_t tid : process.threads) {
+    Tracee& tracee = tracees_.at(tid);
+    if (tracee.state == Tracee::State::held) return run_jobs(tracee);
+  }
+  process.interrupt_all_sent = false;
+  interrupt_some(process, false);
+}
+
+void Engine::interrupt_some(Process& process, bool everyone) {
+  if (process.threads.empty()) return;
+  process.interrupt_all_sent = everyone;
+  if (everyone) {
+    for (const pid_t tid : process.threads) ptrace::interrupt(tid);
+    return;
+  }
+  const auto best = std::ranges::min_element(process.threads, {}, interruption_cost);
+  ptrace::interrupt(*best);
+}
+
+void Engine::run_jobs(Tracee& tracee) {
+  const pid_t tid = tracee.tid;
+  Process& process = *tracee.process;
+  while (!process.jobs.empty()) {
+    Job job = std::move(process.jobs.front());
+    process.jobs.pop_front();
+    job.run(tracee);
+    if (!tracees_.contains(tid)) return;
+    if (std::ranges::any_of(ended_meanwhile_, [&](const Stop& s) { return s.tid == tid; })) return;
+  }
+}
+
+// ---- deadlines ------------------------------------------------------------------------------------------------------
+
+std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
+  std::optional<Waiter::Clock::time_point> next;
+  const auto consider = [&](Waiter::Clock::time_point t) { next = next ? std::min(*next, t) : t; };
+  for (const auto& [pid, process] : processes_) {
+    if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
+    for (const Job& job : process->jobs)
+      consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
+  }
+  return next;
+}
+
+void Engine::check_deadlines() {
+  const auto now = Waiter::Clock::now();
+  std::vector<std::function<void()>> late;
+  for (auto& [pid, process] : processes_) {
+    if (process->detaching && now >= process->detach_deadline) {
+      const Error error = refuse(Reason::timed_out,
+                                 fmt::format("process {}: its text is restored, but {} of its threads can't be stopped now "
+                                             "(uninterruptible wait)", pid, process->threads.size()),
+                                 "each is let go as soon as it wakes; nothing more is needed");
+      for (auto& reply : std::exchange(process->detach_replies, {}))
+        late.push_back([reply = std::move(reply), error] { reply(error); });
+    }
+    if (process->jobs.empty()) continue;
+    if (!process->interrupt_all_sent && now >= process->jobs.front().deadline - kJobTimeout + kWidenAfter)
+      interrupt_some(*process, true);
+    while (!process->jobs.empty() && now >= process->jobs.front().deadline) {
+      const Error error = refuse(Reason::timed_out, fmt::format("no thread of process {} could be stopped within {} s", pid, kJobTimeout / 1s),
+                                 "all of them are in an uninterruptible wait; try again later");
+      late.push_back([fail = std::move(process->jobs.front().fail), error] { fail(error); });
+      process->jobs.pop_front();
+    }
+  }
+  for (auto& call : late) call();
+}
+
+}  // namespace probed::tracer

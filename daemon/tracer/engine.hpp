@@ -1,0 +1,162 @@
+// The tracer proper: every tracee, every stop, every site. Single-threaded; see tracer.hpp for the thread around it.
+//
+// Owning thread: the tracer thread. Nothing here blocks except the few microseconds of a remote system call.
+// The code is split by what it reacts to:
+//   engine.cpp        processes: attach, detach, jobs, deadlines
+//   engine_sites.cpp  commands on probes: add, remove, enable, arm
+//   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
+//   engine_events.cpp clone, fork, vfork, exec, exit
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/tracer/hit_recorder.hpp"
+#include "daemon/tracer/program.hpp"
+#include "daemon/tracer/tracee.hpp"
+#include "daemon/tracer/wait.hpp"
+#include "proto/result.hpp"
+
+namespace probed::tracer {
+
+// What the rest of the daemon learns from the tracer. Called on the tracer thread; implementations hand over and return.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  // A process of root's family ended or was released after an exec. `how`: its exit, if it ended.
+  virtual void process_gone(pid_t root, pid_t pid, std::optional<WaitStatus> how) = 0;
+  // The process runs a new program: its probes are gone. `kept`: it is still attached.
+  virtual void process_execed(pid_t root, pid_t pid, bool kept) = 0;
+  // A held process stands at the entry point of its new program.
+  virtual void process_ready(pid_t pid) = 0;
+  // A followed child carries root's probes.
+  virtual void process_forked(pid_t root, pid_t child) = 0;
+  // A batch has used up its hit limit.
+  virtual void limit_reached(std::vector<ProbeId> probes) = 0;
+};
+
+struct AttachParams {
+  bool follow_fork = false;
+  bool keep_after_exec = false;
+  bool hold_at_entry = false;
+};
+
+struct AttachResult {
+  TargetId id;
+  std::uint32_t threads = 0;
+};
+
+struct SiteRequest {
+  SitePlan plan;
+  ProgramPtr program;
+};
+
+using Done = std::function<void(Result<void>)>;
+
+class Engine {
+ public:
+  Engine(Waiter& waiter, HitSink sink, Listener& listener)
+      : waiter_(waiter), recorder_(sink), listener_(listener) {}
+
+  // ---- commands ----
+
+  // Seizes every thread; stops none. Again for an attached process: merges the parameters.
+  Result<AttachResult> attach(pid_t pid, const AttachParams& params);
+  // Restores the text, lets every thread go, with its followed and vforked family. `done` when the last one is free.
+  void detach(pid_t pid, Done done);
+  // Every process; `done` when all are free.
+  void detach_all(std::function<void()> done);
+  // Lets a held process go on.
+  Result<void> resume_held(pid_t pid);
+
+  // All or none. Enabled programs are armed when `done` is called.
+  void add(pid_t pid, std::vector<SiteRequest> batch, Done done);
+  void remove(std::span<const ProbeId> ids);
+  // Arming may fail where the target changed its own memory; those probes' ids are returned.
+  std::vector<ProbeId> set_enabled(std::span<const ProbeId> ids, bool enabled);
+  // The global switch; each program keeps its own state.
+  void set_armed(bool armed);
+
+  // ---- the loop's part ----
+
+  void handle(const Stop& stop);
+  std::optional<Waiter::Clock::time_point> next_deadline() const;
+  void check_deadlines();
+  bool idle() const { return tracees_.empty(); }
+  CpuFollower& cpu_follower() { return recorder_.cpu_follower(); }
+
+ private:
+  // engine.cpp
+  Process* find_process(pid_t pid);
+  // Runs f(RemoteSyscalls&) in a thread that stands in an event stop. False: the thread died meanwhile.
+  template <class F>
+  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f);
+  Result<void> check_attachable(pid_t pid) const;
+  Result<std::size_t> seize_threads(Process& process);
+  Tracee& add_tracee(pid_t tid, Process& process);
+  void forget_tracee(pid_t tid);
+  void forget_process(Process& process);
+  std::vector<Process*> family_of(pid_t root);
+  void start_detach(Process& process);
+  void finish_detach_if_empty(Process& process);
+  std::size_t tracees_sharing(const AddressSpace& space) const;
+  void request_job(Process& process, Job job);
+  void run_jobs(Tracee& tracee);
+  void interrupt_some(Process& process, bool everyone);
+  bool unmap_xol(Tracee& tracee, AddressSpace& space);
+
+  // engine_sites.cpp
+  struct Batch;
+  void continue_batch(std::shared_ptr<Batch> batch);
+  Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
+  Result<void> commit_batch(Batch& batch);
+  void roll_back(Batch& batch);
+  void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
+  bool update_arming(AddressSpace& space, Site& site);
+
+  // engine_stops.cpp
+  void on_signal(Tracee& tracee, int signal);
+  bool on_trap(Tracee& tracee);
+  void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs);
+  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step);
+  void on_step(Tracee& tracee, int signal);
+  void finish_step(Tracee& tracee, ptrace::Registers& regs);
+  void deliver(Tracee& tracee, int signal);
+  void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
+  void on_interrupt(Tracee& tracee, bool group_stop);
+  void put_back_interrupted_call(Tracee& tracee);
+  void resume(Tracee& tracee, int signal = 0);
+  void start_step(Tracee& tracee, RemoteAddr slot);
+  void enter_slot(Tracee& tracee, RemoteAddr slot);
+  void leave_slot(Tracee& tracee);
+  bool move_out_of_slot(Tracee& tracee, ptrace::Registers& regs);
+  void release(Tracee& tracee, int signal);
+  void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
+
+  // engine_events.cpp
+  void on_unknown(const Stop& stop);
+  void on_new_task(Tracee& parent);
+  void claim(Tracee& child, Process& parent);
+  void adopt_child(Tracee& child, Process& parent);
+  void release_copy(Tracee& child, AddressSpace& parent_space);
+  void on_exec(Tracee& tracee);
+  void on_end(Tracee& tracee, const WaitStatus& status);
+  void release_orphans(const Process& process);
+
+  Waiter& waiter_;
+  HitRecorder recorder_;
+  Listener& listener_;
+  bool armed_ = true;
+  std::unordered_map<pid_t, Tracee> tracees_;
+  std::map<pid_t, std::unique_ptr<Process>> processes_;
+  std::unordered_map<std::uint32_t, ProgramPtr> programs_;
+  std::vector<std::function<void()>> all_detached_;
+  std::vector<Stop> ended_meanwhile_;  // threads that died while making a call for us; handled after the current stop
+};
+
+}  // namespace probed::tracer

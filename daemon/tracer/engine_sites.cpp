@@ -1,0 +1,234 @@
+// Commands on probes: add, remove, enable, the global switch.
+//
+// A batch is all or none. It may have to wait for a thread to map memory for it; until it is committed nothing of it can
+// be seen, and whatever fails takes all of it back.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_set>
+
+#include "daemon/base/check.hpp"
+#include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_remote.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+
+constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
+constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
+
+bool needs_slot(const SiteRequest& request) { return !request.plan.insn.emulable || request.program->force_step; }
+
+Error no_room(pid_t pid, RemoteAddr near, const char* why) {
+  return Error{Reason::out_of_memory,
+               fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid, near.value, why),
+               "see the target's limits (ulimit -v, vm.max_map_count) and its seccomp or SELinux policy", {}};
+}
+
+}  // namespace
+
+struct Engine::Batch {
+  pid_t pid = 0;
+  std::vector<SiteRequest> requests;
+  Done done;
+  std::unordered_map<RemoteAddr, RemoteAddr> slots;  // allocated for new sites, not yet published
+  std::vector<RemoteAddr> new_sites;                 // published by commit, so far
+  unsigned growth = 0;
+};
+
+void Engine::add(pid_t pid, std::vector<SiteRequest> requests, Done done) {
+  auto batch = std::make_shared<Batch>();
+  batch->pid = pid;
+  batch->requests = std::move(requests);
+  batch->done = std::move(done);
+  continue_batch(std::move(batch));
+}
+
+void Engine::continue_batch(std::shared_ptr<Batch> batch) {
+  Process* process = find_process(batch->pid);
+  if (!process || process->detaching)
+    return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
+  auto lacking = place_sites(*batch);
+  if (!lacking) {
+    roll_back(*batch);
+    return batch->done(std::move(lacking).error());
+  }
+  if (*lacking) {
+    const RemoteAddr near = **lacking;
+    const auto in_reach = [&](const SiteRequest& r) {
+      return needs_slot(r) && !batch->slots.contains(r.plan.address) &&
+             std::max(r.plan.address, near) - std::min(r.plan.address, near) < static_cast<std::int64_t>(kSlotReach / 2);
+    };
+    return grow_xol(batch, near, static_cast<std::size_t>(std::ranges::count_if(batch->requests, in_reach)));
+  }
+  if (auto committed = commit_batch(*batch); !committed) {
+    roll_back(*batch);
+    return batch->done(std::move(committed).error());
+  }
+  batch->done({});
+}
+
+// Finds a slot for every new site that needs one. The address that lacks one, if an area has to be mapped first.
+Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
+  AddressSpace& space = *find_process(batch.pid)->space;
+  for (const SiteRequest& request : batch.requests) {
+    const RemoteAddr address = request.plan.address;
+    if (space.find(address) || batch.slots.contains(address) || !needs_slot(request)) continue;
+    const auto slot = space.xol().allocate(address);
+    if (!slot) return std::optional(address);
+    batch.slots.emplace(address, *slot);
+  }
+  return std::optional<RemoteAddr>();
+}
+
+Result<void> Engine::commit_batch(Batch& batch) {
+  AddressSpace& space = *find_process(batch.pid)->space;
+  for (const SiteRequest& request : batch.requests) {
+    const SitePlan& plan = request.plan;
+    Site* site = space.find(plan.address);
+    if (!site) {
+      if (auto same = space.verify(plan); !same) return same;
+      RemoteAddr slot;
+      if (const auto placed = batch.slots.find(plan.address); placed != batch.slots.end()) {
+        slot = placed->second;
+        const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot.value);
+        if (relocated.refusal != arch::Refusal::none)
+          return Error{Reason::unsupported_instruction,
+                       fmt::format("the instruction at {:#x} can't be moved: {}", plan.address.value, arch::describe(relocated.refusal)), "", {}};
+        const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
+        if (!space.memory().write(slot, std::as_bytes(code))) return no_room(batch.pid, slot, "the mapped page can't be written");
+        space.xol().publish(slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
+        batch.slots.erase(placed);
+      }
+      site = &space.add_site(plan, slot);
+      batch.new_sites.push_back(plan.address);
+    }
+    site->programs.push_back(request.program);
+    request.program->site = plan.address;
+    programs_.emplace(number(request.program->id), request.program);
+  }
+  // Armed last, so that a batch that fails has never fired.
+  for (const SiteRequest& request : batch.requests) {
+    Site& site = *space.find(request.plan.address);
+    if (!update_arming(space, site)) {
+      auto why = space.verify(site.plan);
+      if (!why) return why;
+      return Error{Reason::unsupported_target, fmt::format("the text at {:#x} can't be written", site.plan.address.value),
+                   "a mapping shared with other processes or sealed against writing can't be probed", {}};
+    }
+  }
+  return {};
+}
+
+void Engine::roll_back(Batch& batch) {
+  Process* process = find_process(batch.pid);
+  if (!process || !process->space) return;
+  AddressSpace& space = *process->space;
+  for (const SiteRequest& request : batch.requests) {
+    Site* site = space.find(request.plan.address);
+    if (site && std::erase(site->programs, request.program) > 0 && !site->programs.empty()) update_arming(space, *site);
+    programs_.erase(number(request.program->id));
+  }
+  for (const RemoteAddr address : batch.new_sites) space.remove_site(address);
+  for (const auto& [address, slot] : batch.slots) space.xol().release(slot);
+  batch.new_sites.clear();
+  batch.slots.clear();
+}
+
+// Maps an area with room for `slots` slots near an address, then goes on with the batch.
+void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots) {
+  const std::uint64_t size = (std::max<std::size_t>(slots, 1) * kSlotSize + kPageSize - 1) / kPageSize * kPageSize;
+  const auto fail = [this, batch](Error error) {
+    roll_back(*batch);
+    batch->done(std::move(error));
+  };
+  if (++batch->growth > kMaxGrowth) return fail(no_room(batch->pid, near, "too many separate areas are needed"));
+  const auto map_area = [this, batch, near, size, fail](Tracee& tracee) {
+    AddressSpace& space = *tracee.process->space;
+    auto maps = symbols::read_maps(batch->pid);
+    if (!maps) return fail(maps.error());
+    const char* why = "there is no gap within reach";
+    bool mapped = false;
+    const auto try_holes = [&](RemoteSyscalls& remote) {
+      for (unsigned attempt = 0; attempt < kMaxHoleAttempts && !mapped; ++attempt) {
+        const auto hole = choose_hole(*maps, near, size, attempt);
+        if (!hole) return;
+        const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
+                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
+        if (!at) return void(why = "the thread that was to map it has gone, or has no system call instruction");
+        if (*at == static_cast<std::int64_t>(hole->value)) {
+          mapped = true;
+          space.xol().add_area(*hole, size);
+        } else if (*at > 0) {
+          remote.call(SYS_munmap, {static_cast<std::uint64_t>(*at), size, 0, 0, 0, 0});  // Linux < 4.17: a mere hint
+        } else if (*at != -EEXIST) {
+          return void(why = std::strerror(static_cast<int>(-*at)));
+        }
+      }
+    };
+    const bool alive = with_remote_calls(tracee, space, try_holes);
+    if (!alive) return fail(Error{Reason::target_gone, fmt::format("process {} has gone", batch->pid), "", {}});
+    if (!mapped) return fail(no_room(batch->pid, near, why));
+    continue_batch(batch);
+  };
+  request_job(*find_process(batch->pid), Job{map_area, fail, {}});
+}
+
+bool Engine::update_arming(AddressSpace& space, Site& site) { return space.set_armed(site, armed_ && site.wanted()); }
+
+void Engine::remove(std::span<const ProbeId> ids) {
+  for (const ProbeId id : ids) {
+    const auto it = programs_.find(number(id));
+    if (it == programs_.end()) continue;
+    const ProgramPtr program = it->second;
+    programs_.erase(it);
+    program->enabled = false;
+    std::unordered_set<AddressSpace*> seen;
+    for (auto& [pid, process] : processes_) {
+      if (!process->space || !seen.insert(process->space.get()).second) continue;
+      Site* site = process->space->find(program->site);
+      if (!site || std::erase(site->programs, program) == 0) continue;
+      if (site->programs.empty())
+        process->space->remove_site(program->site);
+      else
+        update_arming(*process->space, *site);
+    }
+  }
+}
+
+std::vector<ProbeId> Engine::set_enabled(std::span<const ProbeId> ids, bool enabled) {
+  std::vector<ProbeId> failed;
+  for (const ProbeId id : ids) {
+    const auto it = programs_.find(number(id));
+    if (it == programs_.end()) continue;
+    ProbeProgram& program = *it->second;
+    program.enabled = enabled;
+    bool armed = true;
+    for (auto& [pid, process] : processes_) {
+      Site* site = process->space ? process->space->find(program.site) : nullptr;
+      if (site && std::ranges::find(site->programs, it->second) != site->programs.end())
+        armed &= update_arming(*process->space, *site);
+    }
+    if (!armed) failed.push_back(id);
+  }
+  return failed;
+}
+
+void Engine::set_armed(bool armed) {
+  armed_ = armed;
+  for (auto& [pid, process] : processes_) {
+    if (!process->space || process->detaching) continue;
+    std::vector<RemoteAddr> addresses;
+    for (const auto& [address, site] : process->space->sites()) addresses.push_back(address);
+    for (const RemoteAddr address : addresses) update_arming(*process->space, *process->space->find(address));
+  }
+}
+
+}  // namespace probed::tracer

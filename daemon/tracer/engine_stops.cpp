@@ -1,0 +1,371 @@
+// Stops of threads: signals, breakpoints, steps, interrupts.
+//
+// Every path through here ends with the thread resumed, listening, deliberately held, released or gone.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "daemon/base/check.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using arch::CopyPoint;
+using ptrace::Outcome;
+using Kind = WaitStatus::Kind;
+
+constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
+// Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
+constexpr std::uint64_t kSynchronous = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP);
+
+// A fault of the instruction at hand, not a kill() of the same number: only the kernel sets a positive si_code.
+bool is_fault(int signal, const siginfo_t& info) {
+  return (kSynchronous & bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
+}
+
+// Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
+bool is_breakpoint_trap(const siginfo_t& info) { return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT; }
+bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
+
+// Whether an asynchronous signal must not wait for the instruction: it may take for ever, or can't be stepped.
+bool must_not_wait(const arch::Insn& insn) { return insn.may_block || insn.repeats || insn.sees_trap_flag; }
+
+void apply(const CopyPoint& point, ptrace::Registers& regs) {
+  regs.set_pc(point.original_pc);
+  if (point.fix_link) regs.set_link(point.link);
+}
+
+// Back in front of the probed instruction, as if nothing had happened.
+void undo(const CopyPoint* point, RemoteAddr original, ptrace::Registers& regs) {
+  if (point) regs.set_sp(regs.sp() + static_cast<std::uint64_t>(std::int64_t{point->undo_sp}));
+  regs.set_pc(original.value);
+}
+
+}  // namespace
+
+void Engine::handle(const Stop& stop) {
+  const auto it = tracees_.find(stop.tid);
+  if (it == tracees_.end()) {
+    on_unknown(stop);
+  } else {
+    Tracee& tracee = it->second;
+    tracee.stop = stop.status.kind();
+    tracee.group_stopped = false;
+    switch (stop.status.kind()) {
+      case Kind::exited:
+      case Kind::killed: on_end(tracee, stop.status); break;
+      case Kind::signal: on_signal(tracee, stop.status.signal()); break;
+      case Kind::group_stop: on_interrupt(tracee, true); break;
+      case Kind::interrupt: on_interrupt(tracee, false); break;
+      case Kind::clone:
+      case Kind::fork:
+      case Kind::vfork: on_new_task(tracee); break;
+      case Kind::exec: on_exec(tracee); break;
+      case Kind::syscall:
+      case Kind::other: resume(tracee); break;
+    }
+  }
+  while (!ended_meanwhile_.empty()) {
+    const Stop ended = ended_meanwhile_.back();
+    ended_meanwhile_.pop_back();
+    if (const auto dead = tracees_.find(ended.tid); dead != tracees_.end()) on_end(dead->second, ended.status);
+  }
+}
+
+// ---- letting go on --------------------------------------------------------------------------------------------------
+
+void Engine::resume(Tracee& tracee, int signal) {
+  // Gone is fine everywhere here: the exit status follows.
+  if (tracee.group_stopped) {
+    tracee.state = Tracee::State::listening;
+    ptrace::listen(tracee.tid);
+    return;
+  }
+  tracee.state = Tracee::State::running;
+  if (tracee.stepping)
+    ptrace::step(tracee.tid, signal);
+  else
+    ptrace::resume(tracee.tid, signal);
+}
+
+void Engine::enter_slot(Tracee& tracee, RemoteAddr slot) {
+  leave_slot(tracee);
+  tracee.process->space->xol().enter(slot);
+  tracee.slot = slot;
+}
+
+void Engine::leave_slot(Tracee& tracee) {
+  if (!tracee.slot) return;
+  if (tracee.process && tracee.process->space) tracee.process->space->xol().leave(tracee.slot);
+  tracee.slot = {};
+}
+
+// Translates a pc inside a slot to the original program, by undoing what is half done. Only right when the original
+// instruction is (or is about to be) what the thread will execute, i.e. when its breakpoint is out. True: regs changed.
+bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
+  RemoteAddr base;
+  Slot* slot = tracee.process->space ? tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base) : nullptr;
+  leave_slot(tracee);
+  if (!slot) return false;
+  const CopyPoint* point = slot->copy.at(regs.pc() - base.value);
+  if (point && point->meaning == CopyPoint::Meaning::after)
+    apply(*point, regs);
+  else
+    undo(point, slot->original, regs);
+  return true;
+}
+
+// The last act for a thread of a process that is being detached. `signal`: the one it was about to get.
+void Engine::release(Tracee& tracee, int signal) {
+  Process& process = *tracee.process;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
+  if (move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
+  if (tracee.stepping) {
+    if (tracee.stepping->held_signal != 0) {
+      ptrace::set_sigmask(tracee.tid, tracee.stepping->mask);
+      if (signal == 0 && tracee.stop == Kind::signal) {
+        signal = tracee.stepping->held_signal;
+        ptrace::set_siginfo(tracee.tid, tracee.stepping->held_info);
+      }
+    }
+    tracee.stepping.reset();
+  }
+  AddressSpace* space = process.space.get();
+  const bool last = space && !space->xol().areas().empty() && tracees_sharing(*space) == 1;
+  const bool clean = tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
+  if (last && !clean) {
+    // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
+    // of its own fork; the interrupt stops it again before it executes anything else.
+    ptrace::interrupt(tracee.tid);
+    return resume(tracee, signal);
+  }
+  if (last && !unmap_xol(tracee, *space)) return;
+  ptrace::detach(tracee.tid, signal);
+  forget_tracee(tracee.tid);
+  finish_detach_if_empty(process);
+}
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+
+void Engine::on_signal(Tracee& tracee, int signal) {
+  if (tracee.stepping) return on_step(tracee, signal);
+  if (signal == SIGTRAP && on_trap(tracee)) return;
+  deliver(tracee, signal);
+}
+
+// Hands a signal that is the program's own on to it.
+void Engine::deliver(Tracee& tracee, int signal) {
+  const auto rewound = std::exchange(tracee.rewound, std::nullopt);
+  if (tracee.process->detaching) return release(tracee, signal);
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (rewound && regs.pc() == rewound->pc() && regs.sp() == rewound->sp()) {
+    // The call we put back hasn't been made again yet: this signal interrupted it, and the program shall see that.
+    native::undo_rewind_syscall(regs, -EINTR);
+    ptrace::set_registers(tracee.tid, regs);
+  } else if (native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
+             may_be_made_again(native::syscall_number(regs)) && would_be_ignored(tracee.tid, signal)) {
+    native::rewind_syscall(regs);
+    ptrace::set_registers(tracee.tid, regs);
+    tracee.rewound = regs;
+  }
+  RemoteAddr base;
+  Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
+  if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
+  leave_slot(tracee);
+  resume(tracee, signal);
+}
+
+// A signal for a thread whose pc is in injected code: the handler must see the original program.
+void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base) {
+  siginfo_t info{};
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  const CopyPoint* point = slot.copy.at(regs.pc() - base.value);
+  const bool fault = is_fault(signal, info);
+  if (point && point->meaning == CopyPoint::Meaning::after) {
+    apply(*point, regs);
+  } else if (fault || must_not_wait(slot.insn)) {
+    const std::uint64_t pc = regs.pc();
+    undo(point, slot.original, regs);
+    if (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
+      info.si_addr = reinterpret_cast<void*>(slot.original.value);  // SIGILL, SIGFPE: where the instruction is
+      ptrace::set_siginfo(tracee.tid, info);
+    }
+    // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second execution.
+    if (!fault) tracee.rehit = Rehit{slot.original, regs};
+  } else {
+    // Let the instruction complete first; nothing else may come in between.
+    Stepping stepping{base, signal, info, 0};
+    if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
+    ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
+    tracee.stepping = stepping;
+    return resume(tracee);
+  }
+  ptrace::set_registers(tracee.tid, regs);
+  leave_slot(tracee);
+  resume(tracee, signal);
+}
+
+// ---- breakpoints ----------------------------------------------------------------------------------------------------
+
+// True: the trap was ours and has been dealt with.
+bool Engine::on_trap(Tracee& tracee) {
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
+  Process& process = *tracee.process;
+  const RemoteAddr address{native::breakpoint_address(regs.pc())};
+  const bool entry = process.entry_breakpoint && process.entry_breakpoint->address == address;
+  Site* site = process.space->find(address);
+  if (!entry && !site && !process.space->was_site(address)) return false;
+  // Behind a one-byte instruction pc is also where a program may legitimately be when someone sends it a SIGTRAP.
+  const bool certain = site && site->armed && site->plan.insn.length > native::kBreakpointSize;
+  if (!certain) {
+    siginfo_t info{};
+    if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
+    if (!is_breakpoint_trap(info)) return false;
+  }
+  if (entry) {
+    on_entry_breakpoint(tracee, regs);
+    return true;
+  }
+  if (site && site->armed && !process.detaching) {
+    on_hit(tracee, *site, regs);
+    return true;
+  }
+  // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
+  std::array<std::uint8_t, arch::kMaxInsnLength> now{};
+  process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
+  if (native::is_breakpoint(now)) return false;
+  leave_slot(tracee);
+  regs.set_pc(address.value);
+  ptrace::set_registers(tracee.tid, regs);
+  if (process.detaching)
+    release(tracee, 0);
+  else
+    resume(tracee);
+  return true;
+}
+
+void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs) {
+  leave_slot(tracee);
+  tracee.rewound.reset();
+  regs.set_pc(site.plan.address.value);
+  const auto rehit = std::exchange(tracee.rehit, std::nullopt);
+  const bool again = rehit && rehit->site == site.plan.address && native::same_execution(rehit->regs, regs);
+  bool step = false;
+  if (!again && site.wanted()) {
+    const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
+    for (const ProgramPtr& program : site.programs) {
+      if (!program->enabled) continue;
+      step |= program->force_step;
+      if (recorder_.run(hit, *program)) listener_.limit_reached(program->limit->probes);
+    }
+  }
+  continue_past(tracee, site, regs, step);
+}
+
+// Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
+void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step) {
+  if (!site.slot) {
+    const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
+    PROBED_CHECK(done, "a site without a slot is emulable");
+  } else {
+    regs.set_pc(site.slot.value);
+    enter_slot(tracee, site.slot);
+    if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, 0};
+  }
+  if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
+  resume(tracee);
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+void Engine::on_step(Tracee& tracee, int signal) {
+  ptrace::Registers regs;
+  siginfo_t info{};
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  RemoteAddr base;
+  Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
+  const CopyPoint* point = slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
+  if (signal == SIGTRAP && is_step_trap(info)) {
+    if (slot && !(point && point->meaning == CopyPoint::Meaning::after)) return resume(tracee);  // another step
+    if (point) apply(*point, regs);
+    return finish_step(tracee, regs);
+  }
+  if (signal == SIGSTOP && tracee.stepping->held_signal != 0) return resume(tracee, signal);
+  // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
+  const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
+  if (stepping.held_signal == 0) return deliver(tracee, signal);
+  // The held signal goes first, as it came first; the fault comes again when the instruction does.
+  if (slot) undo(point, slot->original, regs);
+  if (slot) tracee.rehit = Rehit{slot->original, regs};
+  tracee.stepping = stepping;
+  finish_step(tracee, regs);
+}
+
+void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
+  const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
+  leave_slot(tracee);
+  ptrace::set_registers(tracee.tid, regs);
+  if (stepping.held_signal != 0) {
+    ptrace::set_sigmask(tracee.tid, stepping.mask);
+    ptrace::set_siginfo(tracee.tid, stepping.held_info);
+  }
+  if (tracee.process->detaching) return release(tracee, stepping.held_signal);
+  resume(tracee, stepping.held_signal);
+}
+
+// ---- interrupts -----------------------------------------------------------------------------------------------------
+
+// Our interrupt made a call return EINTR although nothing happened to the program: it is made again. Should a signal
+// arrive before it is, deliver() takes this back.
+void Engine::put_back_interrupted_call(Tracee& tracee) {
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  RemoteAddr base;
+  const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
+  if (!in_slot) leave_slot(tracee);
+  tracee.rewound.reset();
+  if (!native::in_syscall(regs) || native::syscall_result(regs) != -EINTR) return;
+  if (!may_be_made_again(native::syscall_number(regs))) return;
+  native::rewind_syscall(regs);
+  ptrace::set_registers(tracee.tid, regs);
+  tracee.rewound = regs;
+}
+
+void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
+  const pid_t tid = tracee.tid;
+  tracee.group_stopped = group_stop;
+  if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
+  if (!group_stop) put_back_interrupted_call(tracee);
+  if (tracee.process->detaching) return release(tracee, 0);
+  if (!tracee.process->jobs.empty()) run_jobs(tracee);
+  const auto it = tracees_.find(tid);
+  if (it == tracees_.end() || !ended_meanwhile_.empty()) return;
+  // A job may have answered a request that led to a detach.
+  if (it->second.process->detaching) return release(it->second, 0);
+  resume(it->second);
+}
+
+// ---- entry hold -----------------------------------------------------------------------------------------------------
+
+void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
+  Process& process = *tracee.process;
+  const SitePlan plan = *std::exchange(process.entry_breakpoint, std::nullopt);
+  process.space->memory().write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize));
+  regs.set_pc(plan.address.value);
+  ptrace::set_registers(tracee.tid, regs);
+  if (process.detaching) return release(tracee, 0);
+  tracee.state = Tracee::State::held;
+  listener_.process_ready(process.id.pid);
+}
+
+}  // namespace probed::tracer

@@ -1,0 +1,77 @@
+#include "daemon/tracer/interrupted_calls.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/fd.hpp"
+
+namespace probed::tracer {
+namespace {
+
+// Architectures differ in which of these exist; a missing one is left out, not renumbered.
+constexpr std::uint64_t kMadeAgain[] = {
+#ifdef SYS_epoll_wait
+    SYS_epoll_wait,
+#endif
+#ifdef SYS_accept
+    SYS_accept,
+#endif
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop, SYS_io_getevents,
+    SYS_io_uring_enter, SYS_msgrcv, SYS_msgsnd, SYS_futex,
+    // Sockets with a timeout set (SO_RCVTIMEO, SO_SNDTIMEO) return EINTR, and only when nothing was transferred.
+    SYS_read, SYS_readv, SYS_write, SYS_writev, SYS_recvfrom, SYS_recvmsg, SYS_sendto, SYS_sendmsg, SYS_accept4,
+    SYS_connect};
+
+// Calls that return a short count when stopped half-way: a program may not expect that.
+constexpr std::uint64_t kShortCounts[] = {SYS_write, SYS_writev, SYS_sendto, SYS_sendmsg, SYS_sendfile, SYS_splice,
+                                          SYS_pwrite64, SYS_pwritev};
+
+std::string read_file(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(4096, '\0');
+  const ssize_t n = fd ? ::read(fd.get(), text.data(), text.size()) : 0;
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text;
+}
+
+std::uint64_t hex_field(std::string_view text, std::string_view name) {
+  const std::size_t at = text.find(name);
+  std::uint64_t value = 0;
+  if (at != std::string_view::npos)
+    std::from_chars(text.data() + at + name.size(), text.data() + text.size(), value, 16);
+  return value;
+}
+
+}  // namespace
+
+bool may_be_made_again(std::uint64_t number) { return std::ranges::find(kMadeAgain, number) != std::end(kMadeAgain); }
+
+int interruption_cost(pid_t tid) {
+  const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
+  if (text.starts_with("running")) return 0;
+  std::uint64_t number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return 5;  // "-1 ...": blocked outside
+#ifdef SYS_vfork
+  if (number == SYS_vfork) return 4;  // can't be stopped before its child lets go
+#endif
+  if (std::ranges::find(kShortCounts, number) != std::end(kShortCounts)) return 3;
+  return may_be_made_again(number) ? 2 : 1;
+}
+
+bool would_be_ignored(pid_t tid, int signal) {
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::uint64_t bit = 1ULL << (signal - 1);
+  if (hex_field(status, "SigIgn:\t") & bit) return true;
+  if (hex_field(status, "SigCgt:\t") & bit) return false;
+  return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
+}
+
+}  // namespace probed::tracer

@@ -1,0 +1,24 @@
+// Which system calls notice a PTRACE_INTERRUPT, and how to choose the thread that notices it least.
+//
+// Pure, but for reading /proc. Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace probed::tracer {
+
+// Whether a call that returned EINTR because its thread was stopped can simply be made again: it had no effect yet, and
+// the kernel doesn't restart it by itself (signal(7), "Interruption of system calls ... by stop signals"; the calls in
+// question return -EINTR where others return -ERESTART*). Not in the list: calls that may have had an effect (close).
+bool may_be_made_again(std::uint64_t syscall_number);
+
+// How much it may disturb a thread to stop it now; less is better. Reads /proc/TID/syscall.
+int interruption_cost(pid_t tid);
+
+// Whether a signal would have been discarded, had nobody traced the thread: ignored, or ignored by default. (A tracer
+// makes the kernel wake the thread even for those: kernel/signal.c, sig_ignored.) Reads /proc/TID/status.
+bool would_be_ignored(pid_t tid, int signal);
+
+}  // namespace probed::tracer

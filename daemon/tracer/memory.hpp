@@ -1,0 +1,36 @@
+// A target's memory: reads for fetch arguments, writes into its text.
+//
+// Writes go through /proc/PID/mem, which the kernel lets write read-only private mappings by copying the page for this
+// process first (FOLL_FORCE, mm/gup.c): only this process sees them. The descriptor stays bound to the address space it
+// was opened on, so after an exec a new one is needed and the old one simply reads nothing.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+
+#include "daemon/base/fd.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/events/fetch.hpp"
+
+namespace probed::tracer {
+
+class TargetMemory final : public events::MemoryReader {
+ public:
+  // Invalid (valid() false) when the process is gone or may not be accessed.
+  static TargetMemory open(pid_t tid);
+  bool valid() const { return static_cast<bool>(fd_); }
+
+  // All or nothing.
+  bool read(RemoteAddr from, std::span<std::byte> to) override;
+  std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) override;
+  // As many bytes as are readable from `from` on, up to to.size().
+  std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
+  bool write(RemoteAddr to, std::span<const std::byte> from);
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace probed::tracer

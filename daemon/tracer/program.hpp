@@ -1,0 +1,58 @@
+// What runs when a probe is hit, and what it counts: the part of a probe that the tracer needs.
+//
+// A ProbeProgram is made by the controller, handed to the tracer once, and from then on its plain members belong to the
+// tracer thread. The counters and `streaming` are relaxed atomics: each has one writer, and readers only want a number.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "arch/arch.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/events/fetch.hpp"
+#include "daemon/lang/filter.hpp"
+
+namespace probed::tracer {
+
+// hits: passed the filter. Of these, missed: could not be queued for the clients. filtered: turned away by the filter.
+struct Counters {
+  std::atomic<std::uint64_t> hits{0}, missed{0}, filtered{0};
+};
+
+// Shared by the probes of one batch: after this many hits none of them counts any more.
+struct HitLimit {
+  std::uint64_t remaining = 0;
+  std::vector<ProbeId> probes;
+};
+
+struct ProbeProgram {
+  ProbeId id{};
+  events::FetchProgram fetch;
+  std::optional<lang::Filter> filter;
+  std::shared_ptr<HitLimit> limit;  // null: none
+  bool force_step = false;
+  bool needs_comm = false;  // $comm: read at the hit, not from the thread's cache
+
+  Counters counters;
+  std::atomic<bool> streaming{false};  // written by the controller: somebody subscribes to it
+
+  // tracer thread
+  bool enabled = true;
+  RemoteAddr site;  // where it was added; 0: not yet
+};
+using ProgramPtr = std::shared_ptr<ProbeProgram>;
+
+// A place that has been analysed and found fit for a probe; made by the planner from the target's bytes, verified against
+// them again when it is armed.
+struct SitePlan {
+  RemoteAddr address;
+  arch::Insn insn;
+  std::array<std::uint8_t, arch::kMaxInsnLength> bytes{};  // the instruction's own, `insn.length` of them
+
+  std::span<const std::uint8_t> code() const { return {bytes.data(), insn.length}; }
+};
+
+}  // namespace probed::tracer

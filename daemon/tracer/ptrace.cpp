@@ -1,0 +1,87 @@
+#include "daemon/tracer/ptrace.hpp"
+
+#include <elf.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+
+namespace probed::tracer::ptrace {
+namespace {
+
+// TRACESYSGOOD tells the stops of an injected system call from SIGTRAP. No EXITKILL: our death must not be the target's.
+constexpr unsigned long kOptions =
+    PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
+
+#ifndef PTRACE_O_SUSPEND_SECCOMP
+constexpr unsigned long PTRACE_O_SUSPEND_SECCOMP = 1UL << 21;
+#endif
+
+// PTRACE_GET_RSEQ_CONFIGURATION and its struct: linux/ptrace.h, which can't be included beside sys/ptrace.h.
+constexpr int kGetRseqConfiguration = 0x420f;
+struct RseqConfiguration {
+  std::uint64_t area;
+  std::uint32_t size, signature, flags, pad;
+};
+
+// glibc declares the request as an enum and the call as variadic; every call goes through here.
+long raw(int request, pid_t tid, std::uintptr_t addr, std::uintptr_t data) {
+  return ::ptrace(static_cast<__ptrace_request>(request), tid, addr, data);
+}
+
+Outcome call(int request, pid_t tid, std::uintptr_t addr, std::uintptr_t data) {
+  if (raw(request, tid, addr, data) != -1) return Outcome::ok;
+  return errno == ESRCH ? Outcome::gone : Outcome::failed;
+}
+
+std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+}  // namespace
+
+Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
+Outcome interrupt(pid_t tid) { return call(PTRACE_INTERRUPT, tid, 0, 0); }
+Outcome resume(pid_t tid, int signal) { return call(PTRACE_CONT, tid, 0, static_cast<std::uintptr_t>(signal)); }
+Outcome step(pid_t tid, int signal) { return call(PTRACE_SINGLESTEP, tid, 0, static_cast<std::uintptr_t>(signal)); }
+Outcome resume_to_syscall(pid_t tid) { return call(PTRACE_SYSCALL, tid, 0, 0); }
+Outcome listen(pid_t tid) { return call(PTRACE_LISTEN, tid, 0, 0); }
+Outcome detach(pid_t tid, int signal) { return call(PTRACE_DETACH, tid, 0, static_cast<std::uintptr_t>(signal)); }
+
+Outcome get_registers(pid_t tid, Registers& regs) {
+  iovec io{&regs, sizeof regs};
+  const Outcome outcome = call(PTRACE_GETREGSET, tid, NT_PRSTATUS, pointer(&io));
+  if (outcome == Outcome::ok && io.iov_len != sizeof regs) {
+    errno = EPROTO;  // a 32-bit tracee has a shorter register set
+    return Outcome::failed;
+  }
+  return outcome;
+}
+
+Outcome set_registers(pid_t tid, const Registers& regs) {
+  Registers copy = regs;
+  iovec io{&copy, sizeof copy};
+  return call(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&io));
+}
+
+Outcome get_siginfo(pid_t tid, siginfo_t& info) { return call(PTRACE_GETSIGINFO, tid, 0, pointer(&info)); }
+Outcome set_siginfo(pid_t tid, const siginfo_t& info) { return call(PTRACE_SETSIGINFO, tid, 0, pointer(&info)); }
+
+Outcome get_sigmask(pid_t tid, std::uint64_t& mask) {
+  return call(PTRACE_GETSIGMASK, tid, sizeof mask, pointer(&mask));
+}
+Outcome set_sigmask(pid_t tid, std::uint64_t mask) { return call(PTRACE_SETSIGMASK, tid, sizeof mask, pointer(&mask)); }
+
+Outcome get_event_message(pid_t tid, unsigned long& message) {
+  return call(PTRACE_GETEVENTMSG, tid, 0, pointer(&message));
+}
+
+Outcome suspend_seccomp(pid_t tid, bool on) {
+  return call(PTRACE_SETOPTIONS, tid, 0, on ? kOptions | PTRACE_O_SUSPEND_SECCOMP : kOptions);
+}
+
+std::optional<std::uint64_t> rseq_area(pid_t tid) {
+  RseqConfiguration config{};
+  if (raw(kGetRseqConfiguration, tid, sizeof config, pointer(&config)) == -1 || config.area == 0) return std::nullopt;
+  return config.area;
+}
+
+}  // namespace probed::tracer::ptrace

@@ -1,0 +1,54 @@
+// The one gate for ptrace(2). Nothing else in the project calls it.
+//
+// Owning thread: the tracer thread; ptrace requests are only valid from the thread that attached. A thread id that has
+// died, or was killed while stopped, answers ESRCH to everything: that is Gone, an ordinary outcome, and the exit status
+// follows through wait.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "arch/arch.hpp"
+
+namespace probed::tracer::ptrace {
+
+using Registers = arch::native::Registers;
+
+enum class Outcome : std::uint8_t { ok, gone, failed };  // failed: errno says why
+
+// PTRACE_SEIZE with the options every tracee gets (ours()). failed with EPERM: not permitted, or already traced.
+Outcome seize(pid_t tid);
+Outcome interrupt(pid_t tid);
+// Resumes a stopped thread, injecting `signal` (0: none). Only meaningful from a signal-delivery-stop.
+Outcome resume(pid_t tid, int signal);
+// Resumes for exactly one instruction.
+Outcome step(pid_t tid, int signal);
+// Resumes to the next system call entry or exit stop.
+Outcome resume_to_syscall(pid_t tid);
+// Leaves a group-stopped thread stopped, but open to SIGCONT and PTRACE_INTERRUPT.
+Outcome listen(pid_t tid);
+Outcome detach(pid_t tid, int signal);
+
+Outcome get_registers(pid_t tid, Registers& regs);
+Outcome set_registers(pid_t tid, const Registers& regs);
+
+Outcome get_siginfo(pid_t tid, siginfo_t& info);
+Outcome set_siginfo(pid_t tid, const siginfo_t& info);
+
+// The kernel's 64-bit signal mask.
+Outcome get_sigmask(pid_t tid, std::uint64_t& mask);
+Outcome set_sigmask(pid_t tid, std::uint64_t mask);
+
+// The new thread's id at a clone/fork/vfork event, the former thread id at exec, the exit status at exit.
+Outcome get_event_message(pid_t tid, unsigned long& message);
+
+// While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
+Outcome suspend_seccomp(pid_t tid, bool on);
+
+// Address of the thread's registered rseq area (PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13); nullopt: none.
+std::optional<std::uint64_t> rseq_area(pid_t tid);
+
+}  // namespace probed::tracer::ptrace

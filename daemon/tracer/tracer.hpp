@@ -1,0 +1,40 @@
+// The tracer thread: a mailbox in front of the Engine, and the loop that feeds it stops.
+//
+// One immortal thread owns every tracee, because ptrace belongs to the thread that attached. Commands are closures over
+// values, run on the tracer thread in order; what they answer crosses back through the caller's own post function.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "daemon/tracer/engine.hpp"
+
+namespace probed::tracer {
+
+class Tracer {
+ public:
+  // Starts the thread. Waiter::block_signals() has been called. `listener` is called on the tracer thread.
+  Tracer(HitSink sink, Listener& listener);
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+  // Stops the loop. Targets that are still attached go free as the kernel sees fit: detach them first.
+  ~Tracer();
+
+  // Any thread: runs command(engine) on the tracer thread.
+  void post(std::function<void(Engine&)> command);
+
+ private:
+  void run(Listener& listener, HitSink sink);
+  bool run_commands(Engine& engine);
+
+  Waiter waiter_;
+  std::mutex mutex_;
+  std::vector<std::function<void(Engine&)>> mailbox_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace probed::tracer

@@ -1,0 +1,120 @@
+#include "daemon/tracer/xol.hpp"
+
+#include <algorithm>
+
+#include "daemon/base/check.hpp"
+
+namespace probed::tracer {
+namespace {
+
+constexpr std::uint64_t kLowestAddress = 0x10000;            // vm.mmap_min_addr's default
+constexpr std::uint64_t kHighestAddress = 0x7fffffff0000;    // below every architecture's user limit
+constexpr std::uint64_t kGuard = 0x10000;                    // distance kept from neighbouring mappings
+
+std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }
+
+bool in_area(const XolAreas::Area& area, RemoteAddr a) { return a >= area.base && a < area.base + area.size; }
+
+bool in_reach(RemoteAddr start, std::uint64_t size, RemoteAddr near) {
+  return distance(start, near) < kSlotReach && distance(start + size, near) < kSlotReach;
+}
+
+// The heap grows up from its end, a stack grows down from its start: leave those gaps alone.
+bool grows_up(const symbols::Mapping& m) { return m.path == "[heap]"; }
+bool grows_down(const symbols::Mapping& m) { return m.path == "[stack]"; }
+
+}  // namespace
+
+bool XolAreas::contains(RemoteAddr a) const {
+  return std::any_of(areas_.begin(), areas_.end(), [&](const Area& area) { return in_area(area, a); });
+}
+
+std::optional<RemoteAddr> XolAreas::allocate(RemoteAddr near) {
+  for (Area& area : areas_) {
+    if (!in_reach(area.base, area.size, near)) continue;
+    if (!area.free.empty()) {
+      const RemoteAddr slot = area.free.back();
+      area.free.pop_back();
+      return slot;
+    }
+    if (area.used + kSlotSize <= area.size) {
+      const RemoteAddr slot = area.base + area.used;
+      area.used += kSlotSize;
+      return slot;
+    }
+  }
+  return std::nullopt;
+}
+
+void XolAreas::release(RemoteAddr slot) {
+  slots_.erase(slot.value);
+  for (Area& area : areas_)
+    if (in_area(area, slot)) area.free.push_back(slot);
+}
+
+void XolAreas::retire(RemoteAddr slot) {
+  const auto it = slots_.find(slot.value);
+  if (it == slots_.end()) return;
+  it->second.retired = true;
+  if (it->second.threads == 0) release(slot);
+}
+
+Slot* XolAreas::find(RemoteAddr pc, RemoteAddr& base) {
+  for (const Area& area : areas_) {
+    if (!in_area(area, pc)) continue;
+    base = area.base + (pc.value - area.base.value) / kSlotSize * kSlotSize;
+    const auto it = slots_.find(base.value);
+    return it == slots_.end() ? nullptr : &it->second;
+  }
+  return nullptr;
+}
+
+void XolAreas::enter(RemoteAddr slot) {
+  const auto it = slots_.find(slot.value);
+  PROBED_CHECK(it != slots_.end(), "a thread is only sent to a published slot");
+  ++it->second.threads;
+}
+
+void XolAreas::leave(RemoteAddr slot) {
+  const auto it = slots_.find(slot.value);
+  if (it == slots_.end()) return;
+  PROBED_CHECK(it->second.threads > 0, "a thread leaves a slot it entered");
+  if (--it->second.threads == 0 && it->second.retired) release(slot);
+}
+
+void XolAreas::forget_threads() {
+  std::vector<RemoteAddr> empty;
+  for (auto& [address, slot] : slots_) {
+    slot.threads = 0;
+    if (slot.retired) empty.push_back({address});
+  }
+  for (const RemoteAddr slot : empty) release(slot);
+}
+
+std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
+                                      unsigned attempt) {
+  std::vector<RemoteAddr> candidates;
+  RemoteAddr gap_start{kLowestAddress};
+  bool below_grows = false;
+  const auto consider = [&](RemoteAddr gap_end, bool above_grows) {
+    if (below_grows || above_grows) return;
+    if (gap_end.value < gap_start.value + size + 2 * kGuard) return;
+    // From the top of a gap below `near`, from the bottom of one above: as near as can be.
+    const std::uint64_t at = gap_end <= near ? gap_end.value - kGuard - size : gap_start.value + kGuard;
+    const RemoteAddr start{at / kPageSize * kPageSize};
+    if (in_reach(start, size, near)) candidates.push_back(start);
+  };
+  for (const symbols::Mapping& m : maps) {
+    if (m.start.value >= kHighestAddress) break;
+    if (m.start > gap_start) consider(m.start, grows_down(m));
+    gap_start = std::max(gap_start, m.end);
+    below_grows = grows_up(m);
+  }
+  consider(RemoteAddr{kHighestAddress}, false);
+  const auto cost = [&](RemoteAddr a) { return distance(a, near) + (a > near ? kSlotReach : 0); };
+  std::sort(candidates.begin(), candidates.end(), [&](RemoteAddr a, RemoteAddr b) { return cost(a) < cost(b); });
+  if (attempt >= candidates.size()) return std::nullopt;
+  return candidates[attempt];
+}
+
+}  // namespace probed::tracer

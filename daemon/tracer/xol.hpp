@@ -1,0 +1,74 @@
+// The execution-out-of-line areas of one address space: pages injected into the target that hold relocated instructions.
+//
+// Owning thread: the tracer thread. A slot belongs to one site. A thread can only be inside a slot if the tracer sent it
+// there, so each slot counts the threads that were sent in and haven't been seen outside since; a retired slot is reused
+// when that count is zero. No thread has to be stopped to find out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "arch/arch.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/symbols/maps.hpp"
+
+namespace probed::tracer {
+
+inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also right where the kernel's pages are larger
+inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;
+// How far from its site a slot may be, so that relocated operands and jumps within the module still reach (±2 GiB).
+inline constexpr std::uint64_t kSlotReach = 0x60000000;
+
+struct Slot {
+  RemoteAddr original;  // the probed instruction
+  arch::Insn insn;
+  arch::Copy copy;
+  std::uint32_t threads = 0;  // sent in, not seen outside since
+  bool retired = false;
+};
+
+class XolAreas {
+ public:
+  struct Area {
+    RemoteAddr base;
+    std::uint64_t size = 0;  // bytes
+    std::uint64_t used = 0;  // bytes handed out at least once
+    std::vector<RemoteAddr> free;
+  };
+
+  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, 0, {}}); }
+  const std::vector<Area>& areas() const { return areas_; }
+  bool contains(RemoteAddr a) const;
+
+  // A slot within reach of `near`; nullopt: another area is needed.
+  std::optional<RemoteAddr> allocate(RemoteAddr near);
+  void publish(RemoteAddr slot, Slot content) { slots_.insert_or_assign(slot.value, content); }
+  // Gives back a slot that was never published or never entered.
+  void release(RemoteAddr slot);
+  // No thread will be sent there any more; reused once empty.
+  void retire(RemoteAddr slot);
+
+  // The slot whose bytes hold this address, and its base; nullptr: none.
+  Slot* find(RemoteAddr pc, RemoteAddr& base);
+  void enter(RemoteAddr slot);
+  void leave(RemoteAddr slot);
+
+  // In a fork's copy: the parent's threads are not there. Retired slots become free.
+  void forget_threads();
+
+  std::size_t live_slots() const { return slots_.size(); }
+
+ private:
+  std::vector<Area> areas_;
+  std::unordered_map<std::uint64_t, Slot> slots_;
+};
+
+// An address for `size` new bytes within reach of `near`, in a gap of the address space, preferring the nearest one
+// below `near` that touches neither the heap's nor a stack's room to grow. Skips the first `attempt` candidates.
+std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
+                                      unsigned attempt);
+
+}  // namespace probed::tracer

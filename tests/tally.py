@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""tally.py [--also-failed N] [--save FILE] TESTLOG: counts what a meson test run did.
+
+TESTLOG is meson-logs/testlog.json. A doctest program counts by its test cases ("[doctest] test cases: 3 | ..."), any
+other test counts as one. Test cases that printed "[skip] NAME: REASON" count as skipped, and so does exit status 77.
+Prints the skipped with their reasons, the failed with the end of their output, and at last "N passed, N failed" (and
+", N skipped"). Exit status 1 when anything failed or nothing ran.
+--also-failed N adds failures found elsewhere; --save FILE appends "PASSED FAILED SKIPPED" there; the last line is then the
+caller's to print, and ours begins with "this step:".
+"""
+import argparse
+import json
+import re
+import sys
+
+CASES = re.compile(r"\[doctest\] test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed")
+SKIP = re.compile(r"^\[skip\] (.*?): (.*)$", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+PASSED_RESULTS = {"OK", "EXPECTEDFAIL"}
+TAIL_LINES = 60
+
+
+def count(test, output):
+    """(passed, failed, skipped) of one meson test, and its skip reasons."""
+    reasons = SKIP.findall(output)
+    cases = CASES.findall(output)
+    if test["result"] == "SKIP":
+        lines = output.strip().splitlines() or ["(it gave no reason)"]
+        return (0, 0, 1), reasons or [(test["name"], lines[-1])]
+    succeeded = test["result"] in PASSED_RESULTS
+    if not cases:
+        return ((1, 0, 0) if succeeded else (0, 1, 0)), reasons
+    passed, failed = sum(int(c[0]) for c in cases), sum(int(c[1]) for c in cases)
+    skipped = min(passed, len({name for name, _ in reasons}))
+    if not succeeded and failed == 0:
+        failed = 1  # it crashed, hung, or a sanitizer spoke up after the last case
+    return (passed - skipped, failed, skipped), reasons
+
+
+def report_failure(test, output):
+    print(f"\nFAILED: {test['name']} ({test['result']}, {test.get('duration', 0):.1f} s)")
+    for line in output.strip().splitlines()[-TAIL_LINES:]:
+        print("  " + line)
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def tally(path):
+    total = [0, 0, 0]
+    for test in read(path):
+        output = COLOUR.sub("", (test.get("stdout") or "") + "\n" + (test.get("stderr") or ""))
+        counts, reasons = count(test, output)
+        total = [a + b for a, b in zip(total, counts)]
+        for name, reason in reasons:
+            print(f"skipped: {name}: {reason}")
+        if counts[1]:
+            report_failure(test, output)
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--also-failed", type=int, default=0)
+    parser.add_argument("--save")
+    parser.add_argument("testlog")
+    options = parser.parse_args()
+    try:
+        passed, failed, skipped = tally(options.testlog)
+    except OSError as error:
+        print(f"no test ran: {error}")
+        passed, failed, skipped = 0, 1, 0
+    failed += options.also_failed
+    line = f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else "")
+    if options.save:
+        with open(options.save, "a", encoding="utf-8") as file:
+            print(passed, failed, skipped, file=file)
+        line = "this step: " + line
+    print(line)
+    sys.exit(1 if failed or not passed + skipped else 0)
+
+
+main()

@@ -1,0 +1,137 @@
+// What people read: event lines, lists, escapes, error reports.
+#include <doctest/doctest.h>
+
+#include "client/display.hpp"
+#include "client/event_text.hpp"
+#include "client/probectl/report.hpp"
+#include "client/views.hpp"
+
+namespace probed::client {
+namespace {
+
+// Types of the probe with id 3, as probe.add gives them.
+constexpr char kViews[] =
+    R"([{"id":3,"args":[{"name":"s","type":"string"},{"name":"a","type":"string[2]"},{"name":"c","type":"char"},)"
+    R"({"name":"x","type":"x64"},{"name":"sym","type":"symbol"},{"name":"i","type":"s32"},{"name":"é","type":"string"}]}])";
+
+std::string event(const std::string& args, const std::string& id = "3") {
+  return R"({"probe":"probes/cmd","id":)" + id +
+         R"(,"pid":1447,"tid":1448,"comm":"redis-server","cpu":1,"time":1038282286875123,"ip":"0x55d0c8a4f2b0",)"
+         R"("symbol":"processCommand+0x0","args":)" +
+         args + "}";
+}
+
+std::string line_of(const std::string& json) {
+  EventText text;
+  text.learn(JsonView(std::string_view(kViews)));
+  std::string out;
+  text.append(out, json);
+  return out;
+}
+
+TEST_CASE("an event reads as ftrace prints it: thread, cpu, time, name without group, place, arguments") {
+  CHECK(line_of(event(R"({"x":"0x7f0e5c","i":3})")) ==
+        "redis-server-1448 [001] 1038282.286875123: cmd: (processCommand+0x0) x=0x7f0e5c i=3\n");
+}
+
+TEST_CASE("a return event names where it returns to and the function it left") {
+  CHECK(line_of(R"({"probe":"probes/myret","id":4,"pid":1447,"tid":1447,"comm":"redis-server","cpu":12,)"
+                R"("time":1038282286878006,"ip":"0x1","symbol":"call+0x9e","args":{"$retval":0},"ret_ip":"0x1",)"
+                R"("func":"processCommand","duration":2883})") ==
+        "redis-server-1447 [012] 1038282.286878006: myret: (call+0x9e <- processCommand) $retval=0\n");
+}
+
+TEST_CASE("values keep their notation") {
+  struct Row {
+    const char *args, *text;
+  };
+  const Row rows[] = {
+      {R"({"s":null})", "s=(fault)"},
+      {R"({"s":"a b"})", "s=\"a b\""},
+      {R"({"s":""})", "s=\"\""},
+      {R"({"s":"0x10"})", "s=\"0x10\""},
+      {R"({"x":"0x10"})", "x=0x10"},
+      {R"({"i":-9223372036854775808})", "i=-9223372036854775808"},
+      {R"({"i":18446744073709551615})", "i=18446744073709551615"},
+      {R"({"c":"a"})", "c='a'"},
+      {R"({"sym":"main+0x4"})", "sym=main+0x4"},
+      {R"({"i":[1,null,3]})", "i={1,(fault),3}"},
+      {R"({"i":[]})", "i={}"},
+      {R"({"a":["p","q"]})", "a={\"p\",\"q\"}"},
+      {R"({"s":"say \"hi\" \\ bye"})", R"(s="say \"hi\" \\ bye")"},
+      {R"({"s":"\u001b]0;owned\u0007"})", R"(s="\x1b]0;owned\x07")"},
+      {R"({"s":"line\nbreak\ttab"})", R"(s="line\x0abreak\x09tab")"},
+      {R"({"s":"\u009b31m"})", R"(s="\xc2\x9b31m")"},
+      {R"({"s":"\udc9b31m\udcff"})", R"(s="\x9b31m\xff")"},
+      {R"({"s":"\u007f"})", R"(s="\x7f")"},
+      {R"({"s":"caf\u00e9 \ud83d\ude00"})", "s=\"caf\u00e9 \U0001f600\""},
+      {R"({"s":"a","i":1,"x":"0xff"})", "s=\"a\" i=1 x=0xff"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.args);
+    CHECK(line_of(event(row.args)) ==
+          std::string("redis-server-1448 [001] 1038282.286875123: cmd: (processCommand+0x0) ") + row.text + "\n");
+  }
+}
+
+TEST_CASE("without types, what looks like a hexadecimal value is one, all else is a string") {
+  CHECK(line_of(event(R"({"a":"0x7f","b":"0xyz","c":"0x"})", "99")).ends_with("a=0x7f b=\"0xyz\" c=\"0x\"\n"));
+}
+
+TEST_CASE("a name or symbol cannot drive the terminal either") {
+  const auto line = line_of(R"({"probe":"g/n\u001b[2J","id":1,"pid":1,"tid":1,"comm":"a\u001bb\\","cpu":0,"time":1,)"
+                            R"("symbol":"f\r+0x0","args":{"k\u001b":1}})");
+  CHECK(line == "a\\x1bb\\\\-1 [000] 0.000000001: n\\x1b[2J: (f\\x0d+0x0) k\\x1b=1\n");
+}
+
+TEST_CASE("the list has its columns in order, with the tags that apply") {
+  const auto probe = [](const char* state, const char* tier) {
+    const auto json =
+        std::string(R"({"id":1,"name":"probes/cmd","kind":"p","address":"0x55d0","symbol":"f+0x4","module":"m",)") +
+        "\"state\":\"" + state + "\",\"tier\":\"" + tier + "\"}";
+    return list_line(JsonView(std::string_view(json)));
+  };
+  CHECK(probe("enabled", "stepped") == "0x55d0  p  f+0x4  m  probes/cmd");
+  CHECK(probe("enabled", "boosted") == "0x55d0  p  f+0x4  m  probes/cmd  [BOOSTED]");
+  CHECK(probe("enabled", "optimized") == "0x55d0  p  f+0x4  m  probes/cmd  [OPTIMIZED]");
+  CHECK(probe("disabled", "boosted") == "0x55d0  p  f+0x4  m  probes/cmd  [DISABLED]");
+  CHECK(probe("gone", "boosted") == "0x55d0  p  f+0x4  m  probes/cmd  [GONE]");
+  CHECK(probe("pending", "stepped") == "0x55d0  p  f+0x4  m  probes/cmd  [PENDING]");
+}
+
+TEST_CASE("the profile has the kernel's columns and the filtered ones") {
+  CHECK(profile_line(JsonView(R"({"name":"probes/cmd","hits":18446744073709551615,"missed":2,"filtered":3})")) ==
+        "  probes/cmd                                   18446744073709551615               2               3");
+}
+
+TEST_CASE("a faulty definition is shown with a caret under the fault") {
+  const std::vector<std::string> one{"p:x f a=%foo"};
+  const Error error{Reason::bad_definition, "no such register", "see the manual", 10};
+  CHECK(error_report(error, false, {}, {one, ""}) ==
+        "probectl: no such register (see the manual)\n  p:x f a=%foo\n            ^\n");
+}
+
+TEST_CASE("the caret stands right after multi-byte and escaped characters, and under the filter for its faults") {
+  const std::vector<std::string> one{"p:\u00e9\x1b f"};
+  CHECK(error_report({Reason::bad_definition, "m", "", 5}, false, {}, {one, ""}) ==
+        "probectl: m\n  p:\u00e9\\x1b f\n         ^\n");
+  CHECK(error_report({Reason::bad_filter, "m", "", 2}, false, {}, {one, "a@b"}) == "probectl: m\n  a@b\n    ^\n");
+  CHECK(error_report({Reason::bad_definition, "m", "", 99}, false, {}, {{&one[0], 1}, ""}).ends_with("^\n"));
+}
+
+TEST_CASE("of several definitions the one the message quotes is shown, and none when it quotes none") {
+  const std::vector<std::string> two{"f a=1", "g b=2"};
+  CHECK(error_report({Reason::bad_definition, "'g b=2': wrong", "", 2}, false, {}, {two, ""}) ==
+        "probectl: 'g b=2': wrong\n  g b=2\n    ^\n");
+  CHECK(error_report({Reason::bad_definition, "wrong", "", 2}, false, {}, {two, ""}) == "probectl: wrong\n");
+}
+
+TEST_CASE("as JSON an error has the keys that apply and no others") {
+  CHECK(error_report({Reason::bad_definition, "a \"b\"", "h", 4}, true) ==
+        "{\"error\":{\"reason\":\"bad-definition\",\"message\":\"a \\\"b\\\"\",\"column\":4,\"hint\":\"h\"}}\n");
+  CHECK(error_report({Reason::internal, "m", "", {}}, true, "no-daemon") ==
+        "{\"error\":{\"reason\":\"no-daemon\",\"message\":\"m\"}}\n");
+}
+
+}  // namespace
+}  // namespace probed::client

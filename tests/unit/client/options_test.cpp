@@ -1,0 +1,183 @@
+// The command line: what is accepted, what is wrong usage (2), what only prints (0).
+#include "client/probectl/options.hpp"
+
+#include <doctest/doctest.h>
+
+#include "client/probectl/process.hpp"
+#include "client/probectl/trace.hpp"
+
+namespace probed::client {
+namespace {
+
+using Args = std::vector<std::string>;
+
+Options accepted(const Args& args) {
+  const auto parsed = parse_options(args);
+  const auto* options = std::get_if<Options>(&parsed);
+  if (!options) FAIL(std::get_if<Exit>(&parsed)->err);
+  return *options;
+}
+
+TEST_CASE("trace takes its options, in any order, with every -e a definition of its own") {
+  const auto o =
+      accepted({"trace", "-e", "p:a f x=%di", "--json", "-p", "42", "-e", "g%return", "--filter", "x > 1", "--count",
+                "5", "--duration", "0.5", "--follow-fork", "--no-optimize", "--no-spawn", "-o", "file"});
+  CHECK(o.command == Command::trace);
+  CHECK(o.pid == 42);
+  CHECK(o.probes == Args{"p:a f x=%di", "g%return"});
+  CHECK(o.filter == "x > 1");
+  CHECK(o.count == 5u);
+  CHECK(o.seconds == 0.5);
+  CHECK((o.follow_fork && o.no_optimize && o.no_spawn && o.json()));
+  CHECK(o.out_file == "file");
+}
+
+TEST_CASE("everything after -- belongs to the command") {
+  const auto o = accepted({"trace", "-e", "f", "--", "ls", "-p", "--json", "--", "-e"});
+  CHECK(o.command_line == Args{"ls", "-p", "--json", "--", "-e"});
+  CHECK_FALSE(o.json());
+  CHECK(o.probes == Args{"f"});
+}
+
+TEST_CASE("--socket and --json stand before or after the sub-command") {
+  CHECK(accepted({"--socket", "/s", "--json", "list"}).socket == "/s");
+  CHECK(accepted({"list", "--socket", "/s"}).socket == "/s");
+  CHECK(accepted({"--json", "list"}).json());
+  CHECK(accepted({"list", "--json", "-p", "7"}).pid == 7);
+  CHECK(accepted({"trace", "-p", "1", "-e", "f", "--format", "json"}).json());
+}
+
+TEST_CASE("each sub-command of the contract is accepted") {
+  const Args rows[] = {
+      {"attach", "1"},
+      {"detach", "1"},
+      {"ps"},
+      {"add", "-p", "1", "f", "g x=%di"},
+      {"add", "-p", "1", "f", "--filter", "x", "--disabled", "--no-optimize"},
+      {"remove", "a", "3"},
+      {"remove", "--all"},
+      {"enable", "a"},
+      {"disable", "3"},
+      {"list"},
+      {"profile", "-p", "1"},
+      {"stream"},
+      {"stream", "-p", "1", "a", "b"},
+      {"format", "a"},
+      {"arm"},
+      {"disarm"},
+      {"optimize", "on"},
+      {"optimize", "off"},
+      {"functions", "-p", "1"},
+      {"functions", "-p", "1", "mem*"},
+      {"vars", "-p", "1", "f"},
+      {"status"},
+      {"trace", "-n", "redis-server", "-e", "f"},
+  };
+  for (const auto& args : rows) accepted(args);
+  CHECK(accepted({"add", "-p", "1", "f", "g x=%di"}).probes == Args{"f", "g x=%di"});
+  CHECK(accepted({"optimize", "on"}).switch_on);
+  CHECK_FALSE(accepted({"optimize", "off"}).switch_on);
+}
+
+TEST_CASE("wrong usage is status 2, with one line that says what") {
+  const Args rows[] = {
+      {},
+      {"bogus"},
+      {"--bogus"},
+      {"list", "--bogus"},
+      {"list", "extra"},
+      {"trace"},
+      {"trace", "-p", "1"},
+      {"trace", "-e", "f"},
+      {"trace", "-p", "1", "-n", "x", "-e", "f"},
+      {"trace", "-p", "1", "-e", "f", "--", "ls"},
+      {"trace", "-e", "f", "--"},
+      {"trace", "-p", "x", "-e", "f"},
+      {"trace", "-p", "0", "-e", "f"},
+      {"trace", "-p", "-1", "-e", "f"},
+      {"trace", "-p", "99999999999", "-e", "f"},
+      {"trace", "-p", "1", "-e", "f", "--count", "0"},
+      {"trace", "-p", "1", "-e", "f", "--count", "many"},
+      {"trace", "-p", "1", "-e", "f", "--duration", "-1"},
+      {"trace", "-p", "1", "-e", "f", "--format", "xml"},
+      {"attach"},
+      {"attach", "x"},
+      {"add", "f"},
+      {"add", "-p", "1"},
+      {"remove"},
+      {"remove", "a", "--all"},
+      {"optimize"},
+      {"optimize", "maybe"},
+      {"format"},
+      {"functions"},
+  };
+  for (const auto& args : rows) {
+    std::string shown;
+    for (const auto& arg : args) shown += arg + " ";
+    CAPTURE(shown);
+    const auto parsed = parse_options(args);
+    const auto* exit = std::get_if<Exit>(&parsed);
+    REQUIRE(exit);
+    CHECK(exit->status == 2);
+    CHECK(exit->out.empty());
+    CHECK(exit->err.starts_with("probectl: "));
+    CHECK(exit->err.find('\n') == exit->err.size() - 1);
+  }
+}
+
+TEST_CASE("wrong usage with --json is one JSON object") {
+  const auto parsed = parse_options({"list", "--json", "--bogus"});
+  const auto* exit = std::get_if<Exit>(&parsed);
+  REQUIRE(exit);
+  CHECK(exit->err.starts_with("{\"error\":{\"reason\":\"bad-params\",\"message\":\""));
+  CHECK(exit->err.ends_with("}}\n"));
+}
+
+TEST_CASE("help and version print to standard output and succeed") {
+  for (const Args& args : {Args{"--help"}, Args{"trace", "--help"}, Args{"--version"}}) {
+    const auto parsed = parse_options(args);
+    const auto* exit = std::get_if<Exit>(&parsed);
+    REQUIRE(exit);
+    CHECK(exit->status == 0);
+    CHECK_FALSE(exit->out.empty());
+    CHECK(exit->err.empty());
+  }
+}
+
+TEST_CASE("a trace adds its probes disabled, with what was asked for and nothing else") {
+  CHECK(trace_add_params(accepted({"trace", "-p", "7", "-e", "f"}), 7) ==
+        R"({"pid":7,"probes":[{"definition":"f","disabled":true}]})");
+  CHECK(trace_add_params(accepted({"trace", "-p", "7", "-e", "f", "-e", "g", "--filter", "a", "--count", "3",
+                                   "--follow-fork", "--no-optimize"}),
+                         7) ==
+        R"({"pid":7,"probes":[{"definition":"f","filter":"a","disabled":true,"optimize":false},)"
+        R"({"definition":"g","filter":"a","disabled":true,"optimize":false}],"limit":3,"followFork":true})");
+}
+
+TEST_CASE("hits are always delivered plus missed") {
+  const auto equals = [](Account a, std::uint64_t h, std::uint64_t d, std::uint64_t m) {
+    return a.hits == h && a.delivered == d && a.missed == m && h == d + m;
+  };
+  CHECK(equals(make_account(10, 7, 3), 10, 7, 3));
+  CHECK(equals(make_account(10, 7, 0), 10, 7, 3));
+  CHECK(equals(make_account(0, 7, 2), 9, 7, 2));  // the daemon went away: its counters are unknown
+}
+
+TEST_CASE("a process is found by its exact comm or executable name, and only when it is the only one") {
+  const ProcessName rows[] = {{10, "redis-server", "/usr/bin/redis-check-rdb"},
+                              {11, "worker", "/usr/bin/a-name-of-more-than-15"},
+                              {12, "worker", ""},
+                              {13, "old", "/opt/old (deleted)"}};
+  CHECK(*choose_by_name(rows, "redis-server") == 10);
+  CHECK(*choose_by_name(rows, "redis-check-rdb") == 10);
+  CHECK(*choose_by_name(rows, "a-name-of-more-than-15") == 11);
+  CHECK(*choose_by_name(rows, "old") == 13);
+  CHECK(choose_by_name(rows, "redis").error().reason == Reason::no_such_process);
+  CHECK(choose_by_name(rows, "").error().reason == Reason::no_such_process);
+  const auto several = choose_by_name(rows, "worker");
+  REQUIRE_FALSE(several);
+  CHECK(several.error().message == "2 processes are named 'worker': 11, 12");
+}
+
+}  // namespace
+}  // namespace probed::client

@@ -1,0 +1,302 @@
+// Heads, names, arguments and types: what each production parses to. (Which texts are refused, and where, is mostly in
+// kernel_agreement_test.cpp.)
+#include "daemon/lang/definition.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace probed::lang {
+namespace {
+
+std::string show(const FetchExpr& expr);
+
+struct Shown {
+  std::string operator()(const RegisterExpr& e) const { return "reg(" + e.name + ")"; }
+  std::string operator()(const AddressExpr& e) const { return "at(" + std::to_string(e.address) + ")"; }
+  std::string operator()(const SymbolExpr& e) const { return "sym(" + e.name + "," + std::to_string(e.offset) + ")"; }
+  std::string operator()(const FileOffsetExpr& e) const { return "file(" + std::to_string(e.offset) + ")"; }
+  std::string operator()(const StackEntryExpr& e) const { return "stack(" + std::to_string(e.index) + ")"; }
+  std::string operator()(const StackExpr&) const { return "stack"; }
+  std::string operator()(const RetvalExpr&) const { return "retval"; }
+  std::string operator()(const CommExpr&) const { return "comm"; }
+  std::string operator()(const ArgumentExpr& e) const { return "arg(" + std::to_string(e.number) + ")"; }
+  std::string operator()(const AllArgumentsExpr&) const { return "args"; }
+  std::string operator()(const DerefExpr& e) const {
+    return std::string(e.user ? "user" : "deref") + "(" + std::to_string(e.offset) + "," + show(*e.inner) + ")";
+  }
+  std::string operator()(const ImmediateExpr& e) const { return "imm(" + std::to_string(e.value) + ")"; }
+  std::string operator()(const TextExpr& e) const { return "text(" + e.text + ")"; }
+  std::string operator()(const VariableExpr& e) const { return "var(" + e.path + ")"; }
+};
+
+std::string show(const FetchExpr& expr) {
+  return std::visit(Shown{}, expr.node);
+}
+
+std::string show_args(const std::string& text) {
+  auto parsed = parse_definition(text);
+  if (!parsed) return "error " + std::to_string(parsed.error().column.value_or(9999)) + ": " + parsed.error().message;
+  std::string out;
+  for (const FetchArg& arg : parsed->args) {
+    if (!out.empty()) out += " ";
+    out += arg.name + "=" + show(*arg.expr) + (arg.type_given ? ":" : "~") + to_string(arg.type);
+  }
+  return out;
+}
+
+struct Row {
+  const char* text;
+  const char* shown;
+};
+
+}  // namespace
+
+TEST_CASE("heads give kind, group, name and maxactive") {
+  struct Head {
+    const char* text;
+    Kind kind;
+    const char *group, *name;
+    unsigned max_active;
+  };
+  const Head rows[] = {
+      {"f", Kind::probe, "", "", 0},
+      {"p f", Kind::probe, "", "", 0},
+      {"p:n f", Kind::probe, "", "n", 0},
+      {"p:g/n f", Kind::probe, "g", "n", 0},
+      {"p:g.n f", Kind::probe, "g", "n", 0},
+      {"p:my-group/n f", Kind::probe, "my-group", "n", 0},
+      {"p:g/ f", Kind::probe, "g", "", 0},
+      {"r f", Kind::return_probe, "", "", 0},
+      {"r10 f", Kind::return_probe, "", "", 10},
+      {"r4096:g/n f", Kind::return_probe, "g", "n", 4096},
+      {"r0x10:n f", Kind::probe, "", "", 0},  // not the kernel's form: a module called r0x10
+      {"-:n", Kind::remove, "", "n", 0},
+      {"-:g/n", Kind::remove, "g", "n", 0},
+      {"-:g/", Kind::remove, "g", "", 0},
+      {" -:n ", Kind::remove, "", "n", 0},
+      {"read f", Kind::probe, "", "", 0},
+  };
+  for (const Head& row : rows) {
+    CAPTURE(row.text);
+    auto parsed = parse_definition(row.text);
+    REQUIRE(parsed.ok());
+    CHECK(parsed->kind == row.kind);
+    CHECK(parsed->group == row.group);
+    CHECK(parsed->name == row.name);
+    CHECK(parsed->max_active == row.max_active);
+    CHECK(parsed->text == row.text);
+  }
+}
+
+TEST_CASE("wrong heads are refused where they are wrong") {
+  struct Wrong {
+    std::string text;
+    std::size_t column;
+  };
+  const Wrong rows[] = {
+      {"", 0},
+      {"   ", 0},
+      {"-", 0},
+      {"-x", 0},
+      {"-:", 2},
+      {"-:1x", 2},
+      {"-:n f", 4},
+      {"-:g/1", 4},
+      {"p3 f", 1},
+      {"p3:n f", 1},
+      {"r4097 f", 1},
+      {"r08 f", 1},
+      {"r99999999999999999999999 f", 1},
+      {" p:1 f", 3},
+      {"p:g/1 f", 4},
+      {"p:g/a/b f", 4},
+      {"p:/n f", 2},
+      {"p: f", 2},
+      {"p:1/n f", 2},
+      {"p:a,b f", 2},
+      {std::string(kMaxDefinition + 1, 'f'), kMaxDefinition},
+  };
+  for (const Wrong& row : rows) {
+    CAPTURE(row.text);
+    auto parsed = parse_definition(row.text);
+    REQUIRE_FALSE(parsed.ok());
+    CAPTURE(parsed.error().message);
+    CHECK(parsed.error().reason == Reason::bad_definition);
+    CHECK(parsed.error().column == row.column);
+  }
+}
+
+TEST_CASE("every kind of argument parses to its node") {
+  const Row rows[] = {
+      {"%di", "arg1=reg(di)~x64"},
+      {"%orig_ax", "arg1=reg(orig_ax)~x64"},
+      {"@0x10", "arg1=at(16)~x64"},
+      {"@10", "arg1=at(10)~x64"},
+      {"@010", "arg1=at(8)~x64"},
+      {"@+0x10", "arg1=file(16)~x64"},
+      {"@server", "arg1=sym(server,0)~x64"},
+      {"@server+0x10", "arg1=sym(server,16)~x64"},
+      {"@server-8:u32", "arg1=sym(server,-8):u32"},
+      {"@ns::x:u8", "arg1=sym(ns::x,0):u8"},
+      {"+8(@ns::x):u8", "arg1=deref(8,sym(ns::x,0)):u8"},
+      {"$stack", "arg1=stack~x64"},
+      {"$stack0", "arg1=stack(0)~x64"},
+      {"$stack010", "arg1=stack(10)~x64"},
+      {"$stack4294967295", "arg1=stack(4294967295)~x64"},
+      {"$comm", "arg1=comm~string"},
+      {"$COMM:string", "arg1=comm:string"},
+      {"$arg1", "arg1=arg(1)~x64"},
+      {"$arg2048", "arg1=arg(2048)~x64"},
+      {"$args", "arg1=args~x64"},
+      {"$arg*", "arg1=args~x64"},
+      {"+0(%di)", "arg1=deref(0,reg(di))~x64"},
+      {"-8(%di)", "arg1=deref(-8,reg(di))~x64"},
+      {"+u8(%di)", "arg1=user(8,reg(di))~x64"},
+      {"-u0x8(%di)", "arg1=user(-8,reg(di))~x64"},
+      {"+0(+8(-0x10(%di)))", "arg1=deref(0,deref(8,deref(-16,reg(di))))~x64"},
+      {"+-8(%di)", "arg1=deref(-8,reg(di))~x64"},
+      {"-9223372036854775808(%di)", "arg1=deref(-9223372036854775808,reg(di))~x64"},
+      {"\\1", "arg1=imm(1)~x64"},
+      {"\\-1", "arg1=imm(-1)~x64"},
+      {"\\+7", "arg1=imm(7)~x64"},
+      {"\\0xffffffffffffffff", "arg1=imm(-1)~x64"},
+      {"\\\"abc\"", "arg1=text(abc)~string"},
+      {"\\\"\"", "arg1=text()~string"},
+      {"\\\"a:b=c\"", "arg1=text(a:b=c)~string"},
+      {"t=\\\"a:b\":string", "t=text(a:b):string"},
+      {"x", "x=var(x)~x64"},
+      {"x:s32", "x=var(x):s32"},
+      {"p->field", "arg1=var(p->field)~x64"},
+      {"p->a.b->c[3]:u8", "arg1=var(p->a.b->c[3]):u8"},
+      {"a[2]", "arg1=var(a[2])~x64"},
+      {"a[2]:u8[4]", "arg1=var(a[2]):u8[4]"},
+      {"ns::x:u8", "arg1=var(ns::x):u8"},
+      {"+8(p->q)", "arg1=deref(8,var(p->q))~x64"},
+      {"n=%di m=%si %dx", "n=reg(di)~x64 m=reg(si)~x64 arg3=reg(dx)~x64"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(show_args(std::string("p:e f ") + row.text) == row.shown);
+    CHECK(show_args(std::string("f \t") + row.text) == row.shown);
+  }
+}
+
+TEST_CASE("an unnamed $retval keeps its name, the first time") {
+  CHECK(show_args("r f $retval") == "$retval=retval~x64");
+  CHECK(show_args("r f $retval:s32 %ax") == "$retval=retval:s32 arg2=reg(ax)~x64");
+  CHECK(show_args("f%return $retval $retval") == "$retval=retval~x64 arg2=retval~x64");
+  CHECK(show_args("r f v=$retval +0($retval):string") == "v=retval~x64 arg2=deref(0,retval):string");
+  CHECK(show_args("r f $retval->len") == "arg1=var($retval->len)~x64");
+  CHECK(show_args("f $retval").starts_with("error 2:"));
+  CHECK(show_args("r f $retvalue").starts_with("error 4:"));
+}
+
+TEST_CASE("every type parses and prints as itself") {
+  const char* const types[] = {"u8",       "u16",    "u32",       "u64",      "s8",       "s16",      "s32",
+                               "s64",      "x8",     "x16",       "x32",      "x64",      "char",     "symbol",
+                               "b1@0/8",   "b8@0/8", "b3@5/8",    "b16@0/16", "b31@1/32", "b64@0/64", "u8[1]",
+                               "char[64]", "s64[3]", "b3@1/8[4]", "symbol[2]"};
+  for (const char* type : types) {
+    CAPTURE(type);
+    auto parsed = parse_definition(std::string("f +0(%di):") + type);
+    REQUIRE(parsed.ok());
+    CHECK(to_string(parsed->args[0].type) == type);
+    CHECK(parsed->args[0].type_given);
+  }
+  CHECK(show_args("f +0(%di):string[2]") == "arg1=deref(0,reg(di)):string[2]");
+  CHECK(show_args("f +0(%di):ustring") == "arg1=deref(0,reg(di)):ustring");
+  CHECK(show_args("f \\0x1000:string") == "arg1=imm(4096):string");
+  CHECK(show_args("f @0x1000:string") == "arg1=at(4096):string");
+  CHECK(show_args("f +u0(%di):u8[2]") == "arg1=user(0,reg(di)):u8[2]");  // the kernel has no user arrays
+}
+
+TEST_CASE("a bitfield's base is its container's unsigned type") {
+  auto parsed = parse_definition("f %di:b0x4@010/32");
+  REQUIRE(parsed.ok());
+  const Type& type = parsed->args[0].type;
+  CHECK(type.base == BaseType::u32);
+  REQUIRE(type.bitfield);
+  CHECK(type.bitfield->width == 4);
+  CHECK(type.bitfield->offset == 8);
+  CHECK(type.bitfield->container == 32);
+}
+
+TEST_CASE("arguments keep their text and column") {
+  auto parsed = parse_definition("p:e f  a=+8(%di):u8   %si");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->args[0].text == "+8(%di)");
+  CHECK(parsed->args[0].column == 7);
+  CHECK(parsed->args[0].expr->column == 9);
+  CHECK(std::get<DerefExpr>(parsed->args[0].expr->node).inner->column == 12);
+  CHECK(parsed->args[1].column == 22);
+}
+
+TEST_CASE("junk behind a closing brace, which the kernel ignores, is refused") {
+  struct Wrong {
+    const char* text;
+    std::size_t column;
+  };
+  const Wrong rows[] = {{"f +0(%di)x", 9},
+                        {"f +0(%di)+8", 9},
+                        {"f +0(+8(%di)x)", 12},
+                        {"f +0(%di)x:string", 9},
+                        {"f \\0x1000:string[2]", 10}};
+  for (const Wrong& row : rows) {
+    CAPTURE(row.text);
+    auto parsed = parse_definition(row.text);
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().column == row.column);
+  }
+}
+
+TEST_CASE("too deep, too many, too long") {
+  const auto nested = [](std::size_t depth) {
+    std::string text = "f ";
+    for (std::size_t i = 0; i < depth; ++i) text += "+0(";
+    return text + "%di" + std::string(depth, ')');
+  };
+  CHECK(parse_definition(nested(kMaxDereferences)).ok());
+  auto deep = parse_definition(nested(kMaxDereferences + 1));
+  REQUIRE_FALSE(deep.ok());
+  CHECK(deep.error().column == 5);
+  CHECK_FALSE(parse_definition(nested(15000)).ok());
+
+  std::string many = "f";
+  for (std::size_t i = 0; i < kMaxFetchArgs; ++i) many += " %di";
+  CHECK(parse_definition(many).ok());
+  auto more = parse_definition(many + " %di");
+  REQUIRE_FALSE(more.ok());
+  CHECK(more.error().column == 2);
+
+  CHECK(parse_definition("f \\\"" + std::string(kMaxText, 'x') + "\"").ok());
+  CHECK_FALSE(parse_definition("f \\\"" + std::string(kMaxText + 1, 'x') + "\"").ok());
+}
+
+TEST_CASE("errors say what was expected and what to do") {
+  auto unknown = parse_definition("p:e f %di:i32");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().message == "unknown type \"i32\"");
+  CHECK(unknown.error().hint.find("s32") != std::string::npos);
+  auto pointer = parse_definition("f $arg1:string");
+  REQUIRE_FALSE(pointer.ok());
+  CHECK(pointer.error().hint == "for a pointer to a string write +0($arg1):string");
+  CHECK(pointer.error().column == 8);
+}
+
+TEST_CASE("wrong variables are refused where they are wrong") {
+  struct Wrong {
+    const char* text;
+    std::size_t column;
+  };
+  const Wrong rows[] = {{"f x-y", 3},  {"f x->", 2},  {"f p->a-b", 6},   {"f a[", 2},       {"f a[x]", 2},
+                        {"f x..y", 2}, {"f (t)x", 2}, {"f $args:u8", 8}, {"f +0($args)", 5}};
+  for (const Wrong& row : rows) {
+    CAPTURE(row.text);
+    auto parsed = parse_definition(row.text);
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().column == row.column);
+  }
+}
+
+}  // namespace probed::lang

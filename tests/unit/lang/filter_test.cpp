@@ -1,0 +1,366 @@
+// Filters: the kernel's filter language over arguments and common fields.
+#include "daemon/lang/filter.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "daemon/lang/filter_program.hpp"
+#include "tests/unit/lang/support.hpp"
+
+namespace probed::lang {
+namespace {
+
+using test::Packed;
+
+constexpr const char* kArgs =
+    "u=%di:u8 s=%di:s8 x=%di u32=%di:u32 s32=%di:s32 str=@1:string ch=%di:char b=%di:b3@1/8 n=%di sn=@1:string "
+    "a=@1:u8[2] sy=%di:symbol s64=%di:s64";
+
+struct Event {
+  std::vector<FetchArg> args = test::parse_args(kArgs);
+  std::vector<std::byte> packed = Packed()
+                                      .number(200)                              // u
+                                      .number(static_cast<std::uint64_t>(-56))  // s
+                                      .number(0xffffffffffffffff)               // x
+                                      .number(7)                                // u32
+                                      .number(static_cast<std::uint64_t>(-7))   // s32
+                                      .text("GET /index.html")                  // str
+                                      .number('A')                              // ch
+                                      .number(5)                                // b
+                                      .null()                                   // n
+                                      .null()                                   // sn
+                                      .array(2)
+                                      .number(1)
+                                      .number(2)                   // a
+                                      .number(0x401000)            // sy
+                                      .number(0x8000000000000000)  // s64
+                                      .bytes();
+  events::CommonFields common{100, 101, 3, "redis-server"};
+
+  int operator()(const std::string& text) const {
+    auto filter = Filter::compile(text, args);
+    if (!filter) {
+      MESSAGE(filter.error().message);
+      return -1;
+    }
+    return filter->matches(packed, common) ? 1 : 0;
+  }
+};
+
+struct Row {
+  const char* text;
+  bool matches;
+};
+
+}  // namespace
+
+TEST_CASE("numbers compare by their argument's type") {
+  const Event event;
+  const Row rows[] = {
+      {"u == 200", true},       {"u==0xc8", true},
+      {"u == 0310", true},      {"u != 200", false},
+      {"u > 199", true},        {"u >= 200", true},
+      {"u < 200", false},       {"u <= 200", true},
+      {"u & 0x8", true},        {"u & 0x1", false},
+      {"u == 456", true},       {"u < 300", false},  // cut to u8 as in the kernel: 456 is 200, 300 is 44
+      {"s == -56", true},       {"s < 0", true},
+      {"s > -57", true},        {"s == 200", true},
+      {"s == 0xc8", true},      {"s >= 1", false},
+      {"s & 0x80", true},       {"x == 0xffffffffffffffff", true},
+      {"x > 1", true},          {"x == 18446744073709551615", true},
+      {"u32 == 7", true},       {"s32 == -7", true},
+      {"s32 < 1", true},        {"s32 == 0xfffffff9", true},
+      {"b == 5", true},         {"b & 4", true},
+      {"sy == 0x401000", true}, {"s64 == -9223372036854775808", true},
+      {"s64 < 0", true},        {"s64 == -0x8000000000000000", true},
+      {"ch == 65", true},       {"ch == 'A'", true},
+      {"ch != \"B\"", true},    {"ch < 0x42", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+}
+
+TEST_CASE("strings compare whole or by glob") {
+  const Event event;
+  const Row rows[] = {
+      {"str == \"GET /index.html\"", true},
+      {"str == 'GET /index.html'", true},
+      {"str == 'GET'", false},
+      {"str != 'GET'", true},
+      {"str != GET", true},
+      {"str ~ 'GET*'", true},
+      {"str ~ \"*index*\"", true},
+      {"str ~ *html", true},
+      {"str ~ 'GET /[a-z]*.htm?'", true},
+      {"str ~ 'GET /[!a-z]*'", false},
+      {"str ~ '!GET*'", false},
+      {"str ~ '!POST*'", true},
+      {"str ~ 'GET'", false},
+      {"str ~ ''", false},
+      {"comm == redis-server", true},
+      {"comm ~ 'redis*'", true},
+      {"COMM == \"redis-server\"", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+}
+
+TEST_CASE("common fields") {
+  const Event event;
+  const Row rows[] = {
+      {"pid == 100", true}, {"tid == 101", true}, {"common_pid == 101", true}, {"cpu == 3", true},
+      {"CPU != 3", false},  {"pid > -1", true},   {"cpu & 2", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+}
+
+TEST_CASE("arguments shadow common fields") {
+  const auto args = test::parse_args("pid=%di comm=@1:u8");
+  auto filter = Filter::compile("pid == 5 && comm == 6", args);
+  REQUIRE(filter.ok());
+  CHECK(filter->matches(Packed().number(5).number(6), {100, 101, 3, "x"}));
+  CHECK_FALSE(Filter::compile("comm == 'x'", args).ok());
+}
+
+TEST_CASE("&& binds before ||, ! to what follows it") {
+  const Event event;
+  // T and F are comparisons that are true and false.
+  const auto expand = [](std::string text) {
+    std::string out;
+    for (const char c : text) out += c == 'T' ? "u==200" : c == 'F' ? "u==1" : std::string(1, c);
+    return out;
+  };
+  const Row rows[] = {
+      {"T", true},
+      {"F", false},
+      {"!T", false},
+      {"!F", true},
+      {"!!T", true},
+      {"! ! ! F", true},
+      {"T && F", false},
+      {"T || F", true},
+      {"F || F", false},
+      {"T&&T", true},
+      {"T || F && F", true},
+      {"(T || F) && F", false},
+      {"F && F || T", true},
+      {"F && (F || T)", false},
+      {"!T || T", true},
+      {"!(T || T)", false},
+      {"!(T && F)", true},
+      {"!F && !F", true},
+      {"!(!(T))", true},
+      {"((((T))))", true},
+      {"T && !(F || !T) && T", true},
+      {"F || F || F || T", true},
+      {"T && T && T && F", false},
+      {"!(F || (T && !(T && F)))", false},
+      {"  T\t&&\nT  ", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(expand(row.text)) == static_cast<int>(row.matches));
+  }
+}
+
+TEST_CASE("random expressions evaluate as their truth table says") {
+  // Built together with their value, so that the program's jumps have something to be compared with.
+  const Event event;
+  std::uint32_t state = 12345;
+  const auto next = [&state](std::uint32_t n) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 16) % n;
+  };
+  struct Built {
+    std::string text;
+    bool value;
+  };
+  const auto build = [&](auto&& self, unsigned depth) -> Built {
+    if (depth == 0) return next(2) ? Built{"u==200", true} : Built{"u==1", false};
+    const Built left = self(self, depth - 1), right = self(self, next(depth));
+    const std::string a = "(" + left.text + ")", b = "(" + right.text + ")";
+    switch (next(4)) {
+      case 0:
+        return {a + "&&" + b, left.value && right.value};
+      case 1:
+        return {a + "||" + b, left.value || right.value};
+      case 2:
+        return {"!" + a + "||" + b, !left.value || right.value};
+      default:
+        return {"!(" + a + "&&!" + b + ")", !(left.value && !right.value)};
+    }
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const Built built = build(build, 1 + next(7));
+    CAPTURE(built.text);
+    REQUIRE(event(built.text) == static_cast<int>(built.value));
+  }
+}
+
+TEST_CASE("a comparison with a null is false, != too") {
+  const Event event;
+  const Row rows[] = {
+      {"n == 0", false},   {"n != 0", false},
+      {"n < 1", false},    {"n & 1", false},
+      {"sn == ''", false}, {"sn != 'x'", false},
+      {"sn ~ '*'", false}, {"sn ~ '!x'", false},
+      {"!(n == 0)", true}, {"n != 0 || u == 200", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+}
+
+TEST_CASE("a record that is cut off reads as nulls") {
+  const Event event;
+  auto filter = Filter::compile("str == 'GET /index.html' || s64 < 0 || u == 200", event.args);
+  REQUIRE(filter.ok());
+  for (std::size_t size = 0; size <= event.packed.size(); ++size)
+    static_cast<void>(filter->matches(std::span(event.packed).first(size), event.common));
+  CHECK_FALSE(filter->matches({}, event.common));
+}
+
+TEST_CASE("an unnamed $retval is $retval, and argN as in the kernel") {
+  const auto args = test::parse_args("$retval:s32", true);
+  for (const char* text : {"$retval < 0", "arg1 < 0"}) {
+    CAPTURE(text);
+    auto filter = Filter::compile(text, args);
+    REQUIRE(filter.ok());
+    CHECK(filter->matches(Packed().number(static_cast<std::uint64_t>(-1)), {}));
+    CHECK_FALSE(filter->matches(Packed().number(1), {}));
+  }
+}
+
+TEST_CASE("wrong filters are refused where they are wrong") {
+  const Event event;
+  struct Wrong {
+    std::string text;
+    std::size_t column;
+  };
+  const Wrong rows[] = {
+      {"", 0},
+      {"  ", 2},
+      {"u", 1},
+      {"u=1", 1},
+      {"u==", 3},
+      {"u===1", 3},
+      {"u<>1", 2},
+      {"u=<1", 1},
+      {"u!1", 1},
+      {"u==1x", 3},
+      {"u==08", 3},
+      {"u==0x", 3},
+      {"u==-1", 3},
+      {"u==+1", 3},
+      {"x==-1", 3},
+      {"u==18446744073709551616", 3},
+      {"s64==9223372036854775808", 5},
+      {"s==--1", 3},
+      {"nope==1", 0},
+      {"u==1 && nope==1", 8},
+      {"str<'a'", 3},
+      {"str&'a'", 3},
+      {"str!~'a'", 3},
+      {"str==5", 5},
+      {"str=='a", 5},
+      {"u=='5'", 3},
+      {"u~'5'", 1},
+      {"u==a", 3},
+      {"u==\"1", 3},
+      {"ch<'a'", 3},
+      {"ch=='ab'", 4},
+      {"a==1", 0},
+      {"u==1 & s==1", 5},
+      {"u==1 | s==1", 5},
+      {"u==1 s==1", 5},
+      {"u==1;", 3},
+      {"u==1 &&", 7},
+      {"u==1 || ", 8},
+      {"|| u==1", 0},
+      {"u && s", 2},
+      {"(u==1", 0},
+      {"u==1)", 4},
+      {"(u==1 u==1)", 6},
+      {"()", 1},
+      {"!", 1},
+      {"u==(1)", 3},
+      {"0", 0},
+      {std::string(kMaxFilterDepth + 1, '(') + "u==1" + std::string(kMaxFilterDepth + 1, ')'), kMaxFilterDepth},
+      {std::string(50000, '('), kMaxFilterDepth},
+      {std::string(kMaxFilter + 1, ' '), kMaxFilter},
+      {"str=='" + std::string(513, 'x') + "'", 5},
+  };
+  for (const Wrong& row : rows) {
+    CAPTURE(row.text);
+    auto filter = Filter::compile(row.text, event.args);
+    REQUIRE_FALSE(filter.ok());
+    CAPTURE(filter.error().message);
+    CHECK(filter.error().reason == Reason::bad_filter);
+    CHECK(filter.error().column == row.column);
+    CHECK_FALSE(filter.error().message.empty());
+  }
+}
+
+TEST_CASE("deep and long filters within the limits work") {
+  const Event event;
+  CHECK(event(std::string(kMaxFilterDepth, '(') + "u==200" + std::string(kMaxFilterDepth, ')')) == 1);
+  CHECK(event(std::string(10000, '!') + "u==200") == 1);
+  std::string many = "u==1";
+  for (int i = 0; i < 4000; ++i) many += "||u==1";
+  CHECK(event(many) == 0);
+  for (int i = 0; i < 200; ++i) many += "||u==1";
+  CHECK_FALSE(Filter::compile(many, event.args).ok());
+}
+
+TEST_CASE("a default filter lets everything pass") {
+  CHECK(Filter().matches({}, {}));
+}
+
+TEST_CASE("globs") {
+  struct Glob {
+    const char *pattern, *text;
+    bool matches;
+  };
+  const Glob rows[] = {
+      {"", "", true},
+      {"", "a", false},
+      {"*", "", true},
+      {"*", "abc", true},
+      {"a*c", "abc", true},
+      {"a*c", "ac", true},
+      {"a*c", "ab", false},
+      {"a?c", "abc", true},
+      {"a?c", "ac", false},
+      {"*a*b*", "xxayybzz", true},
+      {"*a*b", "aab", true},
+      {"[a-c]x", "bx", true},
+      {"[a-c]x", "dx", false},
+      {"[!a-c]x", "dx", true},
+      {"[]]", "]", true},
+      {"[a-]", "-", true},
+      {"\\*", "*", true},
+      {"\\*", "a", false},
+      {"a[", "a[", true},
+      {"a[b", "ab", false},
+      {"**a", "a", true},
+      {"a\\", "a\\", true},
+      {"[\x80-\xff]", "\xc3", true},
+      {"*a*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false},
+  };
+  for (const Glob& row : rows) {
+    CAPTURE(row.pattern);
+    CAPTURE(row.text);
+    CHECK(glob_matches(row.pattern, row.text) == row.matches);
+  }
+}
+
+}  // namespace probed::lang

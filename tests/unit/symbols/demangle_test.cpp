@@ -1,0 +1,91 @@
+#include "daemon/symbols/demangle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace probed::symbols {
+
+TEST_CASE("C++ and Rust names become readable, others stay what they are") {
+  CHECK(demangle("_ZN2ns1fEi") == "ns::f(int)");
+  CHECK(demangle("_ZN2ns1fEi.constprop.0") == "ns::f(int)");
+  CHECK(demangle("main").empty());
+  CHECK(demangle("_Zgarbage").empty());
+  CHECK(demangle("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE") == "core::fmt::Formatter::pad");
+  CHECK(demangle("_ZN42_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$X$GT$4drop17h0123456789abcdefE")
+            .empty());  // wrong length
+  CHECK(demangle("_ZN27_$LT$$RF$T$u20$as$u20$X$GT$4drop17h0123456789abcdefE") == "<&T as X>::drop");
+}
+
+TEST_CASE("a readable name falls into the parts that people type") {
+  struct Row {
+    std::string text, full, name, bare;
+  };
+  const Row rows[] = {
+      {"f(int)", "f(int)", "f", "f"},
+      {"ns::C::f(char, int) const", "ns::C::f(char, int) const", "ns::C::f", "ns::C::f"},
+      {"int ns::f<int>(char)", "ns::f<int>(char)", "ns::f<int>", "ns::f"},
+      {"std::vector<int, std::allocator<int> >::push_back(int&&)",
+       "std::vector<int, std::allocator<int> >::push_back(int&&)", "std::vector<int, std::allocator<int> >::push_back",
+       "std::vector<int, std::allocator<int> >::push_back"},
+      {"C::operator()(int)", "C::operator()(int)", "C::operator()", "C::operator()"},
+      {"C::operator unsigned int() const", "C::operator unsigned int() const", "C::operator unsigned int",
+       "C::operator unsigned int"},
+      {"bool operator< <int>(X<int>, int)", "operator< <int>(X<int>, int)", "operator< <int>", "operator< <int>"},
+      {"(anonymous namespace)::f(void (*)(int))", "(anonymous namespace)::f(void (*)(int))", "(anonymous namespace)::f",
+       "(anonymous namespace)::f"},
+      {"f[abi:cxx11](int)", "f[abi:cxx11](int)", "f[abi:cxx11]", "f[abi:cxx11]"},
+      {"main::{lambda(int, char)#1}::operator()(int, char) const",
+       "main::{lambda(int, char)#1}::operator()(int, char) const", "main::{lambda(int, char)#1}::operator()",
+       "main::{lambda(int, char)#1}::operator()"},
+      {"vtable for ns::C", "vtable for ns::C", "vtable for ns::C", "vtable for ns::C"},
+      {"ns::counter", "ns::counter", "ns::counter", "ns::counter"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    const NameParts parts = split_name(row.text);
+    CHECK(parts.full == row.full);
+    CHECK(parts.name == row.name);
+    CHECK(parts.bare == row.bare);
+  }
+}
+
+TEST_CASE("the compiler's suffixes are told from names, and pieces from whole functions") {
+  CHECK(without_clone_suffix("foo.constprop.0") == "foo");
+  CHECK(without_clone_suffix("foo.isra.0.part.1") == "foo");
+  CHECK(without_clone_suffix("foo.cold") == "foo");
+  CHECK(without_clone_suffix("foo.lto_priv.12.cold") == "foo");
+  CHECK(without_clone_suffix("foo.llvm.1234") == "foo");
+  CHECK(without_clone_suffix("counter.3") == "counter.3");
+  CHECK(without_clone_suffix("foo.bar") == "foo.bar");
+  CHECK(without_clone_suffix(".cold") == ".cold");
+  CHECK(without_clone_suffix("main.init.0") == "main.init.0");  // Go
+  CHECK(is_fragment("foo.cold"));
+  CHECK(is_fragment("foo.part.0"));
+  CHECK(is_fragment("foo.constprop.0.cold"));
+  CHECK_FALSE(is_fragment("foo.constprop.0"));
+  CHECK_FALSE(is_fragment("foo.partial"));
+}
+
+TEST_CASE("names that would unfold into gigabytes are left alone") {
+  // Each S<n>_ pair doubles what the one before printed.
+  std::string bomb = "_Z1f1aIiiE";
+  const char* digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string previous = "S0_";
+  for (int i = 1; i < 34; ++i) {
+    bomb += "1bI" + previous + previous + "E";
+    previous = std::string("S") + digits[i] + "_";
+  }
+  CHECK(demangled_bound(bomb) > (1u << 30));
+  CHECK(demangle(bomb).empty());
+  // A long but honest one isn't.
+  const std::string honest =
+      "_ZNSt8_Rb_treeINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt4pairIKS5_S5_ESt10_Select1stIS8_"
+      "ESt4lessIS5_"
+      "ESaIS8_EE22_M_emplace_hint_uniqueIJRKSt21piecewise_construct_tSt5tupleIJRS7_EESJ_IJEEEEESt17_Rb_tree_"
+      "iteratorIS8_"
+      "ESt23_Rb_tree_const_iteratorIS8_EDpOT_";
+  CHECK_FALSE(demangle(honest).empty());
+}
+
+}  // namespace probed::symbols
