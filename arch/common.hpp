@@ -71,7 +71,7 @@ struct CopyPoint {
   std::int8_t undo_sp = 0;          // bytes, for middle
   bool fix_link = false;            // for after: set the syscall-clobbered register (rcx on x86-64) to link
   std::uint64_t original_pc = 0;    // where the original program would stand
-  std::uint64_t link = 0;           // also set on the `before` point of a system call: a restart leaves it clobbered there
+  std::uint64_t link = 0;           // also on the `before` point of a system call: relocate.hpp says why
 };
 
 // The relocated form of one instruction: position-dependent code for one slot, ending in a jump to where the original

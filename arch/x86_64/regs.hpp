@@ -20,6 +20,7 @@ struct Registers {
   std::uint64_t sp() const { return rsp; }
   void set_sp(std::uint64_t value) { rsp = value; }
   // The register a system call instruction leaves its return address in.
+  std::uint64_t link() const { return rcx; }
   void set_link(std::uint64_t value) { rcx = value; }
 };
 

@@ -106,6 +106,15 @@ std::string probe_line(JsonView probe) {
                      display(probe["address"].string()), display(probe["symbol"].string()), probe["state"].string());
 }
 
+std::string changed_line(JsonView probe) {
+  return fmt::format("{}  id {}  hits {}  missed {}", display(probe["name"].string()), probe["id"].u64_or(0),
+                     probe["hits"].u64_or(0), probe["missed"].u64_or(0));
+}
+
+std::string optimize_line(JsonView result) {
+  return fmt::format("jump optimisation is {}", result["optimize"].boolean_or(false) ? "on" : "off");
+}
+
 std::string added_line(JsonView probe) {
   return "added " + probe_line(probe);
 }
@@ -150,7 +159,7 @@ constexpr Query kQueries[] = {
     {Command::format, "probe.format", format_params, "", format_text, ""},
     {Command::arm, "daemon.arm", no_params, "", nullptr, "armed"},
     {Command::disarm, "daemon.disarm", no_params, "", nullptr, "disarmed"},
-    {Command::optimize, "daemon.optimize", optimize_params, "", nullptr, "done"},
+    {Command::optimize, "daemon.optimize", optimize_params, "", optimize_line, ""},
     {Command::functions, "symbols.functions", functions_params, "functions", function_line, ""},
     {Command::vars, "symbols.variables", location_params, "", whole_text, ""},
     {Command::lines, "symbols.lines", lines_params, "", whole_text, ""},
@@ -232,7 +241,7 @@ int run_change(Connection& connection, const Options& options, const Change& cha
     auto reply = connection.call(change.method, params);
     if (!reply) return fail_call(connection, reply.error(), options);
     (*reply)["probes"].each_element([&](JsonView probe) {
-      print_line(options.json() ? std::string(probe.text()) : fmt::format("{} {}", change.done, probe_line(probe)));
+      print_line(options.json() ? std::string(probe.text()) : fmt::format("{} {}", change.done, changed_line(probe)));
       std::erase_if(unmatched, [&](const std::string& which) { return is_named(probe, which); });
       return true;
     });

@@ -22,7 +22,7 @@ namespace probed::client {
 namespace {
 
 constexpr auto kStartLimit = std::chrono::seconds(10);
-constexpr int kStopLimit = 10'000;  // ms
+constexpr int kStopLimit = 15'000;  // ms; the daemon gives itself 10 s to detach
 
 Error cannot_start(std::string why, std::string hint = {}) {
   return {Reason::internal, "cannot start a private daemon: " + std::move(why), std::move(hint), {}};

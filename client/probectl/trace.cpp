@@ -83,7 +83,7 @@ class Trace {
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
   std::optional<std::uint64_t> subscription_;
   Clock::time_point clean_up_end_;
-  bool attached_ = false, ready_ = false, armed_ = false, gone_ = false;
+  bool attached_ = false, ready_ = false, armed_ = false, gone_ = false, cleaning_up_ = false;
 };
 
 void Trace::take(const Notification& notification) {
@@ -93,6 +93,10 @@ void Trace::take(const Notification& notification) {
   if (method == "target.ready") ready_ = true;
   if (method == "target.exited") {
     gone_ = true;
+    stream_.end(End::target_gone);
+  }
+  if (method == "target.detached" && !cleaning_up_) {
+    note(fmt::format("somebody detached PID {}; its probes are gone", pid_));
     stream_.end(End::target_gone);
   }
   if (method == "target.execed" && armed_) {
@@ -220,6 +224,7 @@ std::optional<Document> Trace::finish_call(std::string_view method, const std::s
 }
 
 void Trace::clean_up() {
+  cleaning_up_ = true;
   clean_up_end_ = Clock::now() + kCleanUpLimit;
   const auto count_reply = [this](const std::optional<Document>& reply) {
     if (reply) count((*reply)["probes"]);

@@ -22,7 +22,7 @@ class Connection : public control::Client {
  public:
   virtual const Peer& peer() const = 0;
   virtual bool open() const = 0;  // false: gone; nothing may be asked of the controller in its name
-  // A subscription of this connection has begun: its events wait until the answer that tells its id is queued.
+  // A subscription of this connection has begun; its events wait until the answer that tells its id is queued.
   virtual void subscribed(std::uint64_t subscription) = 0;
   // It has ended: what is gathered for it goes before the answer.
   virtual void unsubscribed(std::uint64_t subscription) = 0;

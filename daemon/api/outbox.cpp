@@ -9,7 +9,7 @@ namespace probed::api {
 Outbox::Subscription& Outbox::subscription(std::uint64_t id) {
   const auto found = std::ranges::find(subscriptions_, id, &Subscription::id);
   if (found != subscriptions_.end()) return *found;
-  return subscriptions_.emplace_back(Subscription{id, nullptr, false});
+  return subscriptions_.emplace_back(Subscription{id});
 }
 
 std::string Outbox::fresh_buffer() {
@@ -77,10 +77,6 @@ void Outbox::notification(std::string message) {
   item->text = std::move(message);
   notification_bytes_ += item->charged;
   stream_.push_back(std::move(item));
-}
-
-void Outbox::hold(std::uint64_t id) {
-  subscription(id).held = true;
 }
 
 void Outbox::release() {

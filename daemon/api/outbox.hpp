@@ -48,8 +48,9 @@ class Outbox {
   bool offer(std::uint64_t subscription, std::string_view event_json);
   void missed(std::uint64_t subscription, std::uint64_t count);
 
-  // Between hold and release nothing of the subscription is sent: its events must not come before its id is known.
-  void hold(std::uint64_t subscription);
+  // A subscription nobody knows yet is held: nothing of it is sent, for its events must not come before the answer that
+  // tells its id. expect() makes it known here, release() lets all those go whose answers are queued now.
+  void expect(std::uint64_t subscription) { this->subscription(subscription); }
   void release();
   // Puts what is gathered for the subscription, which ends here, in front of the answers still to come.
   void seal(std::uint64_t subscription);
@@ -75,7 +76,7 @@ class Outbox {
   struct Subscription {
     std::uint64_t id = 0;
     Item* open = nullptr;  // its batch that still grows; owned by stream_
-    bool held = false;
+    bool held = true;
   };
   using ItemPtr = std::unique_ptr<Item>;
 

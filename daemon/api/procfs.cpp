@@ -2,7 +2,6 @@
 #include "daemon/api/procfs.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,7 +10,7 @@
 #include <climits>
 #include <memory>
 
-#include "daemon/base/fd.hpp"
+#include "daemon/base/file.hpp"
 
 namespace probed::api {
 namespace {
@@ -108,14 +107,9 @@ bool maps_everything(std::string_view map) {
 }
 
 std::optional<std::string> Procfs::read(const std::string& path) const {
-  const UniqueFd fd(open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!fd) return std::nullopt;
+  constexpr std::size_t kLimit = 4 << 20;  // mountinfo of a machine with many mounts
   std::string text;
-  char chunk[4096];
-  for (ssize_t got = 0; (got = ::read(fd.get(), chunk, sizeof chunk)) != 0;) {
-    if (got < 0) return std::nullopt;  // ESRCH: the process ended in between
-    text.append(chunk, static_cast<std::size_t>(got));
-  }
+  if (read_file(root_ + path, text, kLimit) != 0) return std::nullopt;  // ESRCH too: the process ended in between
   return text;
 }
 
@@ -196,12 +190,6 @@ std::optional<uid_t> Procfs::overflow_uid() const {
 }
 std::optional<gid_t> Procfs::overflow_gid() const {
   return overflow_id("/self/gid_map", "/sys/kernel/overflowgid");
-}
-
-std::string Procfs::comm(pid_t pid) const {
-  auto text = read("/" + std::to_string(pid) + "/comm").value_or("");
-  if (text.ends_with('\n')) text.pop_back();
-  return text;
 }
 
 }  // namespace probed::api

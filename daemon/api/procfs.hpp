@@ -56,7 +56,6 @@ class Procfs {
   // in the initial namespace.
   std::optional<uid_t> overflow_uid() const;
   std::optional<gid_t> overflow_gid() const;
-  std::string comm(pid_t pid) const;  // empty when the process is gone
 
  private:
   std::optional<std::string> read(const std::string& path) const;

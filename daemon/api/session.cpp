@@ -306,7 +306,7 @@ void Session::notify(std::string_view method, std::string_view params_json) {
 
 void Session::subscribed(std::uint64_t subscription) {
   subscriptions_.insert(subscription);
-  outbox_.hold(subscription);
+  outbox_.expect(subscription);
 }
 
 void Session::unsubscribed(std::uint64_t subscription) {

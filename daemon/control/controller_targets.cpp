@@ -46,7 +46,7 @@ ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_by
       poll_timer_(io),
       listener_(std::make_unique<TracerListener>(*this)),
       tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {
-  wait_for_hits();
+  poll_hits();
 }
 
 ControllerImpl::~ControllerImpl() {

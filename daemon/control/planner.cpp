@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 
 #include "arch/arch.hpp"
 
@@ -15,6 +16,14 @@ namespace native = arch::native;
 // Decoding from a function's start to a place far inside it: no compiler emits functions near this size.
 constexpr std::uint64_t kMaxDecode = 4 << 20;
 
+// Intel CET, arm64 GCS: calls push a second copy of the return address, which a relocated call could not.
+bool uses_shadow_stack(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("x86_Thread_features:") && line.find("shstk") != std::string::npos) return true;
+  return false;
+}
+
 std::string place(const symbols::Site& site) {
   if (site.symbol.empty()) return fmt::format("{:#x}", site.address.value);
   return fmt::format("{}+{:#x} ({:#x})", site.symbol, site.offset, site.address.value);
@@ -23,7 +32,7 @@ std::string place(const symbols::Site& site) {
 }  // namespace
 
 Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known)
-    : pid_(pid), symbols_(symbols), known_(known), memory_(tracer::TargetMemory::open(pid)) {}
+    : pid_(pid), symbols_(symbols), known_(known), memory_(tracer::TargetMemory::open(pid)), shadow_stack_(uses_shadow_stack(pid)) {}
 
 // What the program itself has there: our own breakpoints are replaced by what they hide.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
@@ -117,6 +126,11 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
     return Error{Reason::unsupported_instruction,
                  fmt::format("the instruction at {} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
                  "probe the instruction before or after it", {}};
+  const bool calls = plan.insn.flow == arch::Flow::call || plan.insn.flow == arch::Flow::indirect_call;
+  if (calls && shadow_stack_)
+    return Error{Reason::unsupported_instruction,
+                 fmt::format("the call at {} can't be probed: the process uses a shadow stack", place(site)),
+                 "probe the called function's start", {}};
   if (auto fit = check_blacklist(site.address); !fit) return std::move(fit).error();
   std::copy_n(bytes.begin(), plan.insn.length, plan.bytes.begin());
   return plan;

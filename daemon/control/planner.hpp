@@ -57,6 +57,7 @@ class Planner {
   const symbols::TargetSymbols& symbols_;
   const KnownPlans& known_;
   tracer::TargetMemory memory_;
+  bool shadow_stack_;
 };
 
 }  // namespace probed::control

@@ -215,10 +215,17 @@ struct RawName {
 }  // namespace
 
 std::string quoted(std::string_view text) {
-  std::size_t end = std::min(text.size(), kShownBytes);
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   std::string out(1, '"');
-  return out.append(text.substr(0, end)).append(end < text.size() ? "...\"" : "\"");
+  std::size_t i = 0;
+  while (i < text.size() && out.size() <= kShownBytes) {
+    const std::size_t length = text[i] == '\t' ? 0 : printable_length(text, i);
+    if (length > 0)
+      out.append(text.substr(i, length));
+    else
+      out.push_back('?');
+    i += length > 0 ? length : 1;
+  }
+  return out.append(i < text.size() ? "...\"" : "\"");
 }
 
 bool is_identifier(std::string_view name) {

@@ -37,7 +37,7 @@ inline Error bad_definition(std::size_t column, std::string message, std::string
   return {Reason::bad_definition, std::move(message), std::move(hint), column};
 }
 
-// "text" in double quotes for a message, cut when long.
+// "text" in double quotes for a message: cut when long, one line of valid UTF-8 whatever it holds.
 std::string quoted(std::string_view text);
 
 // ---- the parts (each in its own file) ----

@@ -190,8 +190,8 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
   const auto matches = [&](const Symbol& s) {
     if (glob_match(glob, s.name())) return true;
     if (!is_mangled(s.name())) return false;
-    const std::string_view readable = table.readable(s);
-    return !readable.empty() && (glob_match(glob, readable) || glob_match(glob, split_name(readable).name));
+    const std::string_view name = table.readable(s);
+    return !name.empty() && (glob_match(glob, name) || glob_match(glob, split_name(name).name));
   };
   std::vector<Found> found;
   for (const Symbol& s : table.all()) {
@@ -213,8 +213,8 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
     if (!ready(*in)) continue;
     for (const Symbol& s : in->module->symbols().all()) {
       if (!wanted_kind(s, want == Want::code)) continue;
-      const std::string_view readable = is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
-      near.consider(readable.empty() ? s.name() : split_name(readable).name);
+      const std::string_view display = is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
+      near.consider(display.empty() ? s.name() : split_name(display).name);
     }
   }
   const bool glob = has_glob(query.text);
@@ -231,15 +231,18 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
 }
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
-  // The shortest of these notations in which all candidates differ.
-  const auto readable = [](const Found& f) { return f.in->module->symbols().display(*f.symbol); };
-  const auto in_module = [](const Found& f) {
-    return std::string(short_module_name(f.in->name())) + ":" + std::string(f.symbol->name());
+  using Notation = std::string (*)(const Found&);
+  const Notation as_read = [](const Found& f) { return f.in->module->symbols().display(*f.symbol); };
+  const Notation linkage = [](const Found& f) { return std::string(f.symbol->name()); };
+  const Notation module_readable = [](const Found& f) {
+    return std::string(short_module_name(f.in->name())) + ":" + f.in->module->symbols().display(*f.symbol);
   };
-  const auto linkage = [](const Found& f) { return std::string(f.symbol->name()); };
-  const auto by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
-  const std::initializer_list<std::string (*)(const Found&)> notations{readable,  linkage,   versioned,
-                                                                       in_module, by_offset, by_address};
+  const Notation by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
+  const bool one_module =
+      std::all_of(found.begin(), found.end(), [&](const Found& f) { return f.in->module == found[0].in->module; });
+  // The first of these notations in which all candidates differ.
+  const auto notations = one_module ? std::vector<Notation>{as_read, linkage, versioned, by_offset, by_address}
+                                    : std::vector<Notation>{module_readable, by_offset, by_address};
   std::vector<std::string> names;
   for (const auto notation : notations) {
     names.clear();

@@ -25,6 +25,7 @@ using ptrace::Outcome;
 constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
+constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 
 Error refuse(Reason reason, std::string message, std::string hint = "") {
   return Error{reason, std::move(message), std::move(hint), {}};
@@ -162,7 +163,13 @@ void Engine::forget_process(Process& process) {
   for (Job& job : process.jobs)
     job.fail(refuse(Reason::target_gone, fmt::format("process {} has gone", process.id.pid)));
   auto replies = std::move(process.detach_replies);
+  const pid_t root = process.root;
+  const std::shared_ptr<AddressSpace> space = process.space;
   processes_.erase(process.id.pid);
+  if (space && family_of(root).empty()) {
+    for (const auto& [address, site] : space->sites())
+      for (const ProgramPtr& program : site.programs) programs_.erase(number(program->id));
+  }
   for (auto& reply : replies) reply({});
   if (!processes_.empty()) return;
   for (auto& done : std::exchange(all_detached_, {})) done();
@@ -275,8 +282,18 @@ void Engine::interrupt_some(Process& process, bool everyone) {
     for (const pid_t tid : process.threads) ptrace::interrupt(tid);
     return;
   }
-  const auto best = std::ranges::min_element(process.threads, {}, interruption_cost);
-  ptrace::interrupt(*best);
+  pid_t best = 0;
+  int best_cost = 0;
+  std::size_t looked_at = 0;
+  for (const pid_t tid : process.threads) {
+    const int cost = interruption_cost(tid);
+    if (best == 0 || cost < best_cost) {
+      best = tid;
+      best_cost = cost;
+    }
+    if (best_cost == 0 || ++looked_at == kThreadsLookedAt) break;
+  }
+  ptrace::interrupt(best);
 }
 
 void Engine::run_jobs(Tracee& tracee) {

@@ -138,7 +138,7 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
       regs.set_pc(point->original_pc);
       if (point->fix_link) regs.set_link(point->link);
     } else {
-      regs.set_pc(slot->original.value);
+      regs.set_pc(slot->original.value);  // a new task starts behind its creator's system call, never in front of it
     }
     ptrace::set_registers(child.tid, regs);
   }

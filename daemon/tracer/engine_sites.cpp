@@ -55,6 +55,13 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   Process* process = find_process(batch->pid);
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
+  for (const SiteRequest& request : batch->requests) {
+    if (!process->space->xol().contains(request.plan.address)) continue;
+    roll_back(*batch);
+    return batch->done(Error{Reason::blacklisted,
+                             fmt::format("address {:#x} is in the code that probed itself has injected", request.plan.address.value),
+                             "probe the program's own instruction", {}});
+  }
   auto lacking = place_sites(*batch);
   if (!lacking) {
     roll_back(*batch);
@@ -114,7 +121,7 @@ Result<void> Engine::commit_batch(Batch& batch) {
     request.program->site = plan.address;
     programs_.emplace(number(request.program->id), request.program);
   }
-  // Armed last, so that a batch that fails has never fired.
+  // Armed last: what fails above has never fired.
   for (const SiteRequest& request : batch.requests) {
     Site& site = *space.find(request.plan.address);
     if (!update_arming(space, site)) {

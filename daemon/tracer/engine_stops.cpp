@@ -42,9 +42,14 @@ void apply(const CopyPoint& point, ptrace::Registers& regs) {
 }
 
 // Back in front of the probed instruction, as if nothing had happened.
-void undo(const CopyPoint* point, RemoteAddr original, ptrace::Registers& regs) {
-  if (point) regs.set_sp(regs.sp() + static_cast<std::uint64_t>(std::int64_t{point->undo_sp}));
-  regs.set_pc(original.value);
+void undo(const CopyPoint* point, const Slot& slot, RemoteAddr base, ptrace::Registers& regs) {
+  if (point) {
+    regs.set_sp(regs.sp() + static_cast<std::uint64_t>(std::int64_t{point->undo_sp}));
+    // A system call that the kernel restarts has left its return address, in the copy, behind.
+    const bool stale = regs.link() >= base.value && regs.link() < base.value + kSlotSize;
+    if (point->link != 0 && stale) regs.set_link(point->link);
+  }
+  regs.set_pc(slot.original.value);
 }
 
 }  // namespace
@@ -74,7 +79,7 @@ void Engine::handle(const Stop& stop) {
   while (!ended_meanwhile_.empty()) {
     const Stop ended = ended_meanwhile_.back();
     ended_meanwhile_.pop_back();
-    if (const auto dead = tracees_.find(ended.tid); dead != tracees_.end()) on_end(dead->second, ended.status);
+    handle(ended);
   }
 }
 
@@ -117,7 +122,7 @@ bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
   if (point && point->meaning == CopyPoint::Meaning::after)
     apply(*point, regs);
   else
-    undo(point, slot->original, regs);
+    undo(point, *slot, base, regs);
   return true;
 }
 
@@ -193,7 +198,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     apply(*point, regs);
   } else if (fault || must_not_wait(slot.insn)) {
     const std::uint64_t pc = regs.pc();
-    undo(point, slot.original, regs);
+    undo(point, slot, base, regs);
     if (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
       info.si_addr = reinterpret_cast<void*>(slot.original.value);  // SIGILL, SIGFPE: where the instruction is
       ptrace::set_siginfo(tracee.tid, info);
@@ -305,7 +310,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   if (stepping.held_signal == 0) return deliver(tracee, signal);
   // The held signal goes first, as it came first; the fault comes again when the instruction does.
-  if (slot) undo(point, slot->original, regs);
+  if (slot) undo(point, *slot, base, regs);
   if (slot) tracee.rehit = Rehit{slot->original, regs};
   tracee.stepping = stepping;
   finish_step(tracee, regs);

@@ -31,7 +31,8 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_ins
 RemoteSyscalls::~RemoteSyscalls() { finish(); }
 
 bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {
-  if (status && status->stopped()) return false;
+  // An exec in another thread takes this one's id over: what was borrowed is gone then, too.
+  if (status && status->stopped() && status->kind() != Kind::exec) return false;
   exit_ = status;
   usable_ = false;
   finished_ = true;

@@ -30,7 +30,7 @@ class RemoteSyscalls {
   std::optional<std::int64_t> call(std::uint64_t number, const std::array<std::uint64_t, 6>& args);
   // Gives the thread back early; false: it died meanwhile.
   bool finish();
-  // When it died while borrowed: the status that the main loop still has to handle.
+  // When it died, or was replaced by an exec, while borrowed: the status that the main loop still has to handle.
   std::optional<WaitStatus> exit_status() const { return exit_; }
   // The stop the thread was given back in: interrupt, or group_stop when job control stopped it.
   WaitStatus::Kind final_stop() const { return final_stop_; }

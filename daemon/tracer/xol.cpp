@@ -19,7 +19,8 @@ bool in_reach(RemoteAddr start, std::uint64_t size, RemoteAddr near) {
   return distance(start, near) < kSlotReach && distance(start + size, near) < kSlotReach;
 }
 
-// The heap grows up from its end, a stack grows down from its start: leave those gaps alone.
+// The heap grows up from its end, a stack grows down from its start: they are left this much room.
+constexpr std::uint64_t kGrowth = 1ULL << 30;
 bool grows_up(const symbols::Mapping& m) { return m.path == "[heap]"; }
 bool grows_down(const symbols::Mapping& m) { return m.path == "[stack]"; }
 
@@ -97,10 +98,11 @@ std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, Re
   RemoteAddr gap_start{kLowestAddress};
   bool below_grows = false;
   const auto consider = [&](RemoteAddr gap_end, bool above_grows) {
-    if (below_grows || above_grows) return;
-    if (gap_end.value < gap_start.value + size + 2 * kGuard) return;
+    const std::uint64_t bottom = gap_start.value + (below_grows ? kGrowth : kGuard);
+    const std::uint64_t top = gap_end.value - std::min(gap_end.value, above_grows ? kGrowth : kGuard);
+    if (top < size || top - size < bottom) return;
     // From the top of a gap below `near`, from the bottom of one above: as near as can be.
-    const std::uint64_t at = gap_end <= near ? gap_end.value - kGuard - size : gap_start.value + kGuard;
+    const std::uint64_t at = gap_end <= near ? top - size : bottom + kPageSize - 1;
     const RemoteAddr start{at / kPageSize * kPageSize};
     if (in_reach(start, size, near)) candidates.push_back(start);
   };

@@ -67,7 +67,7 @@ class XolAreas {
 };
 
 // An address for `size` new bytes within reach of `near`, in a gap of the address space, preferring the nearest one
-// below `near` that touches neither the heap's nor a stack's room to grow. Skips the first `attempt` candidates.
+// below `near` that leaves the heap and the stack room to grow. Skips the first `attempt` candidates.
 std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
                                       unsigned attempt);
 

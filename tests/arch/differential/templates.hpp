@@ -1,9 +1,9 @@
-// What the generator makes cases of. Two tables: mnemonics with operand patterns, which Zydis encodes with random operands,
-// and encodings written out because no assembler would choose them.
+// What the generator makes cases of. Two tables: mnemonics with operand patterns, which Zydis encodes with random
+// operands, and encodings written out because no assembler would choose them.
 //
-// Operand patterns: r register, m memory, e either, x xmm, y ymm, X/Y vector register or memory; a size in bits follows,
-// or v for a random one of 16, 32, 64. i8 i32 immediates (iv: of the operand size, at most 32 bits), cl, al, j branch
-// target.
+// Operand patterns: r register, m memory, e either, x xmm, y ymm, X/Y vector register or memory; a size in bits
+// follows, or v for a random one of 16, 32, 64. i8 i32 immediates (iv: of the operand size, at most 32 bits), cl, al, j
+// branch target.
 #pragma once
 
 #include <Zydis/Zydis.h>
@@ -19,6 +19,7 @@ struct Template {
 };
 
 #define M(name) ZYDIS_MNEMONIC_##name
+// clang-format off: rows of a table
 inline constexpr Template kTemplates[] = {
     // integer arithmetic
     {M(ADD), "ev,rv"}, {M(ADD), "rv,ev"}, {M(ADD), "ev,iv"}, {M(ADD), "ev,i8"}, {M(ADD), "e8,r8"}, {M(ADD), "e8,i8"},
@@ -74,7 +75,8 @@ inline constexpr Template kTemplates[] = {
     {M(RET), ""}, {M(RET), "i16"},
     {M(JO), "j"}, {M(JNO), "j"}, {M(JB), "j"}, {M(JNB), "j"}, {M(JZ), "j"}, {M(JNZ), "j"}, {M(JBE), "j"},
     {M(JNBE), "j"}, {M(JS), "j"}, {M(JNS), "j"}, {M(JP), "j"}, {M(JNP), "j"}, {M(JL), "j"}, {M(JNL), "j"},
-    {M(JLE), "j"}, {M(JNLE), "j"}, {M(LOOP), "j"}, {M(LOOPE), "j"}, {M(LOOPNE), "j"}, {M(JRCXZ), "j"}, {M(JECXZ), "j"},
+    {M(JLE), "j"}, {M(JNLE), "j"}, {M(LOOP), "j"}, {M(LOOPE), "j"}, {M(LOOPNE), "j"},
+    {M(JRCXZ), "j"}, {M(JECXZ), "j"},
     // strings
     {M(MOVSB), ""}, {M(MOVSQ), ""}, {M(STOSB), ""}, {M(STOSD), ""}, {M(LODSB), ""}, {M(LODSQ), ""}, {M(SCASB), ""},
     {M(CMPSB), ""}, {M(MOVSB), "", ZYDIS_ATTRIB_HAS_REP}, {M(MOVSD), "", ZYDIS_ATTRIB_HAS_REP},
@@ -88,7 +90,8 @@ inline constexpr Template kTemplates[] = {
     {M(MOVQ), "x,e64"}, {M(MOVQ), "e64,x"}, {M(MOVHPS), "x,m64"}, {M(MOVLPD), "m64,x"}, {M(MOVNTDQ), "m128,x"},
     {M(ADDPS), "x,X128"}, {M(ADDSD), "x,X64"}, {M(SUBPD), "x,X128"}, {M(MULSS), "x,X32"}, {M(DIVPD), "x,X128"},
     {M(SQRTSD), "x,X64"}, {M(MAXPS), "x,X128"}, {M(UCOMISD), "x,X64"}, {M(COMISS), "x,X32"}, {M(CMPPS), "x,X128,i3"},
-    {M(SHUFPS), "x,X128,i8"}, {M(PSHUFD), "x,X128,i8"}, {M(PSHUFB), "x,X128"}, {M(PADDQ), "x,X128"}, {M(PXOR), "x,X128"},
+    {M(SHUFPS), "x,X128,i8"}, {M(PSHUFD), "x,X128,i8"}, {M(PSHUFB), "x,X128"}, {M(PADDQ), "x,X128"},
+    {M(PXOR), "x,X128"},
     {M(PCMPEQB), "x,X128"}, {M(PMOVMSKB), "r32,x"}, {M(PUNPCKLBW), "x,X128"}, {M(PALIGNR), "x,X128,i8"},
     {M(PCMPISTRI), "x,X128,i8"}, {M(PCMPESTRM), "x,X128,i8"}, {M(ROUNDSD), "x,X64,i3"}, {M(PINSRQ), "x,e64,i8"},
     {M(PEXTRD), "e32,x,i8"}, {M(CVTSI2SD), "x,e64"}, {M(CVTTSD2SI), "r64,X64"}, {M(CVTPS2PD), "x,X64"},
@@ -99,7 +102,8 @@ inline constexpr Template kTemplates[] = {
     {M(VADDPS), "y,y,Y256"}, {M(VADDPD), "x,x,X128"}, {M(VMULSD), "x,x,X64"}, {M(VDIVPS), "y,y,Y256"},
     {M(VPADDD), "y,y,Y256"}, {M(VPXOR), "x,x,X128"}, {M(VPSHUFB), "y,y,Y256"}, {M(VPSHUFD), "y,Y256,i8"},
     {M(VSHUFPD), "y,y,Y256,i4"}, {M(VPALIGNR), "y,y,Y256,i8"}, {M(VPERMQ), "y,Y256,i8"}, {M(VPERM2F128), "y,y,Y256,i8"},
-    {M(VBROADCASTSS), "y,m32"}, {M(VINSERTF128), "y,y,X128,i1"}, {M(VEXTRACTF128), "X128,y,i1"},
+    {M(VBROADCASTSS), "y,m32"},
+    {M(VINSERTF128), "y,y,X128,i1"}, {M(VEXTRACTF128), "X128,y,i1"},
     {M(VPBLENDVB), "y,y,Y256,y"}, {M(VBLENDVPS), "x,x,X128,x"}, {M(VPMOVMSKB), "r32,y"}, {M(VPCMPEQB), "y,y,Y256"},
     {M(VCMPPD), "y,y,Y256,i5"}, {M(VPTEST), "y,Y256"}, {M(VZEROUPPER), ""}, {M(VZEROALL), ""},
     {M(VMASKMOVPS), "y,y,m256"}, {M(VMASKMOVPS), "m256,y,y"}, {M(VPINSRD), "x,x,e32,i2"}, {M(VPEXTRQ), "e64,x,i1"},
@@ -111,9 +115,11 @@ inline constexpr Template kTemplates[] = {
     {M(FISTP), "m32"}, {M(FADD), "m64"}, {M(FMUL), "m32"}, {M(FDIV), "m64"}, {M(FLD1), ""}, {M(FLDPI), ""},
 {M(FCHS), ""}, {M(FNSTSW), "m16"}, {M(FLDCW), "m16"}, {M(FNSTCW), "m16"}, {M(FNINIT), ""},
     // the rest
-    {M(NOP), ""}, {M(NOP), "ev"}, {M(PAUSE), ""}, {M(ENDBR64), ""}, {M(CPUID), ""}, {M(XGETBV), ""}, {M(PREFETCHT0), "m8"},
+    {M(NOP), ""}, {M(NOP), "ev"}, {M(PAUSE), ""}, {M(ENDBR64), ""}, {M(CPUID), ""},
+    {M(XGETBV), ""}, {M(PREFETCHT0), "m8"},
     {M(CLFLUSH), "m512"}, {M(MFENCE), ""}, {M(LFENCE), ""}, {M(SFENCE), ""}, {M(UD2), ""},
 };
+// clang-format on
 #undef M
 
 // Encodings written out. rip-relative displacements and branch displacements are replaced by random good ones.

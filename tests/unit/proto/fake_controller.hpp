@@ -23,9 +23,9 @@ class FakeController final : public control::Controller {
   };
 
   // ---- what tests set and look at ----
-  bool defer = false;                        // answers wait in `deferred`
+  bool defer = false;  // answers wait in `deferred`
   std::deque<std::function<void()>> deferred;
-  std::vector<std::string> calls;            // "attach 42", ...
+  std::vector<std::string> calls;  // "attach 42", ...
   std::map<ClientId, control::Client*> clients;
   std::vector<ClientId> gone;
   std::map<std::uint64_t, Subscription> subscriptions;
@@ -115,7 +115,8 @@ class FakeController final : public control::Controller {
   }
   std::vector<control::TargetView> targets() const override { return target_views; }
 
-  void add(control::Client&, control::AddRequest request, control::Reply<std::vector<control::ProbeView>> reply) override {
+  void add(control::Client&, control::AddRequest request,
+           control::Reply<std::vector<control::ProbeView>> reply) override {
     note("add", request.pid);
     last_add = request;
     for (const auto& spec : request.probes)

@@ -1,23 +1,23 @@
 // A real server on a private socket, its event loop in a thread of its own, and a tiny blocking client.
 #pragma once
 
-#include <utility>  // before Asio
-
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <thread>
+#include <utility>  // before Asio
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 
 #include "daemon/api/server.hpp"
 #include "fake_controller.hpp"
@@ -37,6 +37,13 @@ bool eventually(Condition condition) {
     std::this_thread::sleep_for(1ms);
   }
   return true;
+}
+
+// Tests that need files and processes of other users say so where they can't run.
+inline bool as_root() {
+  if (geteuid() == 0) return true;
+  MESSAGE("NOT RUN: needs root");
+  return false;
 }
 
 class TempDir {
@@ -175,11 +182,6 @@ class LiveServer {
     server_->start();
     thread_ = std::thread([this] { io_.run(); });
   }
-  ~LiveServer() {
-    loop([this] { server_->stop(); });
-    work_.reset();
-    thread_.join();
-  }
   LiveServer(const LiveServer&) = delete;
   LiveServer& operator=(const LiveServer&) = delete;
 
@@ -191,6 +193,12 @@ class LiveServer {
     boost::asio::post(io_, [&task] { task(); });
     return future.get();
   }
+  ~LiveServer() {
+    loop([this] { server_->stop(); });
+    work_.reset();
+    thread_.join();
+  }
+
   FakeController& controller() { return controller_; }  // from loop() only
   std::size_t sessions() {
     return loop([this] { return server_->session_count(); });

@@ -290,8 +290,9 @@ TEST_CASE("batches keep their order and bad items in their places; oversized one
 TEST_CASE("what a server writes a client reads back") {
   const Error error{Reason::bad_definition, "no type \"q\"", "types are u8", 12};
   const std::string text = make_error("7", error);
-  CHECK(text ==
-        R"({"jsonrpc":"2.0","id":7,"error":{"code":-32010,"message":"no type \"q\"","data":{"reason":"bad-definition","column":12,"hint":"types are u8"}}})");
+  CHECK(
+      text ==
+      R"({"jsonrpc":"2.0","id":7,"error":{"code":-32010,"message":"no type \"q\"","data":{"reason":"bad-definition","column":12,"hint":"types are u8"}}})");
   auto read = parse_server_messages(text);
   REQUIRE(read.ok());
   const auto& reply = std::get<Reply>(read->at(0));
@@ -302,7 +303,8 @@ TEST_CASE("what a server writes a client reads back") {
   CHECK(reply.error->column == 12u);
   CHECK(reply.error->hint == "types are u8");
 
-  read = parse_server_messages("[" + make_response("\"x\"", "{\"c\":\"\\udc80\"}") + "," + make_error("null", error) + "]");
+  read = parse_server_messages("[" + make_response("\"x\"", "{\"c\":\"\\udc80\"}") + "," + make_error("null", error) +
+                               "]");
   REQUIRE(read.ok());
   REQUIRE(read->size() == 2);
   CHECK(std::get<Reply>(read->at(0)).result["c"] == "\xef\xbf\xbd");
@@ -343,18 +345,22 @@ TEST_CASE("parameters are held against the tables, and messages name the key and
       {"target.attach", "[7]", "by name", "pid"},
       {"target.list", R"({"pid":7})", "unknown parameter \"pid\"", "no parameters"},
       {"probe.add", R"({"pid":7,"probes":[{"definition":"p f"}]})", "", ""},
-      {"probe.add", R"({"pid":7,"probes":[{"definition":"p f","filter":"","disabled":true,"optimize":false}],"persist":true,"limit":1,"followFork":true,"x-step":true})", "", ""},
+      {"probe.add",
+       R"({"pid":7,"probes":[{"definition":"p f","filter":"","disabled":true,"optimize":false}],"persist":true,"limit":1,"followFork":true,"x-step":true})",
+       "", ""},
       {"probe.add", R"({"pid":7})", "\"probes\" is missing", ""},
       {"probe.add", R"({"pid":7,"probes":[]})", "0 items", ""},
       {"probe.add", R"({"pid":7,"probes":{}})", "\"probes\" is an object", ""},
       {"probe.add", R"({"pid":7,"probes":["p f"]})", "\"probes[0]\" is a string", "definition"},
       {"probe.add", R"({"pid":7,"probes":[{"definition":"p f"},{"definitio":"q"}]})", "\"probes[1].definitio\"",
        "allowed are definition, filter, disabled, optimize"},
-      {"probe.add", R"({"pid":7,"probes":[{"definition":"p f"},{"filter":"q"}]})", "\"probes[1].definition\" is missing", ""},
+      {"probe.add", R"({"pid":7,"probes":[{"definition":"p f"},{"filter":"q"}]})",
+       "\"probes[1].definition\" is missing", ""},
       {"probe.add", R"({"pid":7,"probes":[{"definition":""}]})", "0 bytes", ""},
       {"probe.add", R"({"pid":7,"probes":[{"definition":"p\u0000f"}]})", "NUL", ""},
       {"probe.add", R"({"pid":7,"probes":[{"definition":"f"}],"limit":0})", "\"limit\" is 0", ""},
-      {"probe.add", R"({"pid":7,"probes":[{"definition":"f"}],"limit":9223372036854775808})", "\"limit\" is 9223372036854775808", ""},
+      {"probe.add", R"({"pid":7,"probes":[{"definition":"f"}],"limit":9223372036854775808})",
+       "\"limit\" is 9223372036854775808", ""},
       {"probe.remove", R"({"ids":[1,2]})", "", ""},
       {"probe.remove", R"({"ids":[]})", "", ""},
       {"probe.remove", R"({"names":["a","g/b"]})", "", ""},

@@ -25,7 +25,9 @@ void check_result(const std::string& method, const Json& result) {
 TEST_CASE("every method answers in the shape its table says") {
   LiveServer server;
   server.loop([&] {
-    server.controller().add_target(1000, "a\xff" "b");
+    server.controller().add_target(1000,
+                                   "a\xff"
+                                   "b");
     server.controller().add_probe(1, 1000, "probes/cmd");
     server.controller().add_probe(2, 1001, "g/ret");
     server.controller().probe_views[1].kind = "r";
@@ -73,8 +75,9 @@ TEST_CASE("every method answers in the shape its table says") {
   CHECK(result("probe.remove", {{"ids", {77}}})["probes"].empty());
 
   const Json added = result("probe.add", {{"pid", 1234},
-                                          {"probes", {{{"definition", "p f"}, {"filter", "pid == 1"}, {"optimize", false}},
-                                                      {{"definition", "p g"}, {"filter", ""}, {"disabled", true}}}},
+                                          {"probes",
+                                           {{{"definition", "p f"}, {"filter", "pid == 1"}, {"optimize", false}},
+                                            {{"definition", "p g"}, {"filter", ""}, {"disabled", true}}}},
                                           {"persist", true},
                                           {"limit", 5},
                                           {"followFork", true},
@@ -126,7 +129,10 @@ TEST_CASE("errors carry code, reason, column and hint; nothing is done for what 
   LiveServer server;
   TestClient client(server.path());
   const Json bad = client.error("probe.add", {{"pid", 9}, {"probes", {{{"definition", "bad"}}}}});
-  CHECK(bad == Json::parse(R"({"code":-32010,"message":"no such type","data":{"reason":"bad-definition","column":7,"hint":"types are u8 ..."}})"));
+  CHECK(
+      bad ==
+      Json::parse(
+          R"({"code":-32010,"message":"no such type","data":{"reason":"bad-definition","column":7,"hint":"types are u8 ..."}})"));
   struct Row {
     const char* method;
     Json params;
@@ -350,7 +356,7 @@ TEST_CASE("a client that asks and never reads stops being read from, and goes on
     REQUIRE(sent < 4u << 20);
   }
   fcntl(client.fd(), F_SETFL, 0);
-  client.send_raw(ask.substr(sent % ask.size()));
+  if (sent % ask.size() != 0) client.send_raw(ask.substr(sent % ask.size()));
   const std::size_t asked = (sent + ask.size() - 1) / ask.size();
   CHECK(asked > 10);
   std::size_t answered = 0;
@@ -434,7 +440,9 @@ TEST_CASE("what a client sent before it hung up is carried out as far as that ne
   LiveServer server;
   auto client = std::make_unique<TestClient>(server.path());
   std::string text;
-  for (int i = 0; i < 500; ++i) text += R"({"jsonrpc":"2.0","method":"daemon.disarm"})" "\n";
+  for (int i = 0; i < 500; ++i)
+    text += R"({"jsonrpc":"2.0","method":"daemon.disarm"})"
+            "\n";
   client->send_raw(text);
   client.reset();
   CHECK(eventually([&] { return server.sessions() == 0; }));

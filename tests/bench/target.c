@@ -1,0 +1,134 @@
+// bench-target FUNCTION THREADS CPU: calls FUNCTION (functions_*.S), and measures itself.
+// CPU: where all of its threads stay; -1: wherever the scheduler puts them.
+//
+// Prints "ready PID 0xADDRESS", so that probes can be armed, then answers every line "go CALLS": each thread makes CALLS
+// calls, timed over the loop. The answer, one line: seconds until all are done, seconds of CPU time of all threads,
+// voluntary context switches of all threads, involuntary ones, checksum. A thread that stops for a tracer switches
+// voluntarily, once a stop; nothing else in the loop does. Ends with its input.
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef long Function(long, long);
+Function bench_nop, bench_copy, bench_push;
+
+static const struct {
+  const char* name;
+  Function* function;
+} functions[] = {{"bench_nop", bench_nop}, {"bench_copy", bench_copy}, {"bench_push", bench_push}};
+
+enum { kMaxThreads = 64 };
+
+struct Worker {
+  pthread_t thread;
+  double cpu_seconds;
+  long voluntary, involuntary;
+  unsigned long checksum;
+};
+
+static struct Worker workers[kMaxThreads];
+static long thread_count, calls;
+static Function* function;
+static pthread_barrier_t start, end;
+
+static double seconds(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+// Through a volatile pointer, so that the compiler calls it every time and with both arguments.
+static unsigned long call_it(long times) {
+  Function* volatile called = function;
+  unsigned long sum = 0;
+  for (long i = 0; i < times; ++i) sum += (unsigned long)called(i, 7);
+  return sum;
+}
+
+static void measure(struct Worker* worker) {
+  struct rusage before, after;
+  getrusage(RUSAGE_THREAD, &before);
+  const double cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+  worker->checksum = call_it(calls);
+  worker->cpu_seconds = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  getrusage(RUSAGE_THREAD, &after);
+  worker->voluntary = after.ru_nvcsw - before.ru_nvcsw;
+  worker->involuntary = after.ru_nivcsw - before.ru_nivcsw;
+}
+
+static void* run_worker(void* argument) {
+  for (;;) {
+    pthread_barrier_wait(&start);
+    measure(argument);
+    pthread_barrier_wait(&end);
+  }
+  return NULL;
+}
+
+static void report(double elapsed) {
+  struct Worker all = {0};
+  for (long t = 0; t < thread_count; ++t) {
+    all.cpu_seconds += workers[t].cpu_seconds;
+    all.voluntary += workers[t].voluntary;
+    all.involuntary += workers[t].involuntary;
+    all.checksum += workers[t].checksum;
+  }
+  printf("%.9f %.9f %ld %ld %lu\n", elapsed, all.cpu_seconds, all.voluntary, all.involuntary, all.checksum);
+}
+
+// One thread measures on the main thread: no barrier's wake-up is in the time.
+static void measure_all(void) {
+  const double began = seconds(CLOCK_MONOTONIC);
+  if (thread_count == 1) {
+    measure(&workers[0]);
+  } else {
+    pthread_barrier_wait(&start);
+    pthread_barrier_wait(&end);
+  }
+  report(seconds(CLOCK_MONOTONIC) - began);
+}
+
+static int prepare(int argc, char** argv) {
+  if (argc != 4) return 0;
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; ++i)
+    if (strcmp(argv[1], functions[i].name) == 0) function = functions[i].function;
+  thread_count = atol(argv[2]);
+  const int cpu = atoi(argv[3]);
+  if (function == NULL || thread_count < 1 || thread_count > kMaxThreads) return 0;
+  if (cpu < 0) return 1;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+static int start_threads(void) {
+  const unsigned parties = (unsigned)thread_count + 1;
+  if (pthread_barrier_init(&start, NULL, parties) != 0 || pthread_barrier_init(&end, NULL, parties) != 0) return 0;
+  for (long t = 0; t < thread_count; ++t)
+    if (pthread_create(&workers[t].thread, NULL, run_worker, &workers[t]) != 0) return 0;
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  if (!prepare(argc, argv)) {
+    fprintf(stderr, "usage: bench-target FUNCTION THREADS CPU\n");
+    return 2;
+  }
+  if (thread_count > 1 && !start_threads()) return 1;
+  // What a tracer's debug information would give, for those that have none.
+  printf("ready %d %p\n", (int)getpid(), (void*)function);
+  char line[64];
+  while (fgets(line, sizeof line, stdin) != NULL)
+    if (sscanf(line, "go %ld", &calls) == 1) measure_all();
+  return 0;
+}

@@ -1,0 +1,306 @@
+// U1, U2, U3, U7, U9 on real processes: what a probe is, what it does to the text, and what it leaves alone.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+// dlopener with its plugin loaded, and where plugin_work() is in it.
+struct PluginUser {
+  Target target{"dlopener"};
+  std::string address;
+  TargetState before;
+
+  PluginUser() {
+    target.send("open\n");
+    const std::string line = target.next_line().value_or("");
+    REQUIRE(line.starts_with("opened 0x"));
+    address = line.substr(7);
+    before = state_of(target.pid());
+  }
+  std::string ask(const std::string& command) {
+    target.send(command + "\n");
+    return target.next_line().value_or("");
+  }
+};
+
+// ---- U1 -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U1: a probe at a virtual address of a process is hit once for each execution, with the right arguments") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"1", "6"});
+  const Json by_name = add(client, counter.pid(), {"p:named work"}).at(0);
+  const Json probe =
+      add(client, counter.pid(), {"p:addressed " + hex(address_of(by_name)) + " a=%di:s32 b=%si:s64"}).at(0);
+  CHECK(probe.at("symbol") == "work+0x0");
+  CHECK(probe.at("module") == "counter");
+  Events events(client);
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+  events.end();
+  const std::vector<Json> hits = events.of(probe);
+  REQUIRE(hits.size() == 6);
+  for (std::size_t i = 0; i < hits.size(); ++i) {
+    CHECK(hits[i].at("args") == Json{{"a", 0}, {"b", i}});
+    CHECK(hits[i].at("ip") == probe.at("address"));
+    CHECK(hits[i].at("pid") == counter.pid());
+  }
+}
+
+TEST_CASE("U1: a probe in a shared library is for one process; another that runs it sees no hit and no changed text") {
+  const std::string file = target_path("plugin.so");
+  const std::string bytes = read_file(file);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser traced, other;
+  const Json probe = add(client, traced.target.pid(), {traced.address + " x=$arg1:s32"}).at(0);
+  CHECK(probe.at("module") == "plugin.so");
+  CHECK(has_breakpoint(traced.target.pid(), address_of(probe)));
+  CHECK(text_differences(other.target.pid()).empty());
+  CHECK(tracer_of(other.target.pid()) == 0);
+
+  Events events(client);
+  CHECK(other.ask("call 7") == "called 7 168");
+  CHECK(traced.ask("call 10") == "called 10 345");
+  CHECK(other.ask("call 7") == "called 7 168");
+  events.end();
+  REQUIRE(events.all().size() == 10);
+  for (std::size_t i = 0; i < 10; ++i) {
+    CHECK(events.all()[i].at("pid") == traced.target.pid());
+    CHECK(events.all()[i].at("args").at("x") == i);
+  }
+  CHECK(read_file(file) == bytes);
+  remove_all(client, {probe});
+  CHECK(left_unharmed(traced.target.pid(), traced.before, PageCopies::may_stay));
+  CHECK(left_unharmed(other.target.pid(), other.before));
+  for (PluginUser* user : {&traced, &other}) {
+    user->target.send("quit\n");
+    CHECK(user->target.finish().ok());
+  }
+}
+
+TEST_CASE("U1: libc's functions can be probed in one process by name") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  // shape_syscall compares the kernel's answer with getppid()'s, once for each round.
+  Watched counter("counter", {"2", "1", "30"}), other("counter", {"2", "1", "30"});
+  const Json probe = add(client, counter.pid(), {"libc:getppid"}).at(0);
+  CHECK(probe.at("symbol") == "getppid+0x0");
+  CHECK(text_differences(other.pid()).empty());
+  for (Watched* one : {&counter, &other}) {
+    one->target.go();
+    CHECK(one->target.finish().ok());
+  }
+  CHECK(counts_of(client, probe) == Counts{60, 0, 0});
+}
+
+// ---- U2 -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U2: a breakpoint stands in a copy of the page that only this process sees, and the file is not written") {
+  const std::string file = target_path("counter"), bytes = read_file(file);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter"), other("counter");
+  const std::vector<Json> probes = add(client, counter.pid(), {"work", "shape_push", "shape_call_rel32"});
+  for (const Json& probe : probes) CHECK(has_breakpoint(counter.pid(), address_of(probe)));
+  CHECK(text_differences(counter.pid()).size() == probes.size());  // one byte for each, nothing else
+  CHECK(state_of(counter.pid()).private_text_kb > counter.before.private_text_kb);
+  CHECK(harm_done(other.pid(), other.before).empty());
+  CHECK(read_file(file) == bytes);
+  remove_all(client, probes);
+  CHECK(counter.unharmed());
+}
+
+TEST_CASE("U2: the copy of the instruction lies in memory that is executable and never writable, and goes at the end") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter");
+  const Json place = add(client, counter.pid(), {"shape_mov_fs"}, {{"x-step", true}}).at(0);
+  const std::vector<std::string> added = new_executable_mappings(counter.before, state_of(counter.pid()));
+  REQUIRE(added.size() == 1);
+  CHECK(added[0].find(" r-xp ") != std::string::npos);
+  // The instruction refers to nothing near it: its copy has the very same bytes (behind the first, now a breakpoint).
+  const std::vector<std::uint8_t> original = bytes_at(counter.pid(), address_of(place) + 1, 6);
+  const std::uint64_t start = std::stoull(added[0], nullptr, 16);
+  const std::vector<std::uint8_t> area = bytes_at(counter.pid(), start, 4096);
+  CHECK(std::search(area.begin(), area.end(), original.begin(), original.end()) != area.end());
+  remove_all(client, {place});
+  CHECK(counter.unharmed());
+  CHECK(new_executable_mappings(counter.before, state_of(counter.pid())).empty());
+}
+
+TEST_CASE("U2: probes by the hundred in one process leave nothing behind") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"2", "200", "5"});
+  const std::vector<Json> probes = add(client, counter.pid(), {"shape_*", "drive_*", "callee_*", "work"});
+  CHECK(probes.size() > 60);
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+  CHECK(counts_of(client, probes.back()).hits == 400);
+}
+
+// ---- U3 -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U3: a handler sees the registers as they are before the probed instruction") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"1", "4"});
+  const Json probe = add(client, counter.pid(), {"work a=%di:s32 b=%si:s64 s=+0(%dx):string ip=%ip:x64 top=$stack0:x64 "
+                                                 "sp=%sp:x64 stack=$stack"})
+                         .at(0);
+  Events events(client);
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+  events.end();
+  const char* const texts[] = {"alpha", "beta", "", "delta"};
+  REQUIRE(events.all().size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Json& args = events.all()[i].at("args");
+    CHECK(args.at("a") == 0);
+    CHECK(args.at("b") == i);
+    CHECK(args.at("s") == texts[i]);
+    CHECK(args.at("ip") == probe.at("address"));
+    CHECK(args.at("sp") == args.at("stack"));
+    CHECK(args.at("top") == events.all()[0].at("args").at("top"));  // one call site
+  }
+}
+
+struct Tier {
+  std::string name;
+  bool step;
+};
+const Tier kTiers[] = {{"boosted", false}, {"stepped", true}};
+
+TEST_CASE("U3: no thread slips past while others execute the probed instruction, and the breakpoint never leaves") {
+  for (const Tier& tier : kTiers) {
+    CAPTURE(tier.name);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched counter("counter", {"8", "0"});
+    const Json probe = add(client, counter.pid(), {"work"}, {{"x-step", tier.step}}).at(0);
+    CHECK(probe.at("tier") == tier.name);
+    counter.target.go();
+    long seen_in_place = 0, looks = 0;
+    for (; looks < 2000 || counts_of(client, probe).hits < 2000; ++looks)
+      seen_in_place += has_breakpoint(counter.pid(), address_of(probe));
+    CHECK(seen_in_place == looks);
+    counter.target.go();
+    const TargetReport report = counter.target.finish();
+    CHECK(report.ok());
+    CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
+  }
+}
+
+// ---- U7 -------------------------------------------------------------------------------------------------------------
+
+struct BadInstruction {
+  std::string symbol, reason;
+};
+const BadInstruction kBad[] = {
+    {"bad_int3", "existing-breakpoint"},         {"bad_int3_long", "existing-breakpoint"},
+    {"bad_int1", "existing-breakpoint"},     {"bad_int_n", "unsupported-instruction"},
+    {"bad_hlt", "unsupported-instruction"},      {"bad_in", "unsupported-instruction"},
+    {"bad_out", "unsupported-instruction"},      {"bad_cli", "unsupported-instruction"},
+    {"bad_iret", "unsupported-instruction"},     {"bad_far_return", "unsupported-instruction"},
+    {"bad_far_call", "unsupported-instruction"}, {"bad_sysret", "unsupported-instruction"},
+    {"bad_undecodable", "unsupported-instruction"},
+};
+
+TEST_CASE("U7: instructions that can't be probed and places that hold a breakpoint are refused, each with its reason") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("unprobeable");
+  std::set<std::string> messages;
+  for (const BadInstruction& bad : kBad) {
+    CAPTURE(bad.symbol);
+    const Json error = add_error(client, target.pid(), {bad.symbol});
+    CHECK(reason_of(error) == bad.reason);
+    CHECK(!hint_of(error).empty());
+    REQUIRE(error.is_object());
+    CHECK(error.at("message").get<std::string>().find(bad.symbol) != std::string::npos);
+    messages.insert(error.at("message"));
+    CHECK(list_probes(client).empty());
+    CHECK(target.unharmed());
+  }
+  CHECK(messages.size() == std::size(kBad));
+  target.target.go();
+  CHECK(target.target.finish().ok());
+}
+
+TEST_CASE("U7: a probe beside the program's own breakpoint works, and the program still gets its trap") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("signals", {"30"});
+  CHECK(reason_of(add_error(client, target.pid(), {"hit_own_int3"})) == "existing-breakpoint");
+  const Json probe = add(client, target.pid(), {"hit_own_int3+1"}).at(0);
+  target.target.go();
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+  CHECK(counts_of(client, probe).hits == 30);
+}
+
+// ---- U9 -------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U9: several clients trace many processes at once and each gets the events of its own probes only") {
+  constexpr std::size_t kClients = 3, kProcesses = 12, kCalls = 150;
+  Daemon daemon;
+  std::vector<std::unique_ptr<Watched>> targets;
+  for (std::size_t i = 0; i < kProcesses; ++i)
+    targets.push_back(
+        std::make_unique<Watched>("counter", std::vector<std::string>{"2", std::to_string(kCalls), "1"}));
+  std::vector<std::unique_ptr<RpcClient>> clients;
+  std::vector<std::unique_ptr<Events>> streams;
+  std::vector<std::vector<Json>> probes(kClients);
+  for (std::size_t c = 0; c < kClients; ++c) {
+    clients.push_back(std::make_unique<RpcClient>(daemon.socket()));
+    for (const auto& target : targets) probes[c].push_back(add(*clients[c], target->pid(), {"p:mine work"}).at(0));
+    Json ids = Json::array();
+    for (const Json& probe : probes[c]) ids.push_back(probe.at("id"));
+    streams.push_back(std::make_unique<Events>(*clients[c], Json{{"probes", ids}}));
+  }
+  for (const auto& target : targets) target->target.go();
+  for (const auto& target : targets) CHECK(target->target.finish().ok());
+  for (std::size_t c = 0; c < kClients; ++c) {
+    streams[c]->end();
+    for (const Json& probe : probes[c]) {
+      CHECK(streams[c]->of(probe).size() == 2 * kCalls);
+      CHECK(counts_of(*clients[c], probe) == Counts{2 * kCalls, 0, 0});
+    }
+    CHECK(streams[c]->all().size() == 2 * kCalls * kProcesses);
+  }
+}
+
+TEST_CASE("U9: probes come and go on many processes while hits pour in, and every program stays right") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  std::vector<std::unique_ptr<Watched>> targets;
+  for (int i = 0; i < 6; ++i) targets.push_back(std::make_unique<Watched>("counter", std::vector<std::string>{"2", "0"}));
+  for (const auto& target : targets) target->target.go();
+  for (const auto& target : targets) REQUIRE(target->runs_threads(3));
+  std::uint64_t hits = 0;
+  for (int round = 0; round < 25; ++round)
+    for (const auto& target : targets) {
+      const std::vector<Json> probes = add(client, target->pid(), {"work", "p:second work a=$arg1", "work+4"});
+      for (const Json& gone : remove_all(client, probes))
+        hits += gone.at("hits").get<std::uint64_t>();
+    }
+  CHECK(hits > 0);
+  for (const auto& target : targets) {
+    CHECK(target->unharmed());
+    target->target.go();
+    CHECK(target->target.finish().ok());
+  }
+}
+
+TEST_CASE("no child is left when everything was torn down") {
+  CHECK(children_left() == std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace probed::live
