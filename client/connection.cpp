@@ -28,7 +28,7 @@ Error cannot_connect(const std::string& path, int error) {
 
 Error wait_error(Wake wake, std::string_view method) {
   if (wake == Wake::interrupt) return {Reason::internal, fmt::format("{}: interrupted", method), "", {}};
-  return {Reason::internal,
+  return {Reason::timed_out,
           fmt::format("{}: the daemon did not answer in time", method),
           "look at the daemon's log; it may be busy reading debug information",
           {}};

@@ -26,11 +26,12 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# stop_process PID: ends one process that this script started, and waits until it is gone.
+# stop_process PID [SECONDS]: ends one process that this script started and waits until it is gone; kills it when it
+# takes longer than that (10).
 stop_process() {
   kill -TERM "$1" 2>/dev/null || return 0
   local tries
-  for ((tries = 0; tries < 100; tries++)); do
+  for ((tries = 0; tries < ${2-10} * 10; tries++)); do
     # A zombie is gone as far as anybody else can tell; the wait below reaps it.
     case $(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) in '' | Z) break ;; esac
     sleep 0.1

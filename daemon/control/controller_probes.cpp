@@ -44,6 +44,13 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   return lang::generated_name(found);
 }
 
+// Whether a definition's [GROUP/]NAME is this probe's; -:GROUP/ names every probe of the group.
+bool named_by(const Probe& probe, const lang::Definition& definition) {
+  const std::string_view group = definition.group.empty() ? kDefaultGroup : std::string_view(definition.group);
+  if (probe.group != group) return false;
+  return probe.name == definition.name || (definition.kind == lang::Kind::remove && definition.name.empty());
+}
+
 Result<std::vector<PlannedProbe>> plan_all(pid_t pid, const AddRequest& request,
                                            const std::vector<lang::Definition>& definitions, const KnownPlans& known,
                                            symbols::ModuleCache& modules) {
@@ -84,8 +91,7 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
     const lang::Definition& d = definitions[i];
     const std::string full = (d.group.empty() ? std::string(kDefaultGroup) : d.group) + "/" + d.name;
     const auto taken = std::ranges::find_if(probes_, [&](const auto& entry) {
-      const Probe& p = entry.second;
-      return p.pid == request.pid && p.owner == owner && !p.gone && p.full_name() == full;
+      return entry.second.pid == request.pid && entry.second.owner == owner && !entry.second.gone && named_by(entry.second, d);
     });
     if (d.kind == lang::Kind::remove) {
       if (taken == probes_.end())
@@ -220,8 +226,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
         std::vector<ProbeId> cleared;
         for (const lang::Definition& d : plan->definitions)
           for (const auto& [id, p] : probes_)
-            if (d.kind == lang::Kind::remove && p.pid == plan->request.pid && p.owner == plan->owner &&
-                p.name == d.name && p.group == (d.group.empty() ? kDefaultGroup : d.group))
+            if (d.kind == lang::Kind::remove && p.pid == plan->request.pid && p.owner == plan->owner && named_by(p, d))
               cleared.push_back(id);
         if (cleared.empty()) return plan->reply(std::move(views));
         remove_ids(std::move(cleared), [plan, views = std::move(views)](auto) { plan->reply(views); });

@@ -64,30 +64,16 @@ struct Location {
 //   A:DIGITS, A a source file     FILE:LINE        (A ends in .c .cc .cpp .h .rs .go ...); M:A:DIGITS adds a module
 //   A:number                      file offset in module A (0x hex, leading-0 octal, decimal); A may hold colons
 //   M:P:N, P and N identifiers    USDT provider P, name N in module M
-//   A:SYMBOL[+OFFS]               symbol in module A, the last colon separating; a USDT A:N also parses to this, for
-//   the
-//                                 resolver to try when A is no loaded module
+//   A:SYMBOL[+OFFS]               symbol in module A, the last colon separating; a USDT A:N also parses to this: the
+//                                 resolver tries it when A is no loaded module
 
 // ---- what -----------------------------------------------------------------------------------------------------------
 
+// clang-format off
 enum class BaseType : std::uint8_t {
-  u8,
-  u16,
-  u32,
-  u64,
-  s8,
-  s16,
-  s32,
-  s64,
-  x8,
-  x16,
-  x32,
-  x64,
-  chr,
-  string,
-  ustring,
-  symbol
+  u8, u16, u32, u64, s8, s16, s32, s64, x8, x16, x32, x64, chr, string, ustring, symbol
 };
+// clang-format on
 
 struct Bitfield {  // b<width>@<offset>/<container>
   std::uint8_t width = 0, offset = 0, container = 0;
@@ -102,43 +88,54 @@ struct Type {
 struct FetchExpr;
 using FetchExprPtr = std::shared_ptr<const FetchExpr>;
 
+// %REG
 struct RegisterExpr {
   std::string name;
-};  // %REG
+};
+// @ADDR
 struct AddressExpr {
   std::uint64_t address = 0;
-};  // @ADDR
+};
+// @SYM[+|-offs]
 struct SymbolExpr {
   std::string name;
   std::int64_t offset = 0;
-};  // @SYM[+|-offs]
+};
+// @+OFFS: in the probed module's file
 struct FileOffsetExpr {
   std::uint64_t offset = 0;
-};  // @+OFFS: in the probed module's file
+};
+// $stackN
 struct StackEntryExpr {
   std::uint32_t index = 0;
-};                     // $stackN
-struct StackExpr {};   // $stack
-struct RetvalExpr {};  // $retval
-struct CommExpr {};    // $comm
+};
+struct StackExpr {};
+struct RetvalExpr {};
+struct CommExpr {};
+// $argN, 1-based
 struct ArgumentExpr {
   std::uint32_t number = 0;
-};                           // $argN, 1-based
-struct AllArgumentsExpr {};  // $args (needs debug information)
+};
+// $args or $arg* (needs debug information)
+struct AllArgumentsExpr {};
+// +|-[u]OFFS(FETCHARG)
 struct DerefExpr {
   std::int64_t offset = 0;
   bool user = false;
   FetchExprPtr inner;
-};  // +|-[u]OFFS(FETCHARG)
+};
+// \IMM
 struct ImmediateExpr {
   std::int64_t value = 0;
-};  // \IMM
+};
+// \"text"
 struct TextExpr {
   std::string text;
-};  // \"text"
+};
+// x, p->field, a[2], $retval->field (needs debug information)
 struct VariableExpr {
   std::string path;
-};  // x, p->field, a[2] (needs debug information)
+};
 
 struct FetchExpr {
   std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, ArgumentExpr,

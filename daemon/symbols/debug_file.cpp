@@ -101,7 +101,7 @@ std::optional<ElfImage> by_link(const DebugLink& link, const std::vector<std::by
 
 std::optional<DebugLink> read_debug_link(const ElfImage& image) {
   const auto bytes = section_bytes(image, ".gnu_debuglink", 4096 + 8);
-  if (!bytes) return std::nullopt;
+  if (!bytes || bytes->empty()) return std::nullopt;
   const char* text = reinterpret_cast<const char*>(bytes->data());
   const std::size_t length = ::strnlen(text, bytes->size());
   const std::size_t crc_at = (length + 1 + 3) & ~std::size_t{3};  // behind the name's zero, aligned to 4

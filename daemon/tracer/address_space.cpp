@@ -1,9 +1,11 @@
 #include "daemon/tracer/address_space.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "daemon/base/check.hpp"
 #include "daemon/symbols/maps.hpp"
@@ -38,6 +40,31 @@ bool holds_breakpoint(const TargetMemory& memory, const SitePlan& plan) {
 void restore(TargetMemory& memory, const SitePlan& plan) {
   if (holds_breakpoint(memory, plan)) memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
 }
+
+// The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
+class FileOfMapping {
+ public:
+  explicit FileOfMapping(pid_t pid) : pid_(pid) {}
+
+  // Whether the page of memory holds just what the file has there.
+  bool has(const symbols::Mapping& mapping, RemoteAddr page, const TargetMemory& memory) {
+    if (opened_ != mapping.start) {
+      opened_ = mapping.start;
+      fd_.reset(::open(fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value).c_str(),
+                       O_RDONLY | O_CLOEXEC));
+    }
+    std::array<std::byte, kPageSize> mapped{}, stored{};
+    const auto offset = static_cast<off_t>(mapping.file_offset + (page.value - mapping.start.value));
+    // The file's last page may be short; the kernel maps the rest as zeros.
+    return fd_ && pread(fd_.get(), stored.data(), stored.size(), offset) > 0 &&
+           memory.read_some(page, mapped) == mapped.size() && mapped == stored;
+  }
+
+ private:
+  pid_t pid_;
+  RemoteAddr opened_;
+  UniqueFd fd_;
+};
 
 RemoteAddr find_syscall_insn(const TargetMemory& memory, const symbols::Mapping& mapping) {
   constexpr std::uint64_t kPiece = 64 * 1024;
@@ -130,6 +157,27 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const 
   for (const auto& [address, plan] : removed_)
     if (!sites_.contains(address) || !sites_.at(address).armed) restore(clone->memory_, plan);
   return clone;
+}
+
+std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid) const {
+  std::set<RemoteAddr> pages;
+  const auto note = [&](const SitePlan& plan) { pages.insert({plan.address.value / kPageSize * kPageSize}); };
+  for (const auto& [address, site] : sites_) note(site.plan);
+  for (const auto& [address, plan] : removed_) note(plan);
+  auto maps = symbols::read_maps(pid);
+  std::vector<PageRange> ranges;
+  if (!maps) return ranges;
+  FileOfMapping file(pid);
+  for (const RemoteAddr page : pages) {
+    const auto mapping = std::ranges::find_if(*maps, [&](const symbols::Mapping& m) { return m.contains(page); });
+    if (mapping == maps->end() || mapping->writable || mapping->shared || mapping->inode == 0) continue;
+    if (!file.has(*mapping, page, memory_)) continue;
+    if (!ranges.empty() && ranges.back().start + ranges.back().size == page)
+      ranges.back().size += kPageSize;
+    else
+      ranges.push_back({page, kPageSize});
+  }
+  return ranges;
 }
 
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {

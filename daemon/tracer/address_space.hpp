@@ -56,6 +56,16 @@ class AddressSpace {
   // For a followed fork: the same sites, slots and programs over the child's memory.
   std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
 
+  // Whether breakpoints of ours have ever been written here.
+  bool touched() const { return !removed_.empty() || !sites_.empty(); }
+  // Pages that we made private copies of and whose bytes are the mapped file's again: giving the copies back changes
+  // nothing but the memory used. In address order, neighbours merged. Only mappings that can't be written to count.
+  struct PageRange {
+    RemoteAddr start;
+    std::uint64_t size = 0;
+  };
+  std::vector<PageRange> superfluous_copies(pid_t pid) const;
+
   // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
   RemoteAddr syscall_insn(pid_t pid);
 

@@ -245,8 +245,14 @@ void Engine::finish_detach_if_empty(Process& process) {
   if (process.threads.empty()) forget_process(process);
 }
 
-bool Engine::unmap_xol(Tracee& tracee, AddressSpace& space) {
+// The last thread of an address space takes what we injected out of it, and gives back the private copies of text pages
+// that only our breakpoints made. False: it died meanwhile.
+bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
+  const auto copies = space.superfluous_copies(tracee.tid);
+  if (copies.empty() && space.xol().areas().empty()) return true;
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
+    for (const AddressSpace::PageRange& range : copies)
+      remote.call(SYS_madvise, {range.start.value, range.size, MADV_DONTNEED, 0, 0, 0});
     for (const XolAreas::Area& area : space.xol().areas())
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
   });

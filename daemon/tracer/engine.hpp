@@ -108,7 +108,7 @@ class Engine {
   void request_job(Process& process, Job job);
   void run_jobs(Tracee& tracee);
   void interrupt_some(Process& process, bool everyone);
-  bool unmap_xol(Tracee& tracee, AddressSpace& space);
+  bool leave_no_trace(Tracee& tracee, AddressSpace& space);
 
   // engine_sites.cpp
   struct Batch;

@@ -143,7 +143,7 @@ void Engine::release(Tracee& tracee, int signal) {
     tracee.stepping.reset();
   }
   AddressSpace* space = process.space.get();
-  const bool last = space && !space->xol().areas().empty() && tracees_sharing(*space) == 1;
+  const bool last = space && space->touched() && tracees_sharing(*space) == 1;
   const bool clean = tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
   if (last && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
@@ -151,7 +151,7 @@ void Engine::release(Tracee& tracee, int signal) {
     ptrace::interrupt(tracee.tid);
     return resume(tracee, signal);
   }
-  if (last && !unmap_xol(tracee, *space)) return;
+  if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
   forget_tracee(tracee.tid);
   finish_detach_if_empty(process);

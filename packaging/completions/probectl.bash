@@ -2,14 +2,17 @@
 # bash completion of probectl(1): sub-commands, options, pids, and the names of probes and functions as the daemon knows
 # them.
 _probectl_commands='trace attach detach ps add remove enable disable list profile stream format arm disarm optimize
-  functions vars status'
+  functions vars lines status'
 
 _probectl_options() {
   case $1 in
   trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --no-spawn -o --format' ;;
-  add) echo '-p --filter --disabled --no-optimize' ;;
-  remove) echo '--all' ;;
-  list | profile | stream | functions | vars) echo '-p' ;;
+  add) echo '-p --filter --disabled --no-optimize --follow-fork' ;;
+  attach) echo '--follow-fork' ;;
+  remove | enable | disable) echo '--all' ;;
+  stream) echo '-p --count --duration -o --format' ;;
+  functions) echo '-p --limit' ;;
+  list | profile | vars | lines) echo '-p' ;;
   esac
 }
 
@@ -53,11 +56,11 @@ _probectl() {
     mapfile -t COMPREPLY < <(compgen -f -- "$word")
     return
     ;;
-  -e | --filter | --count | --duration) return ;;
+  -e | --filter | --count | --duration | --limit) return ;;
   *)
     case $command in
     '') words="$_probectl_commands --socket --json --help --version" ;;
-    attach | detach) words=$(_probectl_pids) ;;
+    attach | detach) words="$(_probectl_pids) $(_probectl_options "$command")" ;;
     remove | enable | disable | stream | format) words="$(_probectl_probes) $(_probectl_options "$command") --json" ;;
     optimize) words='on off' ;;
     *) words="$(_probectl_options "$command") --json --help" ;;

@@ -5,7 +5,12 @@ _probed() {
   case $previous in
   --socket) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
   --state-dir) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
-  *) mapfile -t COMPREPLY < <(compgen -W '--socket --state-dir --ready-fd --lifetime-fd --help --version' -- "$word") ;;
+  --socket-group) mapfile -t COMPREPLY < <(compgen -g -- "$word") ;;
+  --log-level) mapfile -t COMPREPLY < <(compgen -W 'trace debug info warn error' -- "$word") ;;
+  *)
+    mapfile -t COMPREPLY < <(compgen -W '--socket --socket-mode --socket-group --state-dir --queue --log-level
+      --ready-fd --lifetime-fd --help --version' -- "$word")
+    ;;
   esac
 }
 complete -F _probed probed

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
   }
   if (thread_count > 1 && !start_threads()) return 1;
   // What a tracer's debug information would give, for those that have none.
-  printf("ready %d %p\n", (int)getpid(), (void*)function);
+  printf("ready %d %#lx\n", (int)getpid(), (unsigned long)(uintptr_t)function);
   char line[64];
   while (fgets(line, sizeof line, stdin) != NULL)
     if (sscanf(line, "go %ld", &calls) == 1) measure_all();

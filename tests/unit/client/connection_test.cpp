@@ -194,7 +194,8 @@ TEST_CASE("a call gives up at its deadline or when interrupted, and its late rep
     wait_for_close(fd);
   });
   auto connection = server.connect();
-  CHECK_FALSE(connection.call("slow", "{}", {Clock::now() + std::chrono::milliseconds(1), -1, {}}));
+  const auto late = connection.call("slow", "{}", {Clock::now() + std::chrono::milliseconds(1), -1, {}});
+  CHECK(late.error().reason == Reason::timed_out);
   CHECK(connection.alive());
   REQUIRE(::write(wake_write.get(), "x", 1) == 1);
   CHECK_FALSE(connection.call("slow", "{}", {{}, wake_read.get(), {}}));

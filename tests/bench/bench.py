@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""The cost of a hit, ours beside its peers', in one run. tests/bench/run builds what is needed and starts this.
+
+Every round measures every row once, in an order of its own, so that a busy machine disturbs all of them alike. Each
+measurement has a fresh target, which times its own loop; the number of hits that the tracer has seen must be the number
+of calls, else the benchmark fails.
+"""
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+import redis_load
+import report
+from daemon import Probe, daemon
+from kernel_uprobes import uprobes
+from processes import Failure, Unavailable, target
+from rows import GROUPS, NOP
+
+QUICK_DIVISOR = 20
+WARM_UP = 10  # a tenth of the calls first, not measured
+REDIS_REQUESTS = 20_000
+CONTROL_CALLS = 300
+
+
+class Bench:
+    """What rows are measured with."""
+
+    def __init__(self, build, cpus):
+        self.build = build
+        self.cpu = cpus[-1]
+        self.other_cpu = cpus[0] if len(cpus) > 1 else None
+        self.daemon = self.baseline = self.uprobes = None
+        self.no_uprobes = ""
+
+    def program(self, name):
+        path = os.path.join(self.build, "tests", "bench", name)
+        if not os.path.exists(path):
+            raise Failure(f"{path} is missing; tests/bench/run builds it")
+        return path
+
+
+def measure_row(bench, row, calls):
+    with tempfile.TemporaryDirectory(prefix="probed-bench-") as directory:
+        prefix = row.prefix(bench, directory) if row.prefix else ()
+        cpu = bench.cpu if row.pinned else -1
+        with target(bench.program("bench-target"), row.function, row.threads, cpu, prefix) as measured:
+            with row.arm(bench, measured) as meter:
+                measured.go(max(calls // WARM_UP, 1), meter.pids)
+                sample = measured.go(calls, meter.pids)
+            if not measured.finish():
+                raise Failure("the target was killed")
+    return sample, meter.info
+
+
+def measure_rows(bench, wanted, rounds, divisor):
+    """({key: {round: Sample}}, {key: what else is known}, {key: reason})"""
+    samples, infos, skipped = {}, {}, {}
+    for number in range(rounds):
+        order = [row for row in wanted if row.key not in skipped and number < row.rounds]
+        random.shuffle(order)
+        for row in order:
+            progress(f"round {number + 1} of {rounds}: {row.key}")
+            try:
+                sample, info = measure_row(bench, row, max(row.calls // divisor, 1))
+            except Unavailable as reason:
+                skipped[row.key] = str(reason)
+                continue
+            except Failure as failure:
+                raise Failure(f"{row.key}: {failure}") from failure
+            samples.setdefault(row.key, {})[number] = sample
+            for name, value in info.items():
+                infos.setdefault(row.key, {}).setdefault(name, 0)
+                infos[row.key][name] += value
+    progress("")
+    return samples, infos, skipped
+
+
+def measure_control(bench, calls):
+    """Microseconds of a command to the tracer while hits stream from the same target."""
+    progress("control calls")
+    times = []
+    with target(bench.program("bench-target"), NOP, 1, bench.cpu) as busy, bench.daemon.client() as client:
+        # The probe that is switched stands behind the ret: it is never hit.
+        idle = Probe(client, busy.pid, f"p:bench/idle {busy.address + 5:#x}", {"disabled": True})
+        streaming = Probe(client, busy.pid, f"p:bench/stream {busy.address:#x}", {"stream": True})
+        busy.process.stdin.write("go 1000000000\n")
+        busy.process.stdin.flush()
+        while client.events == 0:
+            time.sleep(0.01)
+        for i in range(calls):
+            began = time.monotonic()
+            client.call("probe.disable" if i % 2 else "probe.enable", ids=[idle.id])
+            times.append((time.monotonic() - began) * 1e6)
+        client.call("probe.disable", ids=[streaming.id])
+        hits = streaming.account()[0]
+    progress("")
+    return {"calls": calls, "median": statistics.median(times), "min": min(times), "max": max(times), "hits_meanwhile": hits}
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def results_of(samples, infos):
+    peers = {name: samples.get(name, {}) for name in (report.UNPROBED, report.BARE, report.KERNEL)}
+    return {row.key: report.row_result(row, group, samples[row.key], peers, infos.get(row.key, {}))
+            for group, rows in GROUPS.items() for row in rows if row.key in samples}
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        model = next((l.split(":")[1].strip() for l in file if l.startswith("model name")), platform.machine())
+    return {"cpu": model, "cpus": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()}
+
+
+def urgent():
+    """The highest priority for us and all we start: nice, and the scheduler's autogroup of a session of our own."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    os.nice(-20)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write("-20")
+
+
+def wanted_rows(only):
+    keys = {row.key for rows in GROUPS.values() for row in rows} | set(redis_load.ROWS) | {"control"}
+    chosen = {key for key in keys if not only or any(key == word or key.startswith(word + "-") for word in only)}
+    unknown = [word for word in only if not any(key == word or key.startswith(word + "-") for key in keys)]
+    if unknown:
+        sys.exit(f"bench: no such row: {', '.join(unknown)}; there are {', '.join(sorted(keys))}")
+    return chosen
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one short round: only shows that everything runs")
+    parser.add_argument("--rounds", type=int, default=9, help="times that each row is measured (9)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there too; -: to stdout, and no table")
+    parser.add_argument("--only", default="", metavar="ROW[,ROW]...", help="only these, and those whose names they begin: ours,bare")
+    parser.add_argument("--baseline", metavar="PROBED", help="another build of the daemon, to measure beside this one")
+    parser.add_argument("--urgent", action="store_true", help="take the highest priority (root): for busy machines")
+    parser.add_argument("--build", default="build", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure_all(bench, options, stack):
+    chosen = wanted_rows([word for word in options.only.split(",") if word])
+    bench.daemon = stack.enter_context(daemon(os.path.join(options.build, "daemon", "probed")))
+    if options.baseline:
+        bench.baseline = stack.enter_context(daemon(options.baseline))
+    try:
+        bench.uprobes = stack.enter_context(uprobes())
+    except Unavailable as reason:
+        bench.no_uprobes = str(reason)
+    divisor, rounds = (QUICK_DIVISOR, 1) if options.quick else (1, options.rounds)
+    rows = [row for group in GROUPS.values() for row in group if row.key in chosen]
+    samples, infos, skipped = measure_rows(bench, rows, rounds, divisor)
+    redis_keys = [key for key in redis_load.ROWS if key in chosen]
+    rates = redis_load.measure(bench, redis_keys, REDIS_REQUESTS // divisor, rounds) if redis_keys else {}
+    control = measure_control(bench, CONTROL_CALLS // divisor) if "control" in chosen else None
+    skipped |= {key: reason for key, reason in rates.items() if isinstance(reason, str)}
+    return {"machine": machine(), "rounds": rounds, "rows": results_of(samples, infos),
+            "redis": report.redis_results(rates), "control": control, "skipped": skipped}
+
+
+def show(results):
+    skipped = results["skipped"]
+    print(report.table(results["rows"], skipped, GROUPS, results["rounds"]))
+    redis_skipped = {key: skipped[key] for key in redis_load.ROWS if key in skipped}
+    if results["redis"] or redis_skipped:
+        print(report.redis_table(results["redis"], redis_skipped, redis_load.ROWS))
+    if results["control"]:
+        print(report.control_line(results["control"]))
+    if report.was_busy(results["rows"]):
+        print(report.BUSY)
+
+
+def write_json(path, results):
+    text = json.dumps(results, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        with open(path, "w") as file:
+            file.write(text)
+
+
+def main():
+    options = parse()
+    if options.urgent:
+        urgent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    bench = Bench(options.build, sorted(os.sched_getaffinity(0)))
+    try:
+        with contextlib.ExitStack() as stack:
+            results = measure_all(bench, options, stack)
+    except Failure as failure:
+        progress("")
+        sys.exit(f"bench: {failure}")
+    if options.json != "-":
+        show(results)
+    if options.json:
+        write_json(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

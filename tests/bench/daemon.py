@@ -1,0 +1,118 @@
+"""Our rows: a probed of the benchmark's own, and a client on its socket."""
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+
+from processes import Failure, PATIENCE, started, wait_until
+
+ARGUMENTS = "a=%di:s64 b=%si:s64"
+
+
+class Client:
+    """JSON-RPC, one message a line. Events are counted and thrown away, as they come, on a thread of their own."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(path)
+        self.last_id = 0
+        self.answers = {}
+        self.events = self.bytes = 0
+        self.news = threading.Condition()
+        self.ended = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        rest = b""
+        with contextlib.suppress(OSError):
+            while chunk := self.socket.recv(1 << 20):
+                self.bytes += len(chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._take(line)
+        with self.news:
+            self.ended = True
+            self.news.notify_all()
+
+    def _take(self, line):
+        if line.startswith(b'{"jsonrpc":"2.0","method":"events"'):
+            self.events += line.count(b'"ip":')
+            return
+        message = json.loads(line)
+        if message.get("method") == "events":
+            self.events += len(message["params"]["events"])
+        elif "id" in message:
+            with self.news:
+                self.answers[message["id"]] = message
+                self.news.notify_all()
+
+    def call(self, method, **params):
+        self.last_id += 1
+        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
+        with self.news:
+            if not self.news.wait_for(lambda: self.last_id in self.answers or self.ended, PATIENCE) or self.ended:
+                raise Failure(f"{method}: no answer")
+            answer = self.answers.pop(self.last_id)
+        if "error" in answer:
+            raise Failure(f"{method}: {answer['error']['message']}")
+        return answer["result"]
+
+    def close(self):
+        self.socket.close()
+
+
+class Daemon:
+    def __init__(self, process, path):
+        self.process, self.path, self.pid = process, path, process.pid
+
+    @contextlib.contextmanager
+    def client(self):
+        client = Client(self.path)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def daemon(program):
+    with tempfile.TemporaryDirectory(prefix="probed-bench-") as directory:
+        path = os.path.join(directory, "probed.sock")
+        ready, ready_writer = os.pipe()
+        argv = [program, "--socket", path, "--log-level", "error", "--ready-fd", ready_writer]
+        with started(argv, pass_fds=[ready_writer], stdin=subprocess.DEVNULL) as process, open(ready, "rb") as ready_file:
+            os.close(ready_writer)
+            if ready_file.read(1) != b"\n":
+                raise Failure(f"{program} did not start")
+            yield Daemon(process, path)
+
+
+class Probe:
+    """One probe on a target, as long as the `with` lasts. count() afterwards checks that nothing was lost unnoticed."""
+
+    def __init__(self, client, pid, definition, options):
+        self.client, self.subscription, self.hits = client, None, 0
+        self.streamed = options.pop("stream", False)
+        disabled = options.pop("disabled", False)
+        spec = {"definition": definition, "disabled": disabled}
+        if "filter" in options:
+            spec["filter"] = options.pop("filter")
+        self.id = client.call("probe.add", pid=pid, probes=[spec], **options)["probes"][0]["id"]
+        if self.streamed:
+            self.subscription = client.call("events.subscribe", probes=[str(self.id)])["subscription"]
+
+    def account(self):
+        """(hits, filtered, delivered, missed) so far; ends the subscription."""
+        profile = next(p for p in self.client.call("probe.profile")["probes"] if p["id"] == self.id)
+        delivered = missed = 0
+        if self.streamed:
+            totals = self.client.call("events.unsubscribe", subscription=self.subscription)
+            delivered, missed = totals["delivered"], totals["missed"]
+            wait_until(lambda: self.client.events == delivered, "the events that were delivered")
+            if delivered + missed != profile["hits"]:
+                raise Failure(f"{profile['hits']} hits, but {delivered} events delivered and {missed} missed")
+        return profile["hits"], profile["filtered"], delivered, missed

@@ -1,0 +1,117 @@
+"""Numbers into a table and into JSON."""
+import statistics
+
+UNPROBED, BARE, KERNEL = "unprobed", "bare", "kernel"
+
+
+def spread(values):
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "q1": quartiles[0], "q3": quartiles[2]}
+
+
+def ratio(samples, others, what):
+    """The median of the ratios of what was measured in the same round: the machine's mood cancels out."""
+    rounds = [r for r in samples if r in others]
+    if not rounds:
+        return None
+    return statistics.median(getattr(samples[r], what) / getattr(others[r], what) for r in rounds)
+
+
+def row_result(row, group, samples, peers, info):
+    """samples: {round: Sample}; peers: {"bare": the bare loop's samples, ...}."""
+    runs = list(samples.values())
+    result = {
+        "key": row.key, "group": group, "label": row.label, "function": row.function, "threads": row.threads,
+        "pinned": row.pinned, "calls": runs[0].calls, "rounds": len(runs),
+        "ns": spread([s.ns for s in runs]), "cpu_ns": spread([s.cpu_ns for s in runs]),
+        "stops": statistics.median(s.stops for s in runs), **info,
+    }
+    for name, other in peers.items():
+        result[f"ratio_{name}"] = ratio(samples, other, "ns")
+        result[f"cpu_ratio_{name}"] = ratio(samples, other, "cpu_ns")
+    return result
+
+
+def number(value):
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def times(value):
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+COLUMNS = ("", "median", "min", "max", "CPU", "stops", "x bare", "CPU", "x kernel", "CPU")
+WIDTHS = (44, 10, 10, 10, 10, 6, 8, 8, 9, 8)
+
+
+def line(cells):
+    first, *rest = cells
+    return first.ljust(WIDTHS[0]) + "".join(cell.rjust(width) for cell, width in zip(rest, WIDTHS[1:]))
+
+
+def row_line(result):
+    ns = result["ns"]
+    return line(("  " + result["label"], number(ns["median"]), number(ns["min"]), number(ns["max"]),
+                 number(result["cpu_ns"]["median"]), f"{result['stops']:.2f}", times(result["ratio_bare"]),
+                 times(result["cpu_ratio_bare"]), times(result["ratio_kernel"]), times(result["cpu_ratio_kernel"])))
+
+
+LEGEND = """\
+ns of one hit: wall-clock time of the target's loop by the number of hits of all threads; median, min and max of {rounds} runs, in
+turns. CPU: nanoseconds of CPU time of target and tracer together (with a client: JSON included), median. stops: times that
+the target was stopped and woken, a hit. x bare, x kernel: ratio to the bare loop on the target's CPU and to the kernel's uprobe (int3,
+emulated), by wall-clock and by CPU time, medians of the ratios within a round."""
+
+
+def table(results, skipped, groups, rounds):
+    lines = [LEGEND.format(rounds=rounds), "", line(COLUMNS)]
+    for group, rows in groups.items():
+        shown = [row.key for row in rows if row.key in results or row.key in skipped]
+        if not shown:
+            continue
+        lines.append(group)
+        for row in (row for row in rows if row.key in shown):
+            lines.append(row_line(results[row.key]) if row.key in results else f"  {row.label}: skipped: {skipped[row.key]}")
+    return "\n".join(lines)
+
+
+def redis_table(results, skipped, rows):
+    lines = ["", "redis-benchmark SET, 4 clients, server on one CPU, load on the other: requests a second",
+             line(("", "median", "min", "max", "", "", "of unprobed", "us/hit", "", ""))]
+    for key, result in results.items():
+        rate = result["per_second"]
+        lines.append(line(("  " + rows[key][0], number(rate["median"]), number(rate["min"]), number(rate["max"]), "", "",
+                           times(result.get("ratio_unprobed")), times(result.get("us_per_hit")), "", "")))
+    lines += [f"  {rows[key][0]}: skipped: {reason}" for key, reason in skipped.items()]
+    return "\n".join(lines)
+
+
+def redis_results(rates):
+    results = {}
+    plain = rates.get("redis-unprobed")
+    for key, values in rates.items():
+        if not isinstance(values, list):
+            continue
+        results[key] = {"key": key, "per_second": spread(values)}
+        if isinstance(plain, list) and plain:
+            pairs = list(zip(values, plain))
+            results[key]["ratio_unprobed"] = statistics.median(v / p for v, p in pairs)
+            results[key]["us_per_hit"] = statistics.median(1e6 / v - 1e6 / p for v, p in pairs)
+    return results
+
+
+def control_line(result):
+    return (f"\nA command to the tracer (probe.enable, probe.disable) while hits stream: median {result['median']:.0f} us, "
+            f"worst of {result['calls']} {result['max']:.0f} us")
+
+
+def was_busy(results):
+    """Whether the pinned pair had its CPU for itself: then its CPU time is its wall-clock time."""
+    bare = results.get(BARE)
+    return bare is not None and bare["cpu_ns"]["median"] < 0.9 * bare["ns"]["median"]
+
+
+BUSY = """
+The machine was busy: a good part of the wall-clock times is waiting for a CPU. Compare CPU columns and minima."""
