@@ -214,7 +214,7 @@ GROUPS = {
             threads=2, pinned=False),
     ],
     "The kernel's uprobes, through tracefs: 2 arguments, recorded": [
-        Row("kernel", "int3, emulated instruction (push)", PUSH, MANY, kernel("p", KERNEL_ARGUMENTS)),
+        Row("kernel-push", "int3, emulated instruction (push)", PUSH, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-copy", "int3, copied instruction, stepped", COPY, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-nop5", "5-byte nop", NOP, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-return", "uretprobe (the result)", PUSH, MANY, kernel("r", "result=$retval")),

@@ -164,7 +164,7 @@ std::vector<std::string> harm_done(pid_t pid, const TargetState& before, PageCop
   const TargetState now = state_of(pid);
   report_new("executable mapping", before.executable_mappings, now.executable_mappings, out);
   report_new("injected mapping", before.injected_mappings, now.injected_mappings, out);
-  report_new("descriptor", before.fds, now.fds, out);
+  if (!before.fds.empty()) report_new("descriptor", before.fds, now.fds, out);  // empty: a busy server, not compared
   if (now.signals != before.signals) out.push_back("signals were " + before.signals + "are " + now.signals);
   if (copies == PageCopies::must_be_gone && now.private_text_kb > before.private_text_kb)
     out.push_back("private text pages left: " + std::to_string(now.private_text_kb) + " kB");

@@ -109,7 +109,7 @@ TEST_CASE("U5: a child that a tracer can't follow at all (CLONE_UNTRACED) is not
 }
 
 TEST_CASE("U5: on request a forked child is followed, with the same probes") {
-  Family family({{"followFork", true}});
+  Family family(Json{{"followFork", true}});
   Events events(family.client);
   const pid_t child = family.child("fork");
   CHECK(tracer_of(child) == family.daemon.pid());
@@ -127,7 +127,7 @@ TEST_CASE("U5: on request a forked child is followed, with the same probes") {
 }
 
 TEST_CASE("U5: removing the probes cleans the followed child as well as its parent") {
-  Family family({{"followFork", true}});
+  Family family(Json{{"followFork", true}});
   const pid_t child = family.child("fork");
   remove_all(family.client, family.probes);
   CHECK(family.target.unharmed());
