@@ -107,7 +107,8 @@ class Validator {
     const bool low = value.is_number_unsigned() ? std::cmp_less(value.get<std::uint64_t>(), f.min)
                                                 : value.get<std::int64_t>() < f.min;
     const bool high = value.is_number_unsigned() && value.get<std::uint64_t>() > f.max;
-    if (low || high) return bad(method_, "\"" + path + "\" is " + value.dump() + ", not " + describe(f), hint(f));
+    if (low || high)
+      return bad(method_, "\"" + path + "\" is " + value.dump() + "; allowed is " + describe(f), hint(f));
     return {};
   }
 

@@ -191,7 +191,7 @@ void attach(const Call& call) {
   control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry")};
   const bool before = attached(call, pid);
   // Between the check and the attach the process may have executed a set-user-ID program: look again now that it is
-  // ours. The tracer, being privileged, would not have been stopped by the kernel.
+  // ours. The tracer, being privileged, was not stopped by the kernel.
   auto checked = [&services = call.services, connection = call.connection, done = call.done, pid,
                   before](Result<control::TargetView> target) {
     if (!target) return done(std::move(target).error());
@@ -220,11 +220,44 @@ void list_targets(const Call& call) {
 
 // ---- probe.* ----
 
+// Undoes what a client got but may not have: as that client, but allowed to.
+class Withdrawal final : public control::Client {
+ public:
+  explicit Withdrawal(ClientId id) : id_(id) {}
+  ClientId id() const override { return id_; }
+  bool may_trace(pid_t) const override { return true; }
+  bool offer_event(std::uint64_t, std::string_view) override { return false; }
+  void report_missed(std::uint64_t, std::uint64_t) override {}
+  void flush_events() override {}
+  void notify(std::string_view, std::string_view) override {}
+
+ private:
+  ClientId id_;
+};
+
+void withdraw(const Services& services, const Connection& connection, const std::vector<control::ProbeView>& probes,
+              Completion done, Error why) {
+  control::Selector which;
+  for (const auto& p : probes) which.ids.push_back(p.id);
+  const auto client = std::make_shared<Withdrawal>(connection.id());
+  services.controller.remove(*client, std::move(which),
+                             [client, done = std::move(done), why = std::move(why)](auto) { done(why); });
+}
+
 void add(const Call& call) {
   control::AddRequest request = add_request_of(call.params);
-  if (auto error = refuse_self(request.pid)) return call.done(std::move(*error));
-  call.controller().add(*call.connection, std::move(request),
-                        answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
+  const pid_t pid = request.pid;
+  if (auto error = refuse_self(pid)) return call.done(std::move(*error));
+  // As for attach: what the process has become meanwhile decides.
+  auto checked = [&services = call.services, connection = call.connection, done = call.done,
+                  pid](Result<std::vector<control::ProbeView>> probes) {
+    if (!probes) return done(std::move(probes).error());
+    if (!connection->open()) return;
+    auto allowed = services.authorizer.may_trace(connection->peer(), pid);
+    if (allowed) return done(probes_json(*probes));
+    withdraw(services, *connection, *probes, done, std::move(allowed).error());
+  };
+  call.controller().add(*call.connection, std::move(request), std::move(checked));
 }
 
 void remove(const Call& call) {

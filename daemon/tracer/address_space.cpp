@@ -128,14 +128,15 @@ bool AddressSpace::set_armed(Site& site, bool armed) {
     site.armed = false;
     return true;
   }
-  if (!holds_original(memory_, site.plan)) return false;
+  if (closed_ || !holds_original(memory_, site.plan)) return false;
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
   if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
   site.armed = true;
   return true;
 }
 
-void AddressSpace::disarm_all() {
+void AddressSpace::close() {
+  closed_ = true;
   for (auto& [address, site] : sites_) set_armed(site, false);
 }
 

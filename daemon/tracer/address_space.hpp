@@ -48,8 +48,8 @@ class AddressSpace {
   // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the site
   // is then not armed, and nothing was written.
   bool set_armed(Site& site, bool armed);
-  // Takes every breakpoint out of the text; sites and programs stay.
-  void disarm_all();
+  // Takes every breakpoint out of the text for good: the target is being let go, and nothing is armed any more.
+  void close();
 
   // In a fork's copy of this space: writes back the original bytes of every breakpoint the copy may have inherited.
   void clean_copy(TargetMemory& copy) const;
@@ -77,6 +77,7 @@ class AddressSpace {
   // forked before that may still contain it. One entry an address, however often it is probed.
   std::unordered_map<RemoteAddr, SitePlan> removed_;
   RemoteAddr syscall_insn_;
+  bool closed_ = false;
 };
 
 }  // namespace probed::tracer

@@ -229,7 +229,7 @@ void Engine::start_detach(Process& process) {
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(refuse(Reason::target_gone, fmt::format("process {} is being detached", process.id.pid)));
   // First the text, then the threads: from here on nobody can run into a breakpoint of ours.
-  if (process.space) process.space->disarm_all();
+  if (process.space) process.space->close();
   const std::set<pid_t> threads = process.threads;
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);

@@ -73,16 +73,17 @@ void Engine::on_new_task(Tracee& parent) {
     const pid_t tid = static_cast<pid_t>(message);
     const auto it = tracees_.find(tid);
     if (it == tracees_.end()) {
-      Tracee& child = tracees_[tid];
-      child.tid = tid;
-      claim(child, *parent.process);
+      // Not seen yet; or it has already come, run and ended, all before this event could be read.
+      if (const auto tracer = process::tracer_pid(tid); tracer && *tracer == getpid()) {
+        tracees_[tid].tid = tid;
+        claim(tracees_[tid], *parent.process);
+      }
     } else if (it->second.state == Tracee::State::unclaimed) {
       const Stop stop{tid, WaitStatus(SIGTRAP << 8 | 0x7f | (128 << 16))};  // the PTRACE_EVENT_STOP it stands in
       claim(it->second, *parent.process);
       handle(stop);
     }
   }
-  if (const auto it = tracees_.find(parent.tid); it == tracees_.end()) return;
   if (parent.process->detaching) return release(parent, 0);
   resume(parent);
 }
@@ -95,9 +96,10 @@ void Engine::claim(Tracee& child, Process& parent) {
     add_tracee(child.tid, own ? *own : parent);
     return;
   }
+  const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;
-  process.id = process::target_id(child.tid) ? *process::target_id(child.tid) : TargetId{child.tid, 0};
+  process.id = id ? *id : TargetId{child.tid, 0};
   process.root = parent.root;
   process.follow_fork = parent.follow_fork;
   process.detaching = parent.detaching;

@@ -65,7 +65,10 @@ void Engine::handle(const Stop& stop) {
     switch (stop.status.kind()) {
       case Kind::exited:
       case Kind::killed: on_end(tracee, stop.status); break;
-      case Kind::signal: on_signal(tracee, stop.status.signal()); break;
+      case Kind::signal:
+        if (std::exchange(tracee.interrupt_again, false)) ptrace::interrupt(stop.tid);
+        on_signal(tracee, stop.status.signal());
+        break;
       case Kind::group_stop: on_interrupt(tracee, true); break;
       case Kind::interrupt: on_interrupt(tracee, false); break;
       case Kind::clone:
@@ -351,6 +354,13 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
   if (!group_stop) put_back_interrupted_call(tracee);
+  const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
+  if (wanted && synchronous_signal_pending(tid)) {
+    // It has just run into a breakpoint, or a fault: that comes first, then we ask again.
+    tracee.group_stopped = false;
+    tracee.interrupt_again = true;
+    return resume(tracee);
+  }
   if (tracee.process->detaching) return release(tracee, 0);
   if (!tracee.process->jobs.empty()) run_jobs(tracee);
   const auto it = tracees_.find(tid);

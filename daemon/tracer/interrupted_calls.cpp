@@ -66,6 +66,14 @@ int interruption_cost(pid_t tid) {
   return may_be_made_again(number) ? 2 : 1;
 }
 
+bool synchronous_signal_pending(pid_t tid) {
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  std::uint64_t synchronous = 0;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) synchronous |= 1ULL << (signal - 1);
+  const std::uint64_t pending = hex_field(status, "SigPnd:\t") | hex_field(status, "ShdPnd:\t");
+  return (pending & synchronous & ~hex_field(status, "SigBlk:\t")) != 0;
+}
+
 bool would_be_ignored(pid_t tid, int signal) {
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   const std::uint64_t bit = 1ULL << (signal - 1);

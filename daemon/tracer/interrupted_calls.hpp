@@ -21,4 +21,9 @@ int interruption_cost(pid_t tid);
 // makes the kernel wake the thread even for those: kernel/signal.c, sig_ignored.) Reads /proc/TID/status.
 bool would_be_ignored(pid_t tid, int signal);
 
+// Whether a signal that an instruction raises (a breakpoint's SIGTRAP, a fault) waits to be delivered to the thread. A
+// PTRACE_EVENT_STOP is reported before it is (kernel/signal.c, get_signal: job control comes first), so the thread's pc
+// may already be behind a breakpoint. Reads /proc/TID/status.
+bool synchronous_signal_pending(pid_t tid);
+
 }  // namespace probed::tracer

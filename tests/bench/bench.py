@@ -111,8 +111,11 @@ def progress(text):
 
 
 def results_of(samples, infos):
-    peers = {name: samples.get(name, {}) for name in (report.UNPROBED, report.BARE, report.KERNEL)}
-    return {row.key: report.row_result(row, group, samples[row.key], peers, infos.get(row.key, {}))
+    def peers(row):
+        keys = {"unprobed": report.UNPROBED, "bare": report.BARE, "kernel": report.KERNEL[row.function]}
+        return {name: samples.get(key, {}) for name, key in keys.items()}
+
+    return {row.key: report.row_result(row, group, samples[row.key], peers(row), infos.get(row.key, {}))
             for group, rows in GROUPS.items() for row in rows if row.key in samples}
 
 

@@ -69,10 +69,11 @@ void compare_mapping(pid_t pid, const MapLine& map, std::vector<std::string>& ou
     if (memory[i] != file[i]) out.push_back(describe_difference(map, i, memory[i], file[i]));
 }
 
-pid_t tracer_of_task(const std::string& status_path) {
+// The number behind "KEY:" in a status file; -1: no such file or line.
+pid_t status_number(const std::string& status_path, std::string_view key) {
   const std::string status = read_file(status_path);
-  const std::size_t at = status.find("TracerPid:");
-  return at == std::string::npos ? -1 : std::atoi(status.c_str() + at + 10);
+  const std::size_t at = status.find("\n" + std::string(key) + ":");
+  return at == std::string::npos ? -1 : std::atoi(status.c_str() + at + key.size() + 2);
 }
 
 std::set<std::string> fds_of(pid_t pid) {
@@ -128,8 +129,9 @@ pid_t tracer_of(pid_t pid) {
   std::error_code error;
   bool seen = false;
   for (const auto& task : fs::directory_iterator(proc(pid, "task"), error)) {
-    const pid_t tracer = tracer_of_task(task.path() / "status");
-    if (tracer > 0) return tracer;
+    const pid_t tracer = status_number(task.path() / "status", "TracerPid");
+    // TracerPid is the thread that traces, which need not be its process's first one.
+    if (tracer > 0) return std::max(status_number(proc(tracer, "status"), "Tgid"), 1);
     seen = seen || tracer == 0;
   }
   return seen ? 0 : -1;

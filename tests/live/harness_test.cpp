@@ -4,7 +4,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <unistd.h>
+
+#include <thread>
 
 #include "tests/live/servers.hpp"
 
@@ -110,6 +113,19 @@ TEST_CASE("a changed text byte, a new mapping, a new descriptor and a stop all c
   REQUIRE(::pwrite(memory.get(), &byte, 1, static_cast<off_t>(start)) == 1);
   CHECK(harm_done(target.pid(), before, PageCopies::may_stay).empty());
   CHECK(harm_done(target.pid(), before).size() == 1);  // the bytes are right, the page is still a private copy
+}
+
+TEST_CASE("a tracer is found whichever of its threads traces, and its going is seen") {
+  Target target("counter");
+  pid_t seen = -2;
+  std::thread tracer([&] {
+    if (::ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr) == 0) seen = tracer_of(target.pid());
+  });
+  tracer.join();  // a tracer thread that ends lets go of its tracees
+  CHECK(seen == ::getpid());
+  CHECK(eventually([&] { return tracer_of(target.pid()) == 0; }));
+  target.go();
+  CHECK(target.finish().ok());
 }
 
 TEST_CASE("mappings of a library that was loaded since show as a difference") {

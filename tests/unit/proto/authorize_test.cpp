@@ -510,16 +510,28 @@ TEST_CASE("a connected user sees and touches only what he may trace") {
   CHECK(root.result("initialize")["peer"]["admin"] == true);
 }
 
-TEST_CASE("a process that stops being the user's while it is attached is let go again") {
+TEST_CASE("what a process that stops being the user's was given meanwhile is taken back") {
   if (!as_root()) return;
-  Child own([] { become(kUser, kGroup), dumpable(); });
-  LiveServer server({}, 0666);
-  chmod(server.dir().path().c_str(), 0755);
-  const pid_t pid = own.pid();
-  server.loop([&] { server.controller().on_attach = [&](pid_t) { own.end(); }; });
-  TestClient client(connect_as(server.path(), kUser, kGroup));
-  CHECK(client.error("target.attach", {{"pid", pid}})["data"]["reason"] == "no-such-process");
-  const auto calls = server.calls();
-  REQUIRE(calls.size() == 2);
-  CHECK(calls[1] == "detach " + std::to_string(pid));
+  struct Row {
+    const char* method;
+    Json probes;  // null: none
+    std::string undone;
+  };
+  const Row rows[] = {{"target.attach", nullptr, "detach"},
+                      {"probe.add", {{{"definition", "p f"}}, {{"definition", "p g"}}}, "remove 2"}};
+  for (const Row& row : rows) {
+    CAPTURE(row.method);
+    Child own([] { become(kUser, kGroup), dumpable(); });
+    LiveServer server({}, 0666);
+    chmod(server.dir().path().c_str(), 0755);
+    Json params{{"pid", own.pid()}};
+    if (!row.probes.is_null()) params["probes"] = row.probes;
+    server.loop([&] { server.controller().on_attach = [&](pid_t) { own.end(); }; });
+    TestClient client(connect_as(server.path(), kUser, kGroup));
+    CHECK(client.error(row.method, params)["data"]["reason"] == "no-such-process");
+    const auto calls = server.calls();
+    REQUIRE(calls.size() == 2);
+    CHECK(calls[1].starts_with(row.undone));
+    server.loop([&] { CHECK(server.controller().probe_views.empty()); });
+  }
 }

@@ -34,7 +34,7 @@ class FakeController final : public control::Controller {
   std::vector<symbols::Function> function_views;
   control::AddRequest last_add;
   control::AttachOptions last_attach;
-  std::function<void(pid_t)> on_attach = [](pid_t) {};
+  std::function<void(pid_t)> on_attach = [](pid_t) {};  // by attach or add
   bool events_inside_subscribe = false;
 
   // One event for a subscription, as the real controller delivers it.
@@ -118,6 +118,7 @@ class FakeController final : public control::Controller {
   void add(control::Client&, control::AddRequest request,
            control::Reply<std::vector<control::ProbeView>> reply) override {
     note("add", request.pid);
+    on_attach(request.pid);
     last_add = request;
     for (const auto& spec : request.probes)
       if (spec.definition == "bad") {
