@@ -223,10 +223,12 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   const std::string where =
       module.empty() ? " in process " + std::to_string(pid_) : " in module " + std::string(module);
   const std::vector<std::string> names = near.best();
-  std::string hint = names.empty() ? "" : "did you mean " + join(names) + "?";
+  const std::string list = want == Want::code ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
+                                              : "nm and nm -D list a module's symbols";
+  std::string hint = names.empty() ? list : "did you mean " + join(names) + "?";
   const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
   if (unreadable != asked.end())
-    hint += (hint.empty() ? "" : "; ") + (*unreadable)->module->path() + " can't be read any more";
+    hint += "; " + (*unreadable)->module->path() + " can't be read any more";
   return {Reason::no_such_symbol, what + where, hint, {}};
 }
 

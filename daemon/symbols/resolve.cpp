@@ -289,7 +289,7 @@ Result<Site> TargetSymbols::Impl::site_at(RemoteAddr address) const {
     return Error{Reason::not_executable,
                  where + " is not executable in process " + std::to_string(pid_) +
                      (mapping->path.empty() ? "" : " (" + mapping->path + ")"),
-                 "",
+                 "probes go on code; data can be read with @ADDR in a fetch argument",
                  {}};
   const Instance* in = instance_at(address);
   Site site = place(address, *mapping, in);

@@ -15,6 +15,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -25,6 +26,7 @@ using ptrace::Outcome;
 constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
+constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 
 Error refuse(Reason reason, std::string message, std::string hint = "") {
@@ -66,6 +68,10 @@ Result<void> Engine::check_attachable(pid_t pid) const {
     return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
                   "nothing is left to trace");
   if (auto tracer = process::tracer_pid(pid); tracer && *tracer != 0) return already_traced(pid, *tracer);
+  if (shares_memory(pid, stat->parent))
+    return refuse(Reason::unsupported_target,
+                  fmt::format("process {} ({}) shares its memory with its parent {} (vfork)", pid, stat->comm, stat->parent),
+                  fmt::format("trace process {}: its probes cover this one", stat->parent));
   auto is_32bit = process::is_32bit(pid);
   if (is_32bit && *is_32bit)
     return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a 32-bit program", pid, stat->comm),
@@ -90,8 +96,9 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
       } else if (outcome == Outcome::failed && !task_is_dead(pid, tid)) {
         const int error = errno;
         if (tracees_.contains(tid)) continue;  // seized a moment ago by way of its creator
-        if (auto tracer = process::tracer_pid(tid); tracer && *tracer != 0 && *tracer != getpid())
-          return already_traced(pid, *tracer);
+        const auto tracer = process::tracer_pid(tid);
+        if (tracer && *tracer == gettid()) continue;  // ours by way of its creator; its first stop is on its way
+        if (tracer && *tracer != 0) return already_traced(pid, *tracer);
         return refuse(Reason::permission_denied,
                       fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
                       "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
@@ -100,6 +107,28 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
   }
   if (process.threads.empty()) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
   return process.threads.size();
+}
+
+// Children that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
+// from now on are reported by the kernel.
+Result<void> Engine::seize_sharers(Process& process) {
+  for (const pid_t child : children_of(process.id.pid)) {
+    if (find_process(child) || !shares_memory(process.id.pid, child)) continue;
+    auto id = process::target_id(child);
+    if (!id) continue;
+    auto& owned = processes_[child] = std::make_unique<Process>();
+    owned->id = *id;
+    owned->root = process.root;
+    owned->space = process.space;
+    if (auto seized = seize_threads(*owned); !seized) {
+      const bool gone = owned->threads.empty() && seized.error().reason == Reason::no_such_process;
+      if (owned->threads.empty()) processes_.erase(child);
+      if (gone || !shares_memory(process.id.pid, child)) continue;
+      return std::move(seized).error();
+    }
+    if (auto further = seize_sharers(*owned); !further) return further;
+  }
+  return {};
 }
 
 Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
@@ -139,6 +168,10 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     return refuse(Reason::permission_denied, fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(errno)),
                   "run probed as root");
   }
+  if (auto sharers = seize_sharers(process); !sharers) {
+    for (Process* member : family_of(pid)) start_detach(*member);
+    return std::move(sharers).error();
+  }
   return AttachResult{process.id, static_cast<std::uint32_t>(*seized)};
 }
 
@@ -166,6 +199,10 @@ void Engine::forget_process(Process& process) {
   const pid_t root = process.root;
   const std::shared_ptr<AddressSpace> space = process.space;
   processes_.erase(process.id.pid);
+  if (space && space->touched()) {
+    recent_spaces_.push_back(space);
+    if (recent_spaces_.size() > kRecentSpaces) recent_spaces_.pop_front();
+  }
   if (space && family_of(root).empty()) {
     for (const auto& [address, site] : space->sites())
       for (const ProgramPtr& program : site.programs) programs_.erase(number(program->id));
@@ -319,6 +356,8 @@ void Engine::run_jobs(Tracee& tracee) {
 std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   std::optional<Waiter::Clock::time_point> next;
   const auto consider = [&](Waiter::Clock::time_point t) { next = next ? std::min(*next, t) : t; };
+  for (const auto& [tid, tracee] : tracees_)
+    if (tracee.state == Tracee::State::unclaimed) consider(tracee.unclaimed_until);
   for (const auto& [pid, process] : processes_) {
     if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
     for (const Job& job : process->jobs)
@@ -349,6 +388,10 @@ void Engine::check_deadlines() {
       process->jobs.pop_front();
     }
   }
+  std::vector<pid_t> orphans;
+  for (const auto& [tid, tracee] : tracees_)
+    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
+  for (const pid_t tid : orphans) release_orphan(tid);
   for (auto& call : late) call();
 }
 

@@ -98,6 +98,7 @@ class Engine {
   bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f);
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
+  Result<void> seize_sharers(Process& process);
   Tracee& add_tracee(pid_t tid, Process& process);
   void forget_tracee(pid_t tid);
   void forget_process(Process& process);
@@ -146,7 +147,7 @@ class Engine {
   void release_copy(Tracee& child, AddressSpace& parent_space);
   void on_exec(Tracee& tracee);
   void on_end(Tracee& tracee, const WaitStatus& status);
-  void release_orphans(const Process& process);
+  void release_orphan(pid_t tid);
 
   Waiter& waiter_;
   HitRecorder recorder_;
@@ -155,6 +156,8 @@ class Engine {
   std::unordered_map<pid_t, Tracee> tracees_;
   std::map<pid_t, std::unique_ptr<Process>> processes_;
   std::unordered_map<std::uint32_t, ProgramPtr> programs_;
+  // What the last processes we let go had in their text: a copy of it may still turn up.
+  std::deque<std::shared_ptr<AddressSpace>> recent_spaces_;
   std::vector<std::function<void()>> all_detached_;
   std::vector<Stop> ended_meanwhile_;  // threads that died while making a call for us; handled after the current stop
 };

@@ -5,7 +5,6 @@
 // not guessed from the kind of event: clone() with odd flags reports itself as fork or vfork.
 #include <elf.h>
 #include <fcntl.h>
-#include <linux/kcmp.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/syscall.h>
@@ -18,6 +17,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -26,7 +26,8 @@ namespace native = arch::native;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
-bool shares_memory(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0; }
+using namespace std::chrono_literals;
+constexpr auto kClaimTimeout = 200ms;
 
 // AT_ENTRY of a process: the address of its program's entry point, before which the dynamic loader runs.
 RemoteAddr entry_point(pid_t pid) {
@@ -64,7 +65,8 @@ void Engine::on_unknown(const Stop& stop) {
   } else if (const auto stat = process::read_stat(stop.tid)) {
     if (Process* parent = find_process(stat->parent)) claim(child, *parent);
   }
-  if (child.process) handle(stop);  // else it waits for its creator's event
+  if (child.process) return handle(stop);
+  child.unclaimed_until = Waiter::Clock::now() + kClaimTimeout;  // its creator's event comes before that, or never
 }
 
 void Engine::on_new_task(Tracee& parent) {
@@ -74,7 +76,7 @@ void Engine::on_new_task(Tracee& parent) {
     const auto it = tracees_.find(tid);
     if (it == tracees_.end()) {
       // Not seen yet; or it has already come, run and ended, all before this event could be read.
-      if (const auto tracer = process::tracer_pid(tid); tracer && *tracer == getpid()) {
+      if (const auto tracer = process::tracer_pid(tid); tracer && *tracer == gettid()) {
         tracees_[tid].tid = tid;
         claim(tracees_[tid], *parent.process);
       }
@@ -206,23 +208,20 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
   const pid_t root = process->root;
   const pid_t pid = process->id.pid;
   const bool detaching = process->detaching;
-  release_orphans(*process);
   if (!detaching || process->detach_replies.empty()) listener_.process_gone(root, pid, status);
   forget_process(*process);
 }
 
-// New tasks whose creator died before its event could say whose they are. Every space's breakpoints are looked for;
-// what isn't exactly one of ours is left alone.
-void Engine::release_orphans(const Process& process) {
-  for (auto it = tracees_.begin(); it != tracees_.end();) {
-    Tracee& orphan = (it++)->second;
-    if (orphan.state != Tracee::State::unclaimed) continue;
-    TargetMemory memory = TargetMemory::open(orphan.tid);
-    if (process.space) process.space->clean_copy(memory);
-    if (process.before_exec) process.before_exec->clean_copy(memory);
-    ptrace::detach(orphan.tid, 0);
-    tracees_.erase(orphan.tid);
-  }
+// A new task whose creator died before its event could say whose it is. Every space it may be a copy of is looked
+// through; what isn't exactly a breakpoint of ours is left alone.
+void Engine::release_orphan(pid_t tid) {
+  TargetMemory memory = TargetMemory::open(tid);
+  for (const auto& [pid, process] : processes_)
+    if (process->space && memory.valid()) process->space->clean_copy(memory);
+  for (const auto& space : recent_spaces_)
+    if (memory.valid()) space->clean_copy(memory);
+  ptrace::detach(tid, 0);
+  tracees_.erase(tid);
 }
 
 }  // namespace probed::tracer

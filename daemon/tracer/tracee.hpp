@@ -51,6 +51,7 @@ struct Tracee {
   State state = State::running;
   WaitStatus::Kind stop = WaitStatus::Kind::other;  // of the stop being handled
   bool group_stopped = false;                       // that stop is job control's: let go on with listen()
+  Waiter::Clock::time_point unclaimed_until{};      // when unclaimed: then nobody will claim it any more
   bool interrupt_again = false;                     // once the signal it was about to get has been dealt with
   RemoteAddr slot;  // sent there and not seen outside since; 0: none
   std::optional<Stepping> stepping;

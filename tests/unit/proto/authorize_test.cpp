@@ -459,6 +459,26 @@ TEST_CASE("the kernel says who connected, and whether he still lives") {
   CHECK_FALSE(api::peer_of(0x7ffffff, Procfs()).ok());
 }
 
+TEST_CASE("of a peer that has ended nothing is taken from /proc, where its pid may be another's") {
+  TempDir dir;
+  auto listener = api::Listener::at({dir / "sock", 0600, std::nullopt});
+  REQUIRE(listener.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    connect_to(dir / "sock").release();
+    _exit(0);
+  }
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie keeps its /proc entry
+  const UniqueFd fd(accept4(listener->fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  const auto peer = api::peer_of(fd.get(), Procfs());
+  REQUIRE(peer.ok());
+  CHECK(peer->pid == child);
+  CHECK_FALSE(peer->alive());
+  CHECK(peer->user_namespace.empty());
+  waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("a connected user sees and touches only what he may trace") {
   if (!as_root()) return;
   const Child own([] { become(kUser, kGroup), dumpable(); }), foreign([] { dumpable(); });

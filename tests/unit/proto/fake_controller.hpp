@@ -36,6 +36,7 @@ class FakeController final : public control::Controller {
   control::AttachOptions last_attach;
   std::function<void(pid_t)> on_attach = [](pid_t) {};  // by attach or add
   bool events_inside_subscribe = false;
+  mutable int lists = 0;  // calls of probes()
 
   // One event for a subscription, as the real controller delivers it.
   void emit(std::uint64_t id, std::string_view json) {
@@ -151,6 +152,7 @@ class FakeController final : public control::Controller {
     answer([reply, views = probe_views] { reply(views); });
   }
   std::vector<control::ProbeView> probes(std::optional<pid_t> pid) const override {
+    ++lists;
     auto views = probe_views;
     std::erase_if(views, [&](const control::ProbeView& p) { return pid && p.pid != *pid; });
     return views;

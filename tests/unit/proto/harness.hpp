@@ -154,6 +154,8 @@ class TestClient {
   void half_close() { shutdown(fd_.get(), SHUT_WR); }
   void close() { fd_.reset(); }
   int fd() const { return fd_.get(); }
+  // The stream has ended in order, not by a reset.
+  bool clean_end() const { return clean_end_; }
 
   std::vector<Json> notifications;
 
@@ -163,6 +165,7 @@ class TestClient {
     const ssize_t n = recv(fd_.get(), chunk, sizeof chunk, 0);
     const bool timed_out = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     REQUIRE_FALSE_MESSAGE(timed_out, "the server says nothing");
+    clean_end_ = n == 0;
     if (n <= 0) return false;
     buffer_.append(chunk, static_cast<std::size_t>(n));
     return true;
@@ -171,6 +174,7 @@ class TestClient {
   std::string buffer_;
   std::size_t scanned_ = 0;
   int last_id_ = 0;
+  bool clean_end_ = false;
 };
 
 class LiveServer {

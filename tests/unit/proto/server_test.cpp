@@ -220,6 +220,7 @@ TEST_CASE("a message longer than a mebibyte is answered with one error and the e
     CHECK(answer["error"]["data"]["reason"] == "message-too-long");
     CHECK(answer["id"].is_null());
     CHECK_FALSE(client.read_line().has_value());
+    CHECK(client.clean_end());
   }
   CHECK(eventually([&] { return server.sessions() == 0; }));
 }
@@ -346,29 +347,22 @@ TEST_CASE("thousands of requests in one write are all answered in order") {
   CHECK(in_order);
 }
 
-TEST_CASE("a client that asks and never reads stops being read from, and goes on where it was") {
+TEST_CASE("a client that asks and never reads stops being served, and goes on where it was") {
   LiveServer server;
   server.loop([&] {
     for (std::uint32_t i = 1; i <= 2000; ++i) server.controller().add_probe(i, 1000, "probes/x");
   });
-  TestClient client(server.path());
-  fcntl(client.fd(), F_SETFL, O_NONBLOCK);
-  const std::string ask = request(1, "probe.list") + "\n";  // its answer has 600 kB
-  std::size_t sent = 0;
-  pollfd writable{client.fd(), POLLOUT, 0};
-  while (poll(&writable, 1, 500) == 1) {  // until the server has read nothing for half a second
-    const ssize_t n = send(client.fd(), ask.data() + sent % ask.size(), ask.size() - sent % ask.size(), MSG_NOSIGNAL);
-    if (n > 0) sent += static_cast<std::size_t>(n);
-    REQUIRE(sent < 4u << 20);
-  }
-  fcntl(client.fd(), F_SETFL, 0);
-  if (sent % ask.size() != 0) client.send_raw(ask.substr(sent % ask.size()));
-  const std::size_t asked = (sent + ask.size() - 1) / ask.size();
-  CHECK(asked > 10);
-  std::size_t answered = 0;
-  client.half_close();
-  while (client.read_line()) ++answered;
-  CHECK(answered == asked);
+  TestClient client(server.path()), other(server.path());
+  constexpr int kAsked = 100;
+  std::string text;
+  for (int i = 0; i < kAsked; ++i) text += request(i, "probe.list") + "\n";  // each answer has 600 kB
+  client.send_raw(text);
+  // Each round trip is a turn for the first client too.
+  for (int i = 0; i < 50; ++i) other.result("daemon.status");
+  const int served = server.loop([&] { return server.controller().lists; });
+  CHECK(served > 0);
+  CHECK(served < 10);
+  for (int i = 0; i < kAsked; ++i) CHECK(client.read_answer()["id"] == i);
 }
 
 TEST_CASE("a batch whose answers grow too long is cut short, with an error in each place") {
