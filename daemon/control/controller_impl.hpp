@@ -75,6 +75,7 @@ class ControllerImpl final : public Controller {
   std::string free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const;
   Result<void> check_names(const AddRequest& request, ClientId owner, const std::vector<lang::Definition>& definitions) const;
   std::vector<ProbeId> select(const Client& client, const Selector& which) const;
+  void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void erase_probe(ProbeId id);
   void mark_gone(pid_t pid);

@@ -119,10 +119,9 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<std::vector<P
   plan->definitions = std::move(definitions).value();
   const pid_t pid = plan->request.pid;
   enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
-    // However it ends: a target that got nothing to do is let go again before the client hears of it.
+    // However it ends: a target that has nothing to do is let go again before the client hears of it.
     plan->reply = [this, pid, reply, next](Result<std::vector<ProbeView>> result) {
       next();
-      if (result) return reply(std::move(result));
       detach_if_unused(pid, [reply, result = std::move(result)]() mutable { reply(std::move(result)); });
     };
     if (auto names = check_names(plan->request, plan->owner, plan->definitions); !names)
@@ -229,7 +228,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
             if (d.kind == lang::Kind::remove && p.pid == plan->request.pid && p.owner == plan->owner && named_by(p, d))
               cleared.push_back(id);
         if (cleared.empty()) return plan->reply(std::move(views));
-        remove_ids(std::move(cleared), [plan, views = std::move(views)](auto) { plan->reply(views); });
+        take_out(std::move(cleared), [plan, views = std::move(views)](auto) { plan->reply(views); });
       });
     });
   });
@@ -265,34 +264,37 @@ void ControllerImpl::erase_probe(ProbeId id) {
   probes_.erase(it);
 }
 
-void ControllerImpl::remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
+// Takes probes out of the tracer and the registry; their targets stay attached.
+void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
   tracer_->post([this, ids, reply = std::move(reply)](tracer::Engine& engine) {
     engine.remove(ids);
     post([this, ids, reply] {
       drain_all();
       std::vector<ProbeView> views;
-      std::set<pid_t> pids;
       for (const ProbeId id : ids) {
         const auto it = probes_.find(id);
         if (it == probes_.end()) continue;
         views.push_back(view(it->second));
         views.back().armed = false;
-        pids.insert(it->second.pid);
         erase_probe(id);
       }
-      // The answer comes when the targets that were only attached for these probes are free again.
-      auto left = std::make_shared<std::size_t>(pids.size());
-      const auto one_done = [left, reply, views = std::move(views)] {
-        if (*left == 0 || --*left == 0) reply(views);
-      };
-      if (pids.empty()) return one_done();
-      for (const pid_t pid : pids) {
-        if (targets_.contains(pid))
-          detach_if_unused(pid, one_done);
-        else
-          one_done();
-      }
+      reply(std::move(views));
     });
+  });
+}
+
+void ControllerImpl::remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
+  take_out(std::move(ids), [this, reply = std::move(reply)](Result<std::vector<ProbeView>> removed) {
+    // The answer comes when the targets that were only attached for these probes are free again.
+    std::set<pid_t> pids;
+    for (const ProbeView& view : *removed)
+      if (targets_.contains(view.pid)) pids.insert(view.pid);
+    auto left = std::make_shared<std::size_t>(pids.size());
+    if (pids.empty()) return reply(std::move(removed));
+    const auto one_done = [left, reply, views = std::move(removed).value()] {
+      if (--*left == 0) reply(views);
+    };
+    for (const pid_t pid : pids) detach_if_unused(pid, one_done);
   });
 }
 

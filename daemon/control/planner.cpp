@@ -65,7 +65,7 @@ Result<void> Planner::check_mapping(RemoteAddr address) const {
     return Error{Reason::unsupported_target,
                  fmt::format("address {:#x} is in a MAP_SHARED mapping: a breakpoint would be seen by every process that maps it",
                              address.value),
-                 "", {}};
+                 "let the program map the file MAP_PRIVATE, as the dynamic loader does", {}};
   return {};
 }
 
@@ -115,7 +115,8 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
   if (auto fit = check_boundary(site); !fit) return std::move(fit).error();
   const auto bytes = original_bytes(site.address, arch::kMaxInsnLength);
   if (bytes.empty())
-    return Error{Reason::unmapped_address, fmt::format("{} can't be read", place(site)), "", {}};
+    return Error{Reason::unmapped_address, fmt::format("{} can't be read", place(site)),
+                 fmt::format("see /proc/{}/maps; it may just have been unmapped", pid_), {}};
   if (native::is_breakpoint(bytes))
     return Error{Reason::existing_breakpoint, fmt::format("{} already holds a breakpoint instruction", place(site)),
                  "it is the program's own, or another debugger's; probe the next instruction", {}};

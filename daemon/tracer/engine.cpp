@@ -33,7 +33,10 @@ Error refuse(Reason reason, std::string message, std::string hint = "") {
   return Error{reason, std::move(message), std::move(hint), {}};
 }
 
-Error already_traced(pid_t pid, pid_t tracer) {
+// /proc names the thread that traces; people know the process.
+Error already_traced(pid_t pid, pid_t tracer_thread) {
+  const auto group = process::thread_group(tracer_thread);
+  const pid_t tracer = group ? *group : tracer_thread;
   return refuse(Reason::already_traced,
                 fmt::format("process {} is already traced by {} (pid {})", pid, process::comm(tracer), tracer),
                 fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));

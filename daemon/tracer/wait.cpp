@@ -61,16 +61,38 @@ void Waiter::block_signals() {
 
 void Waiter::bind_to_this_thread() { thread_ = pthread_self(); }
 
-std::optional<Stop> Waiter::next() {
+// A thread that isn't resumed can't stop twice, so this ends.
+void Waiter::gather() {
   int raw = 0;
   for (;;) {
     const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD | WNOHANG);
-    if (tid > 0) return Stop{tid, WaitStatus(raw)};
-    if (tid == 0 || errno != EINTR) return std::nullopt;
+    if (tid > 0)
+      gathered_.push_back({tid, WaitStatus(raw)});
+    else if (tid == 0 || errno != EINTR)
+      return;
   }
 }
 
+std::optional<Stop> Waiter::next() {
+  if (gathered_.empty()) {
+    // Asked again after the last one: what has come since is announced by a signal, which block_until() finds.
+    if (std::exchange(drained_, false)) return std::nullopt;
+    gather();
+    if (gathered_.empty()) return std::nullopt;
+    drained_ = true;
+  }
+  const Stop first = gathered_.front();
+  gathered_.pop_front();
+  return first;
+}
+
 std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
+  const auto earlier = std::ranges::find(gathered_, tid, &Stop::tid);
+  if (earlier != gathered_.end()) {
+    const WaitStatus status = earlier->status;
+    gathered_.erase(earlier);
+    return status;
+  }
   int raw = 0;
   for (;;) {
     const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD);

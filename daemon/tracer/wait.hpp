@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 namespace probed::tracer {
@@ -56,7 +57,9 @@ class Waiter {
   // On the tracer thread, before wake() may be used.
   void bind_to_this_thread();
 
-  // A stop or exit of any of this thread's tracees, without blocking.
+  // A stop or exit of any of this thread's tracees, without blocking. Fair: everything that is there is gathered before
+  // any of it is handed out. (The kernel answers waitpid(-1) with the youngest tracee first: kernel/ptrace.c,
+  // __ptrace_link adds at the head. A few busy threads would starve all older ones.)
   std::optional<Stop> next();
   // The next stop or exit of this one tracee, blocking. nullopt: there's no such tracee any more.
   std::optional<WaitStatus> wait_for(pid_t tid);
@@ -66,7 +69,11 @@ class Waiter {
   void wake();
 
  private:
+  void gather();
+
   pthread_t thread_{};
+  std::deque<Stop> gathered_;
+  bool drained_ = false;  // nothing was left when we last asked
 };
 
 }  // namespace probed::tracer
