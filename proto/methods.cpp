@@ -354,6 +354,7 @@ constexpr std::array kExeced{
     integer("pid", kMaxPid, "the target that runs another program now; its probes are gone"),
     flag("attached", "it is still traced", kRequired),
 };
+constexpr std::array kDetached{integer("pid", kMaxPid, "the target that target.detach let go; its probes are gone")};
 constexpr std::array kForked{
     integer("pid", kMaxPid, "a target attached with followFork"),
     integer("child", kMaxPid, "its new child, followed from its first instruction"),
@@ -368,6 +369,7 @@ constexpr std::array kNotifications{
     NotificationInfo{"events", "Events of one subscription", kEvents},
     NotificationInfo{"target.exited", "A target ended", kExited},
     NotificationInfo{"target.execed", "A target runs another program", kExeced},
+    NotificationInfo{"target.detached", "A target was let go", kDetached},
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
