@@ -27,6 +27,7 @@ struct Registers {
   std::uint64_t sp() const { return stack_pointer; }
   void set_sp(std::uint64_t value) { stack_pointer = value; }
   // svc keeps its return address in ELR_EL1, out of the program's sight: no register to mend.
+  std::uint64_t link() const { return 0; }
   void set_link(std::uint64_t) {}
 };
 static_assert(sizeof(Registers) == 272, "user_pt_regs is 34 words");
@@ -63,6 +64,15 @@ inline std::int64_t syscall_result(const Registers& r) {
 // Puts the pc back in front of the svc. Incomplete until the port keeps orig_x0: x0 still holds the call's result.
 inline void rewind_syscall(Registers& r) {
   r.program_counter -= 4;
+}
+// The reverse, with the result the program is to see.
+inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
+  r.x[0] = static_cast<std::uint64_t>(result);
+  r.program_counter += 4;
+}
+// Whether two register states are the same moment of a thread's execution.
+inline bool same_execution(const Registers& a, const Registers& b) {
+  return a == b;
 }
 // n: 0 to 5.
 inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {

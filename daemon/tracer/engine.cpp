@@ -26,6 +26,7 @@ using ptrace::Outcome;
 constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
+constexpr auto kSettleTimeout = 20ms;
 constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 
@@ -112,6 +113,27 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
   return process.threads.size();
 }
 
+// A thread that was in the middle of clone() when it was seized makes a child that nobody traces: the kernel looks at the
+// tracer's options when the call begins (kernel/fork.c, kernel_clone), /proc shows the child when it ends. So every thread
+// that may be there is made to stop once; what it created is then visible to the next pass.
+void Engine::settle(pid_t pid) {
+  const Process* process = find_process(pid);
+  if (!process) return;
+  std::set<pid_t> unsettled;
+  for (const pid_t tid : process->threads)
+    if (may_be_cloning(tid) && ptrace::interrupt(tid) == Outcome::ok) unsettled.insert(tid);
+  const auto deadline = Waiter::Clock::now() + kSettleTimeout;
+  while (!unsettled.empty() && Waiter::Clock::now() < deadline) {
+    if (const auto stop = waiter_.next()) {
+      unsettled.erase(stop->tid);
+      handle(*stop);
+      continue;
+    }
+    std::erase_if(unsettled, [this](pid_t tid) { return !tracees_.contains(tid) || !may_be_cloning(tid); });
+    if (!unsettled.empty()) waiter_.block_until(Waiter::Clock::now() + 1ms);
+  }
+}
+
 // Children that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
 // from now on are reported by the kernel.
 Result<void> Engine::seize_sharers(Process& process) {
@@ -159,6 +181,12 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   processes_.emplace(pid, std::move(owned));
 
   auto seized = seize_threads(process);
+  for (std::size_t before = 0; seized && before != *seized;) {
+    before = *seized;
+    settle(pid);
+    if (!find_process(pid)) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
+    seized = seize_threads(process);
+  }
   if (!seized) {
     start_detach(process);
     finish_detach_if_empty(process);

@@ -99,6 +99,7 @@ class Engine {
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
   Result<void> seize_sharers(Process& process);
+  void settle(pid_t pid);
   Tracee& add_tracee(pid_t tid, Process& process);
   void forget_tracee(pid_t tid);
   void forget_process(Process& process);

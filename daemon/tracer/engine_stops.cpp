@@ -355,8 +355,10 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
   if (!group_stop) put_back_interrupted_call(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
-  if (wanted && synchronous_signal_pending(tid)) {
-    // It has just run into a breakpoint, or a fault: that comes first, then we ask again.
+  const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
+  if (wanted && (holds_signal || synchronous_signal_pending(tid))) {
+    // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
+    // comes first, then we ask again.
     tracee.group_stopped = false;
     tracee.interrupt_again = true;
     return resume(tracee);

@@ -66,6 +66,19 @@ int interruption_cost(pid_t tid) {
   return may_be_made_again(number) ? 2 : 1;
 }
 
+bool may_be_cloning(pid_t tid) {
+  constexpr std::uint64_t kCloning[] = {
+#ifdef SYS_fork
+      SYS_fork, SYS_vfork,
+#endif
+      SYS_clone, SYS_clone3};
+  const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
+  if (text.starts_with("running")) return true;
+  std::uint64_t number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return false;
+  return std::ranges::find(kCloning, number) != std::end(kCloning);
+}
+
 bool synchronous_signal_pending(pid_t tid) {
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   std::uint64_t synchronous = 0;

@@ -138,7 +138,7 @@ TEST_CASE("refused: a process that somebody traces already, and the tracer is na
   own_name.pop_back();
   CHECK(message_of(error).find(own_name) != std::string::npos);
   CHECK(tracer_of(counter.pid()) == ::getpid());
-  CHECK(text_differences(counter.pid()) == std::vector<std::string>{});
+  CHECK(joined(text_differences(counter.pid())) == "");
 
   REQUIRE(::ptrace(PTRACE_INTERRUPT, counter.pid(), nullptr, nullptr) == 0);
   REQUIRE(::waitpid(counter.pid(), nullptr, 0) == counter.pid());
@@ -163,8 +163,8 @@ TEST_CASE("refused: a process that another probed traces already") {
 
 // ---- users ----------------------------------------------------------------------------------------------------------
 
-// A connection that the daemon sees as this user's: credentials are a thread's own, and taken at connect(). The library's
-// setresuid() would change every thread's; the system call does not.
+// A connection that the daemon sees as this user's: credentials are a thread's own, and taken at connect(). The
+// library's setresuid() would change every thread's; the system call does not.
 std::unique_ptr<RpcClient> connect_as(const Daemon& daemon, const passwd& user) {
   ::chmod(fs::path(daemon.socket()).parent_path().c_str(), 0711);
   std::unique_ptr<RpcClient> client;
@@ -403,7 +403,7 @@ TEST_CASE("refused: one hundred and twenty-nine arguments; one hundred and twent
 }
 
 TEST_CASE("no child is left when everything was torn down") {
-  CHECK(children_left() == std::vector<std::string>{});
+  CHECK(joined(children_left()) == "");
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ TEST_CASE("K6: a disabled probe has the original text, is not hit, and can be en
   const Json probe = s.client.call("probe.add", params).at("probes").at(0);
   CHECK(probe.at("state") == "disabled");
   CHECK(probe.at("armed") == false);
-  CHECK(text_differences(s.pid()) == std::vector<std::string>{});
+  CHECK(joined(text_differences(s.pid())) == "");
   s.call(3);
   CHECK(s.hits(probe) == 0);
   for (int round = 1; round <= 3; ++round) {
@@ -176,7 +176,7 @@ TEST_CASE("K6: a disabled probe has the original text, is not hit, and can be en
     s.call(2);
     const Json off = s.client.call("probe.disable", ids_of({probe})).at("probes").at(0);
     CHECK(off.at("state") == "disabled");
-    CHECK(text_differences(s.pid()) == std::vector<std::string>{});
+    CHECK(joined(text_differences(s.pid())) == "");
     s.call(4);
     CHECK(s.hits(probe) == 2u * static_cast<unsigned>(round));
   }
@@ -242,7 +242,7 @@ TEST_CASE("K7: the breakpoint stays as long as one enabled probe is at its addre
   CHECK(has_breakpoint(s.pid(), address));
   s.call(1);
   remove_all(second, theirs);
-  CHECK(text_differences(s.pid()) == std::vector<std::string>{});  // only a disabled one is left
+  CHECK(joined(text_differences(s.pid())) == "");  // only a disabled one is left
   s.call(1);
   s.client.call("probe.enable", ids_of({mine[1]}));
   s.call(1);
@@ -282,7 +282,8 @@ TEST_CASE("K8: the list shows address, kind, symbol, module, name, state and cou
   const CommandResult text = probectl(s.daemon, {"list", "-p", std::to_string(s.pid())});
   CHECK(text.ok());
   CHECK(text.out == first.at("address").get<std::string>() + "  p  work+0x2  family  mine/first  [BOOSTED]\n" +
-                        second.at("address").get<std::string>() + "  p  work+0x0  family  probes/p_work_0  [DISABLED]\n");
+                        second.at("address").get<std::string>() +
+                        "  p  work+0x0  family  probes/p_work_0  [DISABLED]\n");
   s.client.call("probe.remove", {{"all", true}});
   CHECK(list_probes(s.client).empty());
   CHECK(other.unharmed());
@@ -298,8 +299,8 @@ TEST_CASE("K8: the global switch takes every breakpoint out and brings back thos
   const Json elsewhere = add(s.client, other.pid(), {"v_ten"}).at(0);
   CHECK(s.client.call("daemon.disarm") == Json{{"armed", false}});
   CHECK(s.client.call("daemon.status").at("armed") == false);
-  CHECK(text_differences(s.pid()) == std::vector<std::string>{});
-  CHECK(text_differences(other.pid()) == std::vector<std::string>{});
+  CHECK(joined(text_differences(s.pid())) == "");
+  CHECK(joined(text_differences(other.pid())) == "");
   for (const Json& probe : list_probes(s.client)) {
     CHECK(probe.at("armed") == false);
     CHECK(probe.at("state") == (probe.at("id") == probes[1].at("id") ? "disabled" : "enabled"));
@@ -309,7 +310,7 @@ TEST_CASE("K8: the global switch takes every breakpoint out and brings back thos
   const Json late = add(s.client, s.pid(), {"p:late work+0x4"}).at(0);
   s.client.call("probe.enable", ids_of({probes[1]}));
   s.client.call("probe.disable", ids_of({probes[0]}));
-  CHECK(text_differences(s.pid()) == std::vector<std::string>{});
+  CHECK(joined(text_differences(s.pid())) == "");
   s.call(3);
 
   CHECK(s.client.call("daemon.arm") == Json{{"armed", true}});
@@ -327,7 +328,7 @@ TEST_CASE("K8: the global switch takes every breakpoint out and brings back thos
 }
 
 TEST_CASE("no child is left when everything was torn down") {
-  CHECK(children_left() == std::vector<std::string>{});
+  CHECK(joined(children_left()) == "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// T1 to T7 on real processes: definitions, fetch arguments and types against the truth that tests/targets/values prints,
-// profile, adding and clearing on the fly, the line format.
+// T1 to T7 on real processes: definitions, fetch arguments and types against the truth that tests/targets/values
+// prints, profile, adding and clearing on the fly, the line format.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -138,8 +138,8 @@ TEST_CASE("T1: a glob makes one probe for each function it matches, all or none"
 // ---- T2, T3 ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("T2, T3: signed and unsigned integers of every size are what was passed") {
-  const ValuesRun run({"v_signed a=$arg1:s8 b=$arg2:s16 c=$arg3:s32 d=$arg4:s64",
-                       "v_unsigned a=%di:u8 b=%si:u16 c=%dx:u32 d=%cx:u64"});
+  const ValuesRun run(
+      {"v_signed a=$arg1:s8 b=$arg2:s16 c=$arg3:s32 d=$arg4:s64", "v_unsigned a=%di:u8 b=%si:u16 c=%dx:u32 d=%cx:u64"});
   CHECK(run.args(0) == run.calls("v_signed"));
   CHECK(run.args(1) == run.calls("v_unsigned"));
   CHECK(run.args(0).size() == 3);
@@ -166,8 +166,9 @@ TEST_CASE("T2, T3: strings are what was passed, to the last byte; what can't be 
 }
 
 TEST_CASE("T3: unreadable memory gives null for every type, and the hit is counted all the same") {
-  const ValuesRun run({"v_pointer p=$arg1 number=$arg2:s64 u8=+0($arg1):u8 s64=-8($arg1):s64 x=+16($arg1) "
-                       "text=+0($arg1):string bits=+0($arg1):b3@1/16 array=+0($arg1):u8[3] deep=+8(+0($arg1)):s32"});
+  const ValuesRun run(
+      {"v_pointer p=$arg1 number=$arg2:s64 u8=+0($arg1):u8 s64=-8($arg1):s64 x=+16($arg1) "
+       "text=+0($arg1):string bits=+0($arg1):b3@1/16 array=+0($arg1):u8[3] deep=+8(+0($arg1)):s32"});
   const std::vector<Json> truth = run.calls("v_pointer");
   const std::vector<Json> seen = run.args();
   REQUIRE(seen.size() == truth.size());
@@ -181,28 +182,31 @@ TEST_CASE("T3: unreadable memory gives null for every type, and the hit is count
 }
 
 TEST_CASE("T2: nested dereferences with offsets follow pointers, T3: bitfields and arrays come out of memory") {
-  const ValuesRun run({"v_chain id=+0($arg1):s32 next_id=+0(+8($arg1)):s32 next_next_name=+0(+16(+8(+8($arg1)))):string "
-                       "small=+24($arg1):s16 low3=+28($arg1):b3@0/32 mid5=+28($arg1):b5@3/32 high24=+28($arg1):b24@8/32",
-                       "v_array four=+0($arg1):s32[4]"});
+  const ValuesRun run(
+      {"v_chain id=+0($arg1):s32 next_id=+0(+8($arg1)):s32 next_next_name=+0(+16(+8(+8($arg1)))):string "
+       "small=+24($arg1):s16 low3=+28($arg1):b3@0/32 mid5=+28($arg1):b5@3/32 high24=+28($arg1):b24@8/32",
+       "v_array four=+0($arg1):s32[4]"});
   CHECK(run.args(0) == run.calls("v_chain"));
   CHECK(run.args(1) == run.calls("v_array"));
   CHECK(run.args(0).size() == 1);
 }
 
 TEST_CASE("T2: arguments beyond the registers are found on the stack, by number and as $stackN") {
-  const ValuesRun run({"v_ten a=$arg1:s64 b=$arg2:s64 c=$arg3:s64 d=$arg4:s64 e=$arg5:s64 f=$arg6:s64 g=$arg7:s64 "
-                       "h=$arg8:s64 i=$arg9:s64 j=$arg10:s64",
-                       "v_ten g=$stack1:s64 h=$stack2:s64 i=+24($stack):s64 j=+32(%sp):s64",
-                       "v_floats between=$arg1:s32"});
+  const ValuesRun run(
+      {"v_ten a=$arg1:s64 b=$arg2:s64 c=$arg3:s64 d=$arg4:s64 e=$arg5:s64 f=$arg6:s64 g=$arg7:s64 "
+       "h=$arg8:s64 i=$arg9:s64 j=$arg10:s64",
+       "v_ten g=$stack1:s64 h=$stack2:s64 i=+24($stack):s64 j=+32(%sp):s64", "v_floats between=$arg1:s32"});
   CHECK(run.args(0) == run.calls("v_ten"));
   const Json truth = run.calls("v_ten").at(0);
-  CHECK(run.args(1).at(0) == Json{{"g", truth.at("g")}, {"h", truth.at("h")}, {"i", truth.at("i")}, {"j", truth.at("j")}});
+  CHECK(run.args(1).at(0) ==
+        Json{{"g", truth.at("g")}, {"h", truth.at("h")}, {"i", truth.at("i")}, {"j", truth.at("j")}});
   CHECK(run.args(2).at(0).at("between") == run.calls("v_floats").at(0).at("between"));
 }
 
 TEST_CASE("T2: globals are read by symbol, with offsets, through pointers and by address") {
-  const ValuesRun run({"v_return u=@g_u32:u32 s=@g_s64:s64 b=@g_s8:s8 text=@g_text:string tail=@g_text+7:string "
-                       "pointed=+0(@g_text_pointer):string all=@g_array:s16[4] third=@g_array+4:s16 x=$arg1:s64"});
+  const ValuesRun run(
+      {"v_return u=@g_u32:u32 s=@g_s64:s64 b=@g_s8:s8 text=@g_text:string tail=@g_text+7:string "
+       "pointed=+0(@g_text_pointer):string all=@g_array:s16[4] third=@g_array+4:s16 x=$arg1:s64"});
   const auto line = std::ranges::find_if(run.truth, [](const Json& l) { return l.contains("globals"); });
   REQUIRE(line != run.truth.end());
   const Json globals = line->at("globals");
@@ -219,7 +223,8 @@ TEST_CASE("T2: globals are read by symbol, with offsets, through pointers and by
 }
 
 TEST_CASE("T2: immediates, texts and $comm need no memory of the function's") {
-  const ValuesRun run({"v_return_text which=$arg1:s32 five=\\5:s32 minus=\\-3:s64 text=\\\"some_text\":string comm=$comm"});
+  const ValuesRun run(
+      {"v_return_text which=$arg1:s32 five=\\5:s32 minus=\\-3:s64 text=\\\"some_text\":string comm=$comm"});
   const Json seen = run.args().at(0);
   CHECK(seen.at("which") == run.calls("v_return_text").at(0).at("which"));
   CHECK(seen.at("five") == 5);
@@ -233,8 +238,8 @@ TEST_CASE("T2: every general register can be fetched by the kernel's name, and a
   RpcClient client(daemon.socket());
   Watched counter("counter", {"1", "3"});
   std::string definition = "work";
-  const std::vector<std::string> registers = {"ax",  "bx",  "cx",  "dx",  "si", "di", "bp",    "sp", "r8", "r9", "r10",
-                                              "r11", "r12", "r13", "r14", "r15", "ip", "flags", "cs", "ss"};
+  const std::vector<std::string> registers = {"ax",  "bx",  "cx",  "dx",  "si",  "di",  "bp", "sp",    "r8", "r9",
+                                              "r10", "r11", "r12", "r13", "r14", "r15", "ip", "flags", "cs", "ss"};
   for (const std::string& name : registers) definition += " " + name + "=%" + name;
   const Json probe = add(client, counter.pid(), {definition + " stack=$stack"}).at(0);
   Events events(client);
@@ -360,11 +365,10 @@ TEST_CASE("T7: events print in the layout of ftrace, one a line, arguments in th
   CHECK(target.ask("call 2") == "called 2");
   CHECK(trace.wait() == Exit{0, 0});
   const std::string head = "family-" + pid + R"( \[\d{3}\] \d+\.\d{9}: )";
-  const std::regex lines(
-      head + R"(cmd: \(work\+0x0\) a=3 b=0x0 s="alpha" bad=\(fault\) c='a' v=\{97,108\}\n)" +   //
-      head + R"(p_work_2: \(work\+0x2\)\n)" +                                                //
-      head + R"(cmd: \(work\+0x0\) a=3 b=0x1 s="beta" bad=\(fault\) c='b' v=\{98,101\}\n)" +    //
-      head + R"(p_work_2: \(work\+0x2\)\n)");
+  const std::regex lines(head + R"(cmd: \(work\+0x0\) a=3 b=0x0 s="alpha" bad=\(fault\) c='a' v=\{97,108\}\n)" +  //
+                         head + R"(p_work_2: \(work\+0x2\)\n)" +                                                  //
+                         head + R"(cmd: \(work\+0x0\) a=3 b=0x1 s="beta" bad=\(fault\) c='b' v=\{98,101\}\n)" +   //
+                         head + R"(p_work_2: \(work\+0x2\)\n)");
   CHECK_MESSAGE(std::regex_match(trace.output(), lines), trace.output());
   CHECK(target.unharmed());
 }
@@ -397,7 +401,7 @@ TEST_CASE("T7: time stamps are CLOCK_MONOTONIC's and never go back in one thread
 }
 
 TEST_CASE("no child is left when everything was torn down") {
-  CHECK(children_left() == std::vector<std::string>{});
+  CHECK(joined(children_left()) == "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every instruction that a tracer may get wrong, probed in real programs on both breakpoint tiers: the program checks its
-// own answers, and the hits are counted exactly.
+// Every instruction that a tracer may get wrong, probed in real programs on both breakpoint tiers: the program checks
+// its own answers, and the hits are counted exactly.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -72,7 +72,8 @@ TEST_CASE("every odd first instruction works in programs that are linked in othe
     }
 }
 
-// Every start of an instruction in the shapes and their drivers: the second instruction of a shape is as odd as its first.
+// Every start of an instruction in the shapes and their drivers: the second instruction of a shape is as odd as its
+// first.
 TEST_CASE("every instruction of every shape can be probed at once, and the program's answers stay right") {
   constexpr unsigned kLongest = 48;  // bytes; no shape is longer
   for (const bool step : {false, true}) {
@@ -83,7 +84,8 @@ TEST_CASE("every instruction of every shape can be probed at once, and the progr
     std::vector<Json> probes;
     for (const Shape& shape : shapes())
       for (unsigned offset = 0; offset < kLongest; ++offset) {
-        Json answer = client.request("probe.add", add_params(target.pid(), {shape.symbol + "+" + hex(offset)}, {{"x-step", step}}));
+        Json answer = client.request("probe.add",
+                                     add_params(target.pid(), {shape.symbol + "+" + hex(offset)}, {{"x-step", step}}));
         if (answer.contains("result")) {
           probes.push_back(answer.at("result").at("probes").at(0));
           continue;
@@ -109,7 +111,8 @@ TEST_CASE("probes on every odd instruction come and go while the program runs th
     Watched target("counter", {"2", "1", "3000"});
     target.target.go();
     for (bool alive = true; alive;) {
-      const Json answer = client.request("probe.add", add_params(target.pid(), definitions, {{"x-step", round % 2 == 1}}));
+      const Json answer =
+          client.request("probe.add", add_params(target.pid(), definitions, {{"x-step", round % 2 == 1}}));
       alive = answer.contains("result");
       if (alive) client.request("probe.remove", ids_of(answer.at("result").at("probes")));
     }
@@ -177,7 +180,7 @@ TEST_CASE("a stopped process stays stopped under a tracer, and goes on when it i
 }
 
 TEST_CASE("no child is left when everything was torn down") {
-  CHECK(children_left() == std::vector<std::string>{});
+  CHECK(joined(children_left()) == "");
 }
 
 }  // namespace

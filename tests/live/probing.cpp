@@ -121,6 +121,12 @@ std::vector<std::string> new_executable_mappings(const TargetState& before, cons
   return out;
 }
 
+std::string joined(const std::vector<std::string>& lines) {
+  std::string out;
+  for (const std::string& line : lines) out += line + "\n";
+  return out;
+}
+
 bool Watched::runs_threads(std::size_t count) {
   const std::string tasks = "/proc/" + std::to_string(pid()) + "/task";
   const auto all_there = [&] {
@@ -128,7 +134,9 @@ bool Watched::runs_threads(std::size_t count) {
     std::filesystem::directory_iterator begin(tasks, gone), end;
     return static_cast<std::size_t>(std::distance(begin, end)) == count;
   };
-  const bool came = eventually(all_there);
+  // pthread_create() blocks every signal for a moment: the first thread must be beyond it, in its read(2).
+  const std::string call = "/proc/" + std::to_string(pid()) + "/syscall";
+  const bool came = eventually([&] { return all_there() && read_file(call).starts_with("0 "); });
   before = state_of(pid());
   return came;
 }

@@ -24,7 +24,7 @@ Json add_error(RpcClient& client, pid_t pid, const std::vector<std::string>& def
 std::string reason_of(const Json& error);  // "" when there is none
 std::string hint_of(const Json& error);
 
-Json ids_of(const std::vector<Json>& probes);  // {"ids":[...]}
+Json ids_of(const std::vector<Json>& probes);                                      // {"ids":[...]}
 std::vector<Json> remove_all(RpcClient& client, const std::vector<Json>& probes);  // with their last counters
 // probe.list, of one process or of all.
 std::vector<Json> list_probes(RpcClient& client, pid_t pid = 0);
@@ -46,7 +46,7 @@ class Events {
   void end();
   const std::vector<Json>& all() const { return events_; }
   std::vector<Json> of(const Json& probe) const;
-  std::uint64_t missed() const { return missed_; }            // as the notifications said
+  std::uint64_t missed() const { return missed_; }             // as the notifications said
   std::uint64_t told_delivered() const { return delivered_; }  // as the answer to events.unsubscribe said
   std::uint64_t told_missed() const { return total_missed_; }
   // Notifications that were no events, in order of their arrival.
@@ -68,6 +68,9 @@ bool has_breakpoint(pid_t pid, std::uint64_t address);
 // The mappings that are in now and were not in before, executable ones only.
 std::vector<std::string> new_executable_mappings(const TargetState& before, const TargetState& now);
 
+// For messages: one a line.
+std::string joined(const std::vector<std::string>& lines);
+
 // A target with the state it was in before anything was done to it.
 struct Watched {
   explicit Watched(std::string_view name, const std::vector<std::string>& arguments = {})
@@ -77,8 +80,10 @@ struct Watched {
   pid_t pid() const { return target.pid(); }
   // Nobody traces it, its text, mappings, descriptors and signals are as they were.
   bool unharmed(Millis limit = kPatience) { return left_unharmed(pid(), before, PageCopies::may_stay, limit); }
-  // Waits until it has so many threads, the first included, and takes its state anew: a program's first thread brings a
-  // signal handler of the C library's.
+  // What is not as it was, now, without waiting; "" when all is.
+  std::string harm() { return joined(harm_done(pid(), before, PageCopies::may_stay)); }
+  // Waits until it has so many threads and the first of them waits for input; takes its state anew: a program's second
+  // thread brings a signal handler of the C library's.
   bool runs_threads(std::size_t count);
   std::string ask(const std::string& command);  // sends a line, returns the next one
 };

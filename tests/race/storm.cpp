@@ -177,7 +177,8 @@ TEST_CASE("U5: a target killed at any moment leaves the daemon well and its othe
   MESSAGE(killed << " targets killed");
   CHECK(killed > 5);
   survivor.send("stop\n");
-  CHECK(survivor.finish().ok());
+  const TargetReport report = survivor.finish();
+  CHECK_MESSAGE(report.ok(), report.out << "exit " << report.exit.code << " signal " << report.exit.signal);
   CHECK(daemon.stop() == Exit{0, 0});
 }
 
