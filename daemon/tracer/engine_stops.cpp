@@ -118,15 +118,16 @@ void Engine::leave_slot(Tracee& tracee) {
 // instruction is (or is about to be) what the thread will execute, i.e. when its breakpoint is out. True: regs changed.
 bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
   RemoteAddr base;
-  Slot* slot = tracee.process->space ? tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base) : nullptr;
-  leave_slot(tracee);
-  if (!slot) return false;
-  const CopyPoint* point = slot->copy.at(regs.pc() - base.value);
-  if (point && point->meaning == CopyPoint::Meaning::after)
-    apply(*point, regs);
-  else
-    undo(point, *slot, base, regs);
-  return true;
+  const Slot* slot = tracee.process->space ? tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base) : nullptr;
+  if (slot) {
+    const CopyPoint* point = slot->copy.at(regs.pc() - base.value);
+    if (point && point->meaning == CopyPoint::Meaning::after)
+      apply(*point, regs);
+    else
+      undo(point, *slot, base, regs);
+  }
+  leave_slot(tracee);  // only now: a retired slot ends with its last thread
+  return slot != nullptr;
 }
 
 // The last act for a thread of a process that is being detached. `signal`: the one it was about to get.

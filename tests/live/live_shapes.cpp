@@ -142,6 +142,25 @@ TEST_CASE("signals of every kind arrive as they would, with probes in the code t
   }
 }
 
+TEST_CASE("handlers and the instructions that faults and traps lead to can be probed, and each signal arrives once") {
+  for (const bool step : {false, true}) {
+    CAPTURE(step);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched target("signals", {"60"});
+    const std::vector<Json> probes =
+        add(client, target.pid(), {"work_in_handler", "faulting_load", "faulting_load_after", "hit_own_int3+1"},
+            {{"x-step", step}});
+    target.target.go();
+    const TargetReport report = target.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+    CHECK(counts_of(client, probes[0]).hits == static_cast<std::uint64_t>(report.value("handler_calls")));
+    CHECK(counts_of(client, probes[1]).hits == 60);
+    CHECK(counts_of(client, probes[2]).hits == 60);
+    CHECK(counts_of(client, probes[3]).hits == 60);
+  }
+}
+
 TEST_CASE("threads that sleep in system calls are not disturbed by attaching, adding, removing and letting go") {
   Daemon daemon;
   RpcClient client(daemon.socket());
