@@ -48,6 +48,8 @@ struct ArgumentPlace {
 };
 ArgumentPlace argument_place(unsigned number);
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
+// Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
+inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 
 // ---- system calls ----
 

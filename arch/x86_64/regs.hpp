@@ -39,6 +39,8 @@ struct ArgumentPlace {
 };
 ArgumentPlace argument_place(unsigned number);
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
+// Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
+inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 
 // ---- system calls ----
 

@@ -124,14 +124,15 @@ void Engine::settle(pid_t pid) {
     if (may_be_cloning(tid) && ptrace::interrupt(tid) == Outcome::ok) unsettled.insert(tid);
   const auto deadline = Waiter::Clock::now() + kSettleTimeout;
   while (!unsettled.empty() && Waiter::Clock::now() < deadline) {
-    if (const auto stop = waiter_.next()) {
+    waiter_.set_alarm(Waiter::Clock::now() + 1ms);
+    if (const auto stop = waiter_.wait()) {
       unsettled.erase(stop->tid);
       handle(*stop);
-      continue;
+    } else if (waiter_.take_wake()) {
+      std::erase_if(unsettled, [this](pid_t tid) { return !tracees_.contains(tid) || !may_be_cloning(tid); });
     }
-    std::erase_if(unsettled, [this](pid_t tid) { return !tracees_.contains(tid) || !may_be_cloning(tid); });
-    if (!unsettled.empty()) waiter_.block_until(Waiter::Clock::now() + 1ms);
   }
+  waiter_.wake();  // one of those that were taken may have announced a command
 }
 
 // Children that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,15 +11,15 @@
 namespace probed::tracer {
 namespace {
 
-constexpr std::uint64_t kRseqCpuId = 4;              // offset of cpu_id in struct rseq, linux/rseq.h
-constexpr std::uint32_t kFollowAfter = 16;           // consecutive hits on another CPU before we move
-constexpr auto kCommAge = std::chrono::milliseconds(10);  // prctl(PR_SET_NAME) may change it at any time
-constexpr unsigned kStatCpuField = 39;               // proc_pid_stat(5): processor
+constexpr std::uint64_t kRseqCpuId = 4;                   // offset of cpu_id in struct rseq, linux/rseq.h
+constexpr std::uint32_t kFollowAfter = 16;                // consecutive sightings on another CPU before we move
+constexpr unsigned kLookForCpuEvery = 8;                  // hits, when nobody else wants to know the CPU
+constexpr auto kLookAge = std::chrono::milliseconds(10);  // prctl(PR_SET_NAME) may change the name at any time
+constexpr unsigned kStatCpuField = 39;                    // proc_pid_stat(5): processor
 
-std::uint64_t now_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+// libstdc++'s steady_clock is CLOCK_MONOTONIC.
+std::uint64_t nanoseconds(std::chrono::steady_clock::time_point t) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(t.time_since_epoch()).count());
 }
 
 std::string task_path(const Tracee& tracee, const char* file) {
@@ -43,12 +42,25 @@ std::uint32_t cpu_from_stat(Tracee& tracee) {
   return n > 0 ? stat_field({text, static_cast<std::size_t>(n)}, kStatCpuField) : 0;
 }
 
+// The only CPU the thread may run on, if there is just one.
+std::optional<std::uint32_t> only_cpu(pid_t tid) {
+  cpu_set_t set;
+  if (sched_getaffinity(tid, sizeof set, &set) != 0 || CPU_COUNT(&set) != 1) return std::nullopt;
+  std::uint32_t cpu = 0;
+  while (!CPU_ISSET(cpu, &set)) ++cpu;
+  return cpu;
+}
+
 // The kernel keeps the current CPU in a thread's rseq area whenever it returns to user mode; reading it there costs a
 // tenth of reading /proc.
 std::uint32_t current_cpu(Tracee& tracee, TargetMemory& memory) {
+  // Asking where it may run costs a quarter of reading where it runs.
+  if (tracee.one_cpu)
+    if (const auto cpu = only_cpu(tracee.tid)) return *cpu;
   if (!tracee.rseq) tracee.rseq = ptrace::rseq_area(tracee.tid).value_or(0);
   std::uint32_t cpu = 0;
-  if (*tracee.rseq != 0 && memory.read(RemoteAddr{*tracee.rseq + kRseqCpuId}, std::as_writable_bytes(std::span(&cpu, 1))))
+  if (*tracee.rseq != 0 &&
+      memory.read(RemoteAddr{*tracee.rseq + kRseqCpuId}, std::as_writable_bytes(std::span(&cpu, 1))))
     return cpu;
   return cpu_from_stat(tracee);
 }
@@ -67,6 +79,24 @@ void read_comm(Tracee& tracee) {
 
 }  // namespace
 
+bool CpuFollower::move_to(std::uint32_t cpu) {
+  if (!home_) {
+    cpu_set_t set;
+    // More CPUs than a cpu_set_t has (EINVAL): we never move.
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    home_ = set;
+  }
+  if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &*home_)) return false;
+  cpu_set_t ours, others;
+  CPU_ZERO(&ours);
+  CPU_SET(cpu, &ours);
+  CPU_XOR(&others, &*home_, &ours);
+  if (sched_setaffinity(0, sizeof ours, &ours) != 0) return false;
+  // Fails when there is no other CPU: then they share.
+  if (consumer_ != 0) sched_setaffinity(consumer_, sizeof others, &others);
+  return true;
+}
+
 void CpuFollower::hit_on(std::uint32_t cpu) {
   if (cpu == pinned_) {
     streak_ = 0;
@@ -74,33 +104,39 @@ void CpuFollower::hit_on(std::uint32_t cpu) {
   }
   streak_ = cpu == candidate_ ? streak_ + 1 : 1;
   candidate_ = cpu;
-  if (streak_ < kFollowAfter || cpu >= CPU_SETSIZE) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  // The tracee may be confined to CPUs that we are not allowed on: then we stay where we are.
-  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_ = cpu;
+  if (streak_ < kFollowAfter) return;
   streak_ = 0;
+  // The tracee may be confined to CPUs that we are not allowed on: then we stay where we are.
+  if (move_to(cpu)) pinned_ = cpu;
 }
 
 void CpuFollower::idle() {
   if (pinned_ == ~0u) return;
-  cpu_set_t set;
-  std::memset(&set, 0xff, sizeof set);  // the kernel takes away what our cpuset doesn't allow
-  sched_setaffinity(0, sizeof set, &set);
+  sched_setaffinity(0, sizeof *home_, &*home_);
+  if (consumer_ != 0) sched_setaffinity(consumer_, sizeof *home_, &*home_);
   pinned_ = ~0u;
   streak_ = 0;
 }
 
 HitRecorder::Hit HitRecorder::begin(Tracee& tracee, const ptrace::Registers& regs, TargetMemory& memory) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - tracee.comm_read > kCommAge) {
+  if (now - tracee.comm_read > kLookAge) {
     read_comm(tracee);
+    tracee.one_cpu = only_cpu(tracee.tid).has_value();
     tracee.comm_read = now;
   }
-  const std::uint32_t cpu = current_cpu(tracee, memory);
-  follower_.hit_on(cpu);
-  return {tracee, regs, memory, cpu, now_ns()};
+  const Hit hit{tracee, regs, memory, nanoseconds(now)};
+  if (++hits_since_cpu_ >= kLookForCpuEvery) cpu_of(hit);
+  return hit;
+}
+
+std::uint32_t HitRecorder::cpu_of(const Hit& hit) {
+  if (!hit.cpu) {
+    hit.cpu = current_cpu(hit.tracee, hit.memory);
+    follower_.hit_on(*hit.cpu);
+    hits_since_cpu_ = 0;
+  }
+  return *hit.cpu;
 }
 
 bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed) {
@@ -108,7 +144,7 @@ bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const st
   header.probe = program.id;
   header.pid = hit.tracee.process->id.pid;
   header.tid = hit.tracee.tid;
-  header.cpu = hit.cpu;
+  header.cpu = cpu_of(hit);
   header.time = hit.time;
   header.ip = hit.regs.pc();
   std::memcpy(header.comm, hit.tracee.comm, sizeof header.comm);
@@ -123,7 +159,9 @@ bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const st
 bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
   if (program.limit && program.limit->remaining == 0) return false;
   if (program.needs_comm) read_comm(hit.tracee);
-  const events::CommonFields common{hit.tracee.process->id.pid, hit.tracee.tid, hit.cpu, hit.tracee.comm};
+  const bool streaming = program.streaming.load(std::memory_order_relaxed);
+  const std::uint32_t cpu = streaming || program.filter ? cpu_of(hit) : 0;
+  const events::CommonFields common{hit.tracee.process->id.pid, hit.tracee.tid, cpu, hit.tracee.comm};
   const std::size_t size = program.fetch.run(hit.regs, hit.memory, common, packed_);
   const std::span<const std::byte> packed(packed_.data(), size);
   if (program.filter && !program.filter->matches(packed, common)) {
@@ -131,8 +169,7 @@ bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
     return false;
   }
   program.counters.hits.fetch_add(1, std::memory_order_relaxed);
-  if (program.streaming.load(std::memory_order_relaxed) && !send(hit, program, packed))
-    program.counters.missed.fetch_add(1, std::memory_order_relaxed);
+  if (streaming && !send(hit, program, packed)) program.counters.missed.fetch_add(1, std::memory_order_relaxed);
   return program.limit && --program.limit->remaining == 0;
 }
 

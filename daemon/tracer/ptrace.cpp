@@ -62,6 +62,15 @@ Outcome set_registers(pid_t tid, const Registers& regs) {
   return call(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&io));
 }
 
+Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now) {
+  if constexpr (arch::native::kPcInUserArea) {
+    Registers moved = now;
+    moved.set_pc(regs.pc());
+    if (moved == regs) return call(PTRACE_POKEUSER, tid, *arch::native::kPcInUserArea, regs.pc());
+  }
+  return set_registers(tid, regs);
+}
+
 Outcome get_siginfo(pid_t tid, siginfo_t& info) { return call(PTRACE_GETSIGINFO, tid, 0, pointer(&info)); }
 Outcome set_siginfo(pid_t tid, const siginfo_t& info) { return call(PTRACE_SETSIGINFO, tid, 0, pointer(&info)); }
 

@@ -34,6 +34,9 @@ Outcome detach(pid_t tid, int signal);
 
 Outcome get_registers(pid_t tid, Registers& regs);
 Outcome set_registers(pid_t tid, const Registers& regs);
+// The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less than
+// half the price (a twelfth of a whole hit; tests/bench, part-pc-only).
+Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now);
 
 Outcome get_siginfo(pid_t tid, siginfo_t& info);
 Outcome set_siginfo(pid_t tid, const siginfo_t& info);

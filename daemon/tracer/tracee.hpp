@@ -60,6 +60,7 @@ struct Tracee {
 
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
+  bool one_cpu = false;               // it was confined to one CPU when last looked at
   char comm[16] = {};
   std::chrono::steady_clock::time_point comm_read{};
 };

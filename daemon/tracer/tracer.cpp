@@ -1,8 +1,11 @@
 #include "daemon/tracer/tracer.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <future>
+#include <optional>
 #include <utility>
 
 namespace probed::tracer {
@@ -10,18 +13,25 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kIdleAfter = 100ms;   // without a stop: the tracer gives up its place on the tracees' CPU
-constexpr unsigned kStopsPerTurn = 64;  // stops handled before commands get their turn
+constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
+constexpr auto kTick = 10ms;
+
+using Deadline = std::optional<Waiter::Clock::time_point>;
+
+Deadline earlier(Deadline a, Deadline b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
 
 }  // namespace
 
 Tracer::Tracer(HitSink sink, Listener& listener) {
   std::promise<void> bound;
-  thread_ = std::thread([&, sink, this] {
+  const pid_t consumer = gettid();
+  thread_ = std::thread([&, sink, consumer, this] {
     pthread_setname_np(pthread_self(), "tracer");
     waiter_.bind_to_this_thread();
     bound.set_value();
-    run(listener, sink);
+    run(listener, sink, consumer);
   });
   bound.get_future().wait();
 }
@@ -54,28 +64,27 @@ bool Tracer::run_commands(Engine& engine) {
   return true;
 }
 
-void Tracer::run(Listener& listener, HitSink sink) {
+// While there are stops a tick goes off every now and then, and what is due by time is looked at then: not at every
+// hit. A deadline that a stop has set is so seen at the next tick, one that a command has set at once.
+void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
   Engine engine(waiter_, sink, listener);
-  bool pinned = false;
+  engine.cpu_follower().set_consumer(consumer);
+  bool ticking = false;
+  Waiter::Clock::time_point last_busy{};
+  std::uint64_t stops = 0, stops_seen = 0;
   while (run_commands(engine)) {
-    unsigned handled = 0;
-    while (handled < kStopsPerTurn) {
-      const auto stop = waiter_.next();
-      if (!stop) break;
-      engine.handle(*stop);
-      ++handled;
-    }
     engine.check_deadlines();
-    if (handled == kStopsPerTurn) continue;
-    auto deadline = engine.next_deadline();
-    if (handled > 0 || pinned) {
-      const auto idle_at = Waiter::Clock::now() + kIdleAfter;
-      deadline = deadline ? std::min(*deadline, idle_at) : idle_at;
-      pinned = true;
-    }
-    if (!waiter_.block_until(deadline) && pinned) {
-      engine.cpu_follower().idle();
-      pinned = false;
+    const auto now = Waiter::Clock::now();
+    if (std::exchange(stops_seen, stops) != stops) last_busy = now;
+    ticking = now - last_busy < kIdleAfter;
+    if (!ticking) engine.cpu_follower().idle();
+    waiter_.set_alarm(earlier(engine.next_deadline(), ticking ? Deadline(now + kTick) : std::nullopt));
+    while (!waiter_.take_wake()) {
+      const auto stop = waiter_.wait();
+      if (!stop) continue;
+      engine.handle(*stop);
+      ++stops;
+      if (!std::exchange(ticking, true)) waiter_.wake();
     }
   }
 }

@@ -16,7 +16,8 @@ namespace probed::tracer {
 
 class Tracer {
  public:
-  // Starts the thread. Waiter::block_signals() has been called. `listener` is called on the tracer thread.
+  // Starts the thread. Waiter::block_signals() has been called. `listener` is called on the tracer thread. The calling
+  // thread is the one that consumes the sink's hits: while targets are hit all the time it is kept off their CPU.
   Tracer(HitSink sink, Listener& listener);
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -27,7 +28,7 @@ class Tracer {
   void post(std::function<void(Engine&)> command);
 
  private:
-  void run(Listener& listener, HitSink sink);
+  void run(Listener& listener, HitSink sink, pid_t consumer);
   bool run_commands(Engine& engine);
 
   Waiter waiter_;

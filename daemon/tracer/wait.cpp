@@ -2,7 +2,9 @@
 
 #include <signal.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,25 +19,54 @@ namespace {
 // Not a real-time signal: one pending instance is all a wake-up needs.
 constexpr int kWakeSignal = SIGUSR2;
 
-sigset_t waited_signals() {
+constexpr auto kAgainAfter = std::chrono::microseconds(200);
+constexpr unsigned kMostInARow = 8;
+
+sigset_t wake_signals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
   sigaddset(&set, kWakeSignal);
   return set;
 }
+
+timespec timespec_of(std::chrono::nanoseconds t) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(t);
+  return {seconds.count(), (t - seconds).count()};
+}
+
+constexpr int kAlarm = 1, kAgain = 2;
+
+// A timer whose signal goes to the calling thread and carries `value`.
+timer_t make_timer(int value) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = kWakeSignal;
+  event.sigev_value.sival_int = value;
+  event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // glibc 2.36 has no public name for this field
+  timer_t timer{};
+  PROBED_CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "the tracer thread has its timers");
+  return timer;
+}
+
+thread_local Waiter* waiter_of_this_thread = nullptr;  // for the signal's handler
 
 using Kind = WaitStatus::Kind;
 
 Kind event_kind(int event, int signal) {
   switch (event) {
-    case PTRACE_EVENT_CLONE: return Kind::clone;
-    case PTRACE_EVENT_FORK: return Kind::fork;
-    case PTRACE_EVENT_VFORK: return Kind::vfork;
-    case PTRACE_EVENT_EXEC: return Kind::exec;
+    case PTRACE_EVENT_CLONE:
+      return Kind::clone;
+    case PTRACE_EVENT_FORK:
+      return Kind::fork;
+    case PTRACE_EVENT_VFORK:
+      return Kind::vfork;
+    case PTRACE_EVENT_EXEC:
+      return Kind::exec;
     // ptrace(2), "Group-stop": a seized thread reports the stopping signal here, and SIGTRAP for everything else.
-    case PTRACE_EVENT_STOP: return signal == SIGTRAP ? Kind::interrupt : Kind::group_stop;
-    default: return Kind::other;
+    case PTRACE_EVENT_STOP:
+      return signal == SIGTRAP ? Kind::interrupt : Kind::group_stop;
+    default:
+      return Kind::other;
   }
 }
 
@@ -52,14 +83,86 @@ std::pair<Kind, int> decode(int raw) {
 
 }  // namespace
 
-WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) { std::tie(kind_, value_) = decode(raw); }
-
-void Waiter::block_signals() {
-  const sigset_t set = waited_signals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) {
+  std::tie(kind_, value_) = decode(raw);
 }
 
-void Waiter::bind_to_this_thread() { thread_ = pthread_self(); }
+Waiter::~Waiter() {
+  if (!bound_) return;
+  timer_delete(alarm_);
+  timer_delete(again_);
+}
+
+void Waiter::block_signals() {
+  const sigset_t set = wake_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // Stops are waited for, never signalled; exits keep their status as long as SIGCHLD isn't SIG_IGN (waitpid(2),
+  // NOTES).
+  struct sigaction quiet {};
+  quiet.sa_handler = SIG_DFL;
+  quiet.sa_flags = SA_NOCLDSTOP;
+  sigaction(SIGCHLD, &quiet, nullptr);
+  // No SA_RESTART: the signal is there to end waitpid.
+  struct sigaction action {};
+  action.sa_sigaction = on_wake_signal;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(kWakeSignal, &action, nullptr);
+}
+
+void Waiter::bind_to_this_thread() {
+  PROBED_CHECK(!bound_ && waiter_of_this_thread == nullptr, "one waiter a thread, one thread a waiter");
+  thread_ = pthread_self();
+  alarm_ = make_timer(kAlarm);
+  again_ = make_timer(kAgain);
+  bound_ = true;
+  waiter_of_this_thread = this;
+  const sigset_t set = wake_signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// On the tracer thread, in the middle of anything. timer_settime is async-signal-safe (signal-safety(7)).
+void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
+  Waiter* const self = waiter_of_this_thread;
+  if (!self) return;
+  const int saved = errno;
+  if (info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm) self->woken_.store(true);
+  if (self->woken_.load() && self->blocking_.load()) {
+    const itimerspec again{{}, timespec_of(kAgainAfter)};
+    timer_settime(self->again_, 0, &again, nullptr);
+  }
+  errno = saved;
+}
+
+std::optional<Stop> Waiter::wait() {
+  if (gathered_.empty()) {
+    const auto stop = wait_in_kernel();
+    if (!stop || !may_hide_others(stop->tid)) return stop;
+    gathered_.push_back(*stop);
+    gather();
+  }
+  const Stop first = gathered_.front();
+  gathered_.pop_front();
+  return first;
+}
+
+std::optional<Stop> Waiter::wait_in_kernel() {
+  std::optional<Stop> stop;
+  blocking_.store(true);
+  if (!woken_.load()) {
+    int raw = 0;
+    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD);
+    if (tid > 0) stop = Stop{tid, WaitStatus(raw)};
+    if (tid < 0 && errno == ECHILD) sleep_until_woken();
+  }
+  blocking_.store(false, std::memory_order_relaxed);
+  return stop;
+}
+
+bool Waiter::may_hide_others(pid_t tid) {
+  if (std::exchange(last_, tid) == tid && ++in_a_row_ < kMostInARow) return false;
+  in_a_row_ = 0;
+  return true;
+}
 
 // A thread that isn't resumed can't stop twice, so this ends.
 void Waiter::gather() {
@@ -73,17 +176,13 @@ void Waiter::gather() {
   }
 }
 
-std::optional<Stop> Waiter::next() {
-  if (gathered_.empty()) {
-    // Asked again after the last one: what has come since is announced by a signal, which block_until() finds.
-    if (std::exchange(drained_, false)) return std::nullopt;
-    gather();
-    if (gathered_.empty()) return std::nullopt;
-    drained_ = true;
-  }
-  const Stop first = gathered_.front();
-  gathered_.pop_front();
-  return first;
+// Without any tracee waitpid doesn't block.
+void Waiter::sleep_until_woken() {
+  const sigset_t set = wake_signals();
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  if (!woken_.load()) sigsuspend(&before);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
@@ -101,15 +200,19 @@ std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
   }
 }
 
-bool Waiter::block_until(std::optional<Clock::time_point> deadline) {
-  static const sigset_t set = waited_signals();
-  if (!deadline) return sigwaitinfo(&set, nullptr) > 0;
-  const auto left = std::max(*deadline - Clock::now(), Clock::duration::zero());
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-  const timespec timeout{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
-  return sigtimedwait(&set, nullptr, &timeout) > 0 || errno == EINTR;
+bool Waiter::take_wake() {
+  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
 }
 
-void Waiter::wake() { pthread_kill(thread_, kWakeSignal); }
+void Waiter::set_alarm(std::optional<Clock::time_point> at) {
+  // All zeros disarm it; a time that has passed goes off at once.
+  const itimerspec when{{}, at ? timespec_of(at->time_since_epoch()) : timespec{}};
+  timer_settime(alarm_, TIMER_ABSTIME, &when, nullptr);
+}
+
+void Waiter::wake() {
+  woken_.store(true);
+  if (blocking_.load()) pthread_kill(thread_, kWakeSignal);
+}
 
 }  // namespace probed::tracer

@@ -1,13 +1,33 @@
 // The one gate for waitpid(2), and what its status words mean.
 //
-// Owning thread: the tracer thread, except wake(). SIGCHLD and the wake signal are blocked in every thread of the daemon
-// (block_signals() before any thread starts); the tracer consumes them with sigtimedwait, so neither a stop nor a wake-up
-// that arrives between a drain and the next wait is ever missed.
+// Owning thread: the tracer thread, except wake().
+//
+// The tracer blocks in waitpid itself: a stop then costs one system call to wait for, and no SIGCHLD (asking for one,
+// and waiting for it with a time limit, cost a sixth of a hit; tests/bench, part-sigwait). What ends the wait besides
+// is the wake signal. A wake-up must not be lost that arrives just before the thread blocks:
+//
+//   wake()     woken_ = true; if (blocking_) raise the signal
+//   wait()     blocking_ = true; if (!woken_) waitpid
+//   the signal's handler, when woken_ is still set while blocking_: make a timer raise it again a moment later
+//
+// Both flags are sequentially consistent: either wait() sees woken_, or wake() sees blocking_. In the latter case the
+// signal either ends waitpid (EINTR), or comes in the moment between the test and the system call; then it comes again
+// until wait() has returned. An alarm is a wake-up that a timer makes.
+//
+// Fairness. The kernel answers waitpid(-1) with the youngest tracee first (kernel/ptrace.c: __ptrace_link adds at the
+// head): a few busy threads would starve all older ones. So everything that is there is gathered before any of it is
+// handed out. While one and the same thread stops, that question is asked every few stops only.
+//
+// Every other thread keeps the signal blocked. Its handler may interrupt any system call of the tracer thread; those
+// that the kernel can interrupt and that aren't made again by their callers don't belong on this thread.
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/types.h>
+#include <time.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -29,7 +49,7 @@ class WaitStatus {
     fork,
     vfork,
     exec,
-    other,       // an event we didn't ask for; resumed
+    other,  // an event we didn't ask for; resumed
   };
 
   explicit WaitStatus(int raw);
@@ -52,28 +72,44 @@ class Waiter {
  public:
   using Clock = std::chrono::steady_clock;
 
+  Waiter() = default;
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+  // When no thread can call wake() any more.
+  ~Waiter();
+
   // Before the process starts its first thread.
   static void block_signals();
-  // On the tracer thread, before wake() may be used.
+  // On the tracer thread, before anything below, and once.
   void bind_to_this_thread();
 
-  // A stop or exit of any of this thread's tracees, without blocking. Fair: everything that is there is gathered before
-  // any of it is handed out. (The kernel answers waitpid(-1) with the youngest tracee first: kernel/ptrace.c,
-  // __ptrace_link adds at the head. A few busy threads would starve all older ones.)
-  std::optional<Stop> next();
+  // The next stop or exit of any of this thread's tracees, blocking. nullopt: look at take_wake(), and wait again.
+  std::optional<Stop> wait();
   // The next stop or exit of this one tracee, blocking. nullopt: there's no such tracee any more.
   std::optional<WaitStatus> wait_for(pid_t tid);
-  // Blocks until a tracee may have stopped or wake() was called (true), or the deadline has passed (false).
-  bool block_until(std::optional<Clock::time_point> deadline);
-  // Any thread: ends the current or the next block_until.
+  // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
+  bool take_wake();
+  // One wake-up at this time, instead of the alarm set before; nullopt: none.
+  void set_alarm(std::optional<Clock::time_point> at);
+  // Any thread: ends the current or the next wait().
   void wake();
 
  private:
+  static void on_wake_signal(int, siginfo_t* info, void*);
+  std::optional<Stop> wait_in_kernel();
+  void sleep_until_woken();
+  bool may_hide_others(pid_t tid);
   void gather();
 
   pthread_t thread_{};
+  timer_t alarm_{};  // raises the wake signal for set_alarm()
+  timer_t again_{};  // raises it once more for its own handler
+  bool bound_ = false;
   std::deque<Stop> gathered_;
-  bool drained_ = false;  // nothing was left when we last asked
+  pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
+  unsigned in_a_row_ = 0;
+  std::atomic<bool> woken_{false};
+  std::atomic<bool> blocking_{false};
 };
 
 }  // namespace probed::tracer

@@ -5,6 +5,7 @@ Everything started here ends with its `with` block, and with us: the kernel kill
 import contextlib
 import dataclasses
 import os
+import select
 import signal
 import subprocess
 import time
@@ -82,9 +83,10 @@ class Target:
     def __init__(self, process, function, threads):
         self.process, self.function, self.threads = process, function, threads
         self.calls = 0
-        words = process.stdout.readline().split()
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+        words = process.stdout.readline().split() if ready else []
         if len(words) != 3 or words[0] != "ready":
-            raise Failure(f"bench-target did not get ready: {' '.join(words)}")
+            raise Unavailable(f"{os.path.basename(process.args[0])} did not start the target")
         self.pid, self.address = int(words[1]), int(words[2], 16)
 
     def go(self, calls, tracer_pids=()):
@@ -106,11 +108,18 @@ class Target:
     def finish(self):
         """Its input ends, and so does it. False: it was killed."""
         self.process.stdin.close()
-        return self.process.wait(PATIENCE) == 0
+        try:
+            return self.process.wait(PATIENCE) == 0
+        except subprocess.TimeoutExpired:
+            raise Failure("the target does not end") from None
+
+    def first_byte(self):
+        """Of the function, as it is now."""
+        with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
+            return os.pread(memory.fileno(), 1, self.address)[0]
 
     def has_breakpoint(self):
-        with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
-            return os.pread(memory.fileno(), 1, self.address) == b"\xcc"
+        return self.first_byte() == 0xCC
 
 
 @contextlib.contextmanager
