@@ -82,8 +82,8 @@ class Connection {
   void on_notification(Handler handler) { handler_ = std::move(handler); }
 
   // Sends one request and waits for its reply. `params` is a JSON object. Errors: what the daemon answered; timed_out
-  // when the limit's deadline passed, internal when its descriptor became readable (a late reply is then dropped) and for
-  // the connection's own failure, which alive() tells apart.
+  // when the limit's deadline passed, internal when its descriptor became readable (a late reply is then dropped) and
+  // for the connection's own failure, which alive() tells apart.
   Result<Document> call(std::string_view method, std::string_view params, WaitLimit limit = {});
 
   // Handles what has arrived; waits for something when nothing has. One call handles at most one buffer full, so that

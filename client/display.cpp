@@ -21,9 +21,7 @@ void append_hex_escapes(std::string& out, std::string_view bytes) {
   }
 }
 
-bool is_control(std::uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0);
-}
+bool is_control(std::uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
 
 void append_escaped(std::string& out, std::string_view bytes, bool escape_quote) {
   while (!bytes.empty()) {

@@ -30,9 +30,7 @@ constexpr std::array<bool, 256> string_stop_table() {
 }
 constexpr auto kStringStop = string_stop_table();
 
-unsigned char byte(char c) {
-  return static_cast<unsigned char>(c);
-}
+unsigned char byte(char c) { return static_cast<unsigned char>(c); }
 
 // Depth is counted without matching kinds of brackets: see the header's note on leniency.
 const char* skip_container(const char* at, const char* end) {
@@ -53,9 +51,7 @@ const char* skip_container(const char* at, const char* end) {
   return nullptr;
 }
 
-bool ends_scalar(char c) {
-  return c == ',' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
+bool ends_scalar(char c) { return c == ',' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 std::optional<std::uint32_t> hex4(std::string_view text) {
   std::uint32_t value = 0;
@@ -89,18 +85,12 @@ std::size_t append_unicode_escape(std::string& out, std::string_view text) {
 
 char simple_escape(char c) {
   switch (c) {
-    case 'b':
-      return '\b';
-    case 'f':
-      return '\f';
-    case 'n':
-      return '\n';
-    case 'r':
-      return '\r';
-    case 't':
-      return '\t';
-    default:
-      return c;  // " \ /
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    default: return c;  // " \ /
   }
 }
 

@@ -3,13 +3,13 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
-#include <systemd/sd-daemon.h>
 
 #include <utility>  // before Asio
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <systemd/sd-daemon.h>
 
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"

@@ -1,8 +1,9 @@
 #include "daemon/options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdlib>
+
+#include <CLI/CLI.hpp>
 
 namespace probed {
 namespace {
@@ -29,12 +30,14 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   std::string mode = "0600", group;
   unsigned queue_mib = kDefaultQueueMiB;
 
-  CLI::App app("probed - the probe daemon: plants probes in running processes for its clients (see probectl)", "probed");
+  CLI::App app("probed - the probe daemon: plants probes in running processes for its clients (see probectl)",
+               "probed");
   app.set_version_flag("--version", "probed " PROBED_VERSION);
   app.add_option("--socket", options.socket, "Unix socket to listen on (or $PROBED_SOCKET)")->capture_default_str();
   app.add_option("--socket-mode", mode, "its permissions, octal")->capture_default_str();
   app.add_option("--socket-group", group, "its group");
-  app.add_option("--state-dir", options.state_dir, "where what must outlive the daemon is kept (default: beside the socket)");
+  app.add_option("--state-dir", options.state_dir,
+                 "where what must outlive the daemon is kept (default: beside the socket)");
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -1,11 +1,11 @@
 // probed's command line.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
-
-#include <sys/types.h>
 
 namespace probed {
 

@@ -56,15 +56,11 @@ constexpr bool rows_follow_the_enum() {
 }
 static_assert(rows_follow_the_enum(), "a reason lacks its word and code, or stands out of order");
 
-const Row& row(Reason reason) {
-  return kRows[static_cast<std::size_t>(reason)];
-}
+const Row& row(Reason reason) { return kRows[static_cast<std::size_t>(reason)]; }
 
 }  // namespace
 
-std::string_view to_string(Reason reason) {
-  return row(reason).word;
-}
+std::string_view to_string(Reason reason) { return row(reason).word; }
 
 std::optional<Reason> reason_from_string(std::string_view word) {
   for (const Row& r : kRows)
@@ -72,8 +68,6 @@ std::optional<Reason> reason_from_string(std::string_view word) {
   return std::nullopt;
 }
 
-int rpc_code(Reason reason) {
-  return row(reason).code;
-}
+int rpc_code(Reason reason) { return row(reason).code; }
 
 }  // namespace probed

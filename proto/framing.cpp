@@ -150,8 +150,6 @@ std::string frame_header(Framing framing, std::size_t size) {
   return "Content-Length: " + std::to_string(size) + "\r\n\r\n";
 }
 
-std::string_view frame_trailer(Framing framing) {
-  return framing == Framing::content_length ? "" : "\n";
-}
+std::string_view frame_trailer(Framing framing) { return framing == Framing::content_length ? "" : "\n"; }
 
 }  // namespace probed::proto

@@ -99,23 +99,12 @@ void append_escape(std::string& out, unsigned unit) {
 
 void append_ascii(std::string& out, unsigned char c) {
   switch (c) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      break;
+    case '"': out += "\\\""; return;
+    case '\\': out += "\\\\"; return;
+    case '\n': out += "\\n"; return;
+    case '\r': out += "\\r"; return;
+    case '\t': out += "\\t"; return;
+    default: break;
   }
   if (c < 0x20 || c == 0x7f)
     append_escape(out, c);
@@ -236,12 +225,8 @@ JsonWriter& JsonWriter::string(std::string_view bytes) {
   return *this;
 }
 
-JsonWriter& JsonWriter::number(std::uint64_t value) {
-  return raw(std::to_string(value));
-}
-JsonWriter& JsonWriter::number(std::int64_t value) {
-  return raw(std::to_string(value));
-}
+JsonWriter& JsonWriter::number(std::uint64_t value) { return raw(std::to_string(value)); }
+JsonWriter& JsonWriter::number(std::int64_t value) { return raw(std::to_string(value)); }
 
 JsonWriter& JsonWriter::address(std::uint64_t value) {
   char digits[16];

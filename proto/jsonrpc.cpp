@@ -26,9 +26,7 @@ std::optional<RpcError> unknown_member(const Json& object) {
 
 // Fractions are refused as ids because they can't be echoed exactly; so are integers beyond 64 bits, which the parser
 // reads as floating point.
-bool good_id(const Json& id) {
-  return id.is_string() || id.is_number_integer() || id.is_null();
-}
+bool good_id(const Json& id) { return id.is_string() || id.is_number_integer() || id.is_null(); }
 
 std::string id_text(const Json& id) {
   if (!id.is_string()) return id.dump();
@@ -111,9 +109,7 @@ Error read_error(const Json& json) {
   return error;
 }
 
-Error bad_answer(std::string what) {
-  return {Reason::bad_message, "the daemon's answer " + std::move(what)};
-}
+Error bad_answer(std::string what) { return {Reason::bad_message, "the daemon's answer " + std::move(what)}; }
 
 Result<ServerMessage> read_server_message(Json& json) {
   if (!json.is_object()) return bad_answer("is not an object");

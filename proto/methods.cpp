@@ -32,16 +32,12 @@ constexpr Field integer(std::string_view name, std::uint64_t max, std::string_vi
                         std::int64_t min = 0) {
   return {.name = name, .type = Type::integer, .required = required, .min = min, .max = max, .description = text};
 }
-constexpr Field count(std::string_view name, std::string_view text) {
-  return integer(name, kMax64, text);
-}
+constexpr Field count(std::string_view name, std::string_view text) { return integer(name, kMax64, text); }
 constexpr Field text(std::string_view name, std::uint64_t max, std::string_view description, bool required = kRequired,
                      std::int64_t min = 0) {
   return {.name = name, .type = Type::string, .required = required, .min = min, .max = max, .description = description};
 }
-constexpr Field said(std::string_view name, std::string_view description) {
-  return text(name, kMax64, description);
-}
+constexpr Field said(std::string_view name, std::string_view description) { return text(name, kMax64, description); }
 constexpr Field address(std::string_view name, std::string_view description) {
   return {.name = name, .type = Type::address, .required = true, .min = 3, .max = 18, .description = description};
 }
@@ -377,11 +373,7 @@ constexpr std::array kNotifications{
 
 }  // namespace
 
-std::span<const Method> methods() {
-  return kMethods;
-}
-std::span<const NotificationInfo> notifications() {
-  return kNotifications;
-}
+std::span<const Method> methods() { return kMethods; }
+std::span<const NotificationInfo> notifications() { return kNotifications; }
 
 }  // namespace probed::proto

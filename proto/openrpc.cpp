@@ -29,20 +29,13 @@ Ordered string_schema(const Field& f) {
 
 Ordered schema(const Field& f) {
   switch (f.type) {
-    case Type::boolean:
-      return f.min == 1 ? Ordered{{"const", true}} : Ordered{{"type", "boolean"}};
-    case Type::integer:
-      return integer_schema(f);
-    case Type::string:
-      return string_schema(f);
-    case Type::address:
-      return Ordered{{"type", "string"}, {"pattern", "^0x[0-9a-f]+$"}};
-    case Type::reference:
-      return Ordered{{"type", {"string", "integer"}}};
-    case Type::object:
-      return object_schema(f.fields);
-    case Type::array:
-      break;
+    case Type::boolean: return f.min == 1 ? Ordered{{"const", true}} : Ordered{{"type", "boolean"}};
+    case Type::integer: return integer_schema(f);
+    case Type::string: return string_schema(f);
+    case Type::address: return Ordered{{"type", "string"}, {"pattern", "^0x[0-9a-f]+$"}};
+    case Type::reference: return Ordered{{"type", {"string", "integer"}}};
+    case Type::object: return object_schema(f.fields);
+    case Type::array: break;
   }
   Ordered s{{"type", "array"}, {"items", schema(*f.items)}};
   if (f.min > 0) s["minItems"] = f.min;
@@ -120,9 +113,7 @@ Ordered document() {
 
 }  // namespace
 
-std::string openrpc_document() {
-  return document().dump(2) + "\n";
-}
+std::string openrpc_document() { return document().dump(2) + "\n"; }
 
 const std::string& openrpc_text() {
   static const std::string text = document().dump();

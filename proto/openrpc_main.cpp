@@ -3,6 +3,4 @@
 
 #include "proto/openrpc.hpp"
 
-int main() {
-  return std::fputs(probed::proto::openrpc_document().c_str(), stdout) < 0 ? 1 : 0;
-}
+int main() { return std::fputs(probed::proto::openrpc_document().c_str(), stdout) < 0 ? 1 : 0; }

@@ -11,9 +11,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kTypeWords{"boolean",        "integer", "string", "address string",
                                                      "name or number", "array",   "object"};
 
-std::string_view word(Type type) {
-  return kTypeWords[static_cast<std::size_t>(type)];
-}
+std::string_view word(Type type) { return kTypeWords[static_cast<std::size_t>(type)]; }
 
 std::string_view kind_of(const Json& value) {
   if (value.is_number_integer()) return "an integer";
@@ -26,19 +24,13 @@ std::string_view kind_of(const Json& value) {
 
 bool has_type(Type type, const Json& value) {
   switch (type) {
-    case Type::boolean:
-      return value.is_boolean();
-    case Type::integer:
-      return value.is_number_integer();
+    case Type::boolean: return value.is_boolean();
+    case Type::integer: return value.is_number_integer();
     case Type::string:
-    case Type::address:
-      return value.is_string();
-    case Type::reference:
-      return value.is_string() || value.is_number_unsigned();
-    case Type::array:
-      return value.is_array();
-    case Type::object:
-      return value.is_object();
+    case Type::address: return value.is_string();
+    case Type::reference: return value.is_string() || value.is_number_unsigned();
+    case Type::array: return value.is_array();
+    case Type::object: return value.is_object();
   }
   return false;
 }
@@ -89,16 +81,12 @@ class Validator {
       case Type::boolean:
         if (f.min == 1 && !value.get<bool>()) return bad(method_, "\"" + path + "\" can only be true", hint(f));
         return {};
-      case Type::integer:
-        return integer(f, value, path);
-      case Type::object:
-        return object(f.fields, value, path);
-      case Type::array:
-        return array(f, value, path);
+      case Type::integer: return integer(f, value, path);
+      case Type::object: return object(f.fields, value, path);
+      case Type::array: return array(f, value, path);
       case Type::string:
       case Type::reference:
-      case Type::address:
-        return value.is_string() ? string(f, value, path) : Result<void>();
+      case Type::address: return value.is_string() ? string(f, value, path) : Result<void>();
     }
     return {};
   }
@@ -144,20 +132,13 @@ std::string joined_names(std::span<const std::string_view> names) {
 std::string describe(const Field& f) {
   const std::string range = std::to_string(f.min) + " to " + std::to_string(f.max);
   switch (f.type) {
-    case Type::boolean:
-      return f.min == 1 ? "true" : "a boolean";
-    case Type::integer:
-      return "an integer, " + range;
-    case Type::string:
-      return "a string of " + range + " bytes";
-    case Type::reference:
-      return "a probe's name or id";
-    case Type::array:
-      return "an array of " + range + " items";
-    case Type::object:
-      return "an object (" + allowed_keys(f.fields) + ")";
-    case Type::address:
-      break;
+    case Type::boolean: return f.min == 1 ? "true" : "a boolean";
+    case Type::integer: return "an integer, " + range;
+    case Type::string: return "a string of " + range + " bytes";
+    case Type::reference: return "a probe's name or id";
+    case Type::array: return "an array of " + range + " items";
+    case Type::object: return "an object (" + allowed_keys(f.fields) + ")";
+    case Type::address: break;
   }
   return std::string(word(f.type));
 }

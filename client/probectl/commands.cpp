@@ -18,9 +18,7 @@ namespace {
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
-std::string no_params(const Options&) {
-  return "{}";
-}
+std::string no_params(const Options&) { return "{}"; }
 
 std::string pid_params(const Options& o) {
   proto::JsonWriter json;
@@ -51,9 +49,7 @@ std::string add_params(const Options& o) {
   return json.end_object().text();
 }
 
-std::string optimize_params(const Options& o) {
-  return fmt::format("{{\"enabled\":{}}}", o.switch_on);
-}
+std::string optimize_params(const Options& o) { return fmt::format("{{\"enabled\":{}}}", o.switch_on); }
 
 bool is_id(std::string_view text) {
   if (text.size() > 1 && text.front() == '0') return false;
@@ -97,9 +93,7 @@ std::string lines_params(const Options& o) {
 
 // ---- lines of text --------------------------------------------------------------------------------------------------
 
-std::string attached_line(JsonView target) {
-  return "attached to " + target_line(target);
-}
+std::string attached_line(JsonView target) { return "attached to " + target_line(target); }
 
 std::string probe_line(JsonView probe) {
   return fmt::format("{}  id {}  {}  {}  {}", display(probe["name"].string()), probe["id"].u64_or(0),
@@ -115,9 +109,7 @@ std::string optimize_line(JsonView result) {
   return fmt::format("jump optimisation is {}", result["optimize"].boolean_or(false) ? "on" : "off");
 }
 
-std::string added_line(JsonView probe) {
-  return "added " + probe_line(probe);
-}
+std::string added_line(JsonView probe) { return "added " + probe_line(probe); }
 
 // The kernel's format file, as far as it makes sense here: common fields, an empty line, the probe's own.
 std::string format_text(JsonView result) {

@@ -94,9 +94,7 @@ void set_up_optimize(CLI::App& sub, Options& o) {
       ->check(plain(CLI::IsMember(words), "is neither on nor off"));
 }
 
-void set_up_optional_pid(CLI::App& sub, Options& o) {
-  add_pid(sub, o, false);
-}
+void set_up_optional_pid(CLI::App& sub, Options& o) { add_pid(sub, o, false); }
 
 void set_up_stream(CLI::App& sub, Options& o) {
   add_pid(sub, o, false);

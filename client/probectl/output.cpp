@@ -20,13 +20,9 @@ constexpr auto kLongest = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Output::Output() {
-  find_kind();
-}
+Output::Output() { find_kind(); }
 
-Output::Output(UniqueFd file) : file_(std::move(file)), fd_(file_.get()) {
-  find_kind();
-}
+Output::Output(UniqueFd file) : file_(std::move(file)), fd_(file_.get()) { find_kind(); }
 
 Result<Output> Output::to_file(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

@@ -41,9 +41,7 @@ Result<std::array<UniqueFd, 2>> make_pipe() {
   return std::array{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-void keep_across_exec(const UniqueFd& fd) {
-  ::fcntl(fd.get(), F_SETFD, 0);
-}
+void keep_across_exec(const UniqueFd& fd) { ::fcntl(fd.get(), F_SETFD, 0); }
 
 }  // namespace
 

@@ -68,9 +68,7 @@ std::vector<ProcessName> all_processes() {
   return processes;
 }
 
-UniqueFd open_pidfd(pid_t pid) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
+UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 bool wait_for_exit(const UniqueFd& pidfd, int milliseconds) {
   pollfd watched{pidfd.get(), POLLIN, 0};

@@ -67,8 +67,6 @@ int fail(const Error& error, bool json, std::string_view word, const Typed& type
   return 1;
 }
 
-void note(std::string_view text) {
-  std::fputs(fmt::format("probectl: {}\n", display(text)).c_str(), stderr);
-}
+void note(std::string_view text) { std::fputs(fmt::format("probectl: {}\n", display(text)).c_str(), stderr); }
 
 }  // namespace probed::client

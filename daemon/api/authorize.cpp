@@ -109,9 +109,7 @@ Result<void> Authorizer::may_trace(const Peer& peer, pid_t pid) const {
   return denied(peer, pid, kWords[static_cast<std::size_t>(denial)]);
 }
 
-bool Authorizer::is_administrator(const Peer& peer) const {
-  return peer.uid == 0 || peer.uid == geteuid();
-}
+bool Authorizer::is_administrator(const Peer& peer) const { return peer.uid == 0 || peer.uid == geteuid(); }
 
 Result<void> Authorizer::may_administer(const Peer& peer, std::string_view what) const {
   if (is_administrator(peer)) return {};

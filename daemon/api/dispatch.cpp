@@ -36,9 +36,7 @@ std::optional<pid_t> pid_of(const Json& params) {
   return pid == params.end() ? std::nullopt : std::optional(pid->get<pid_t>());
 }
 
-bool flag_of(const Json& params, const char* key, bool otherwise = false) {
-  return params.value(key, otherwise);
-}
+bool flag_of(const Json& params, const char* key, bool otherwise = false) { return params.value(key, otherwise); }
 
 control::Selector selector_of(const Json& params) {
   control::Selector which;
@@ -130,9 +128,7 @@ control::Reply<void> answer_text(Completion done, std::string json) {
   };
 }
 
-std::string pid_json(pid_t pid) {
-  return "{\"pid\":" + std::to_string(pid) + "}";
-}
+std::string pid_json(pid_t pid) { return "{\"pid\":" + std::to_string(pid) + "}"; }
 std::string flag_json(std::string_view key, bool value) {
   proto::JsonWriter w;
   w.begin_object().key(key).boolean(value).end_object();
@@ -168,9 +164,7 @@ void initialize(const Call& call) {
   call.done(std::move(w).text());
 }
 
-void discover(const Call& call) {
-  call.done(proto::openrpc_text());
-}
+void discover(const Call& call) { call.done(proto::openrpc_text()); }
 
 // ---- target.* ----
 
@@ -214,9 +208,7 @@ void resume(const Call& call) {
   call.controller().resume(pid, answer_text(call.done, pid_json(pid)));
 }
 
-void list_targets(const Call& call) {
-  call.done(targets_json(visible_targets(call)));
-}
+void list_targets(const Call& call) { call.done(targets_json(visible_targets(call))); }
 
 // ---- probe.* ----
 
@@ -271,12 +263,8 @@ void enable(const Call& call) {
                                 answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
 }
 
-void list_probes(const Call& call) {
-  call.done(probes_json(visible_probes(call, pid_of(call.params))));
-}
-void profile(const Call& call) {
-  call.done(profile_json(visible_probes(call, pid_of(call.params))));
-}
+void list_probes(const Call& call) { call.done(probes_json(visible_probes(call, pid_of(call.params)))); }
+void profile(const Call& call) { call.done(profile_json(visible_probes(call, pid_of(call.params)))); }
 
 // NAME without a group means every group's.
 bool has_name(const control::ProbeView& p, std::string_view name) {
@@ -401,12 +389,9 @@ Result<void> authorize(const Row& row, const Call& call) {
   const Peer& peer = call.connection->peer();
   const auto pid = pid_of(call.params);
   switch (row.access) {
-    case Access::open:
-      return {};
-    case Access::target:
-      return pid ? call.services.authorizer.may_trace(peer, *pid) : Result<void>();
-    case Access::admin:
-      return call.services.authorizer.may_administer(peer, row.method);
+    case Access::open: return {};
+    case Access::target: return pid ? call.services.authorizer.may_trace(peer, *pid) : Result<void>();
+    case Access::admin: return call.services.authorizer.may_administer(peer, row.method);
   }
   return {};
 }

@@ -137,12 +137,8 @@ std::optional<ProcessCredentials> Procfs::credentials(pid_t pid) const {
   return result;
 }
 
-std::string Procfs::user_namespace(pid_t pid) const {
-  return link("/" + std::to_string(pid) + "/ns/user");
-}
-std::string Procfs::own_user_namespace() const {
-  return link("/self/ns/user");
-}
+std::string Procfs::user_namespace(pid_t pid) const { return link("/" + std::to_string(pid) + "/ns/user"); }
+std::string Procfs::own_user_namespace() const { return link("/self/ns/user"); }
 
 std::optional<pid_t> Procfs::parent(pid_t pid) const {
   const auto text = read("/" + std::to_string(pid) + "/status");
@@ -185,11 +181,7 @@ std::optional<std::uint32_t> Procfs::overflow_id(const char* map, const char* fi
   return id;
 }
 
-std::optional<uid_t> Procfs::overflow_uid() const {
-  return overflow_id("/self/uid_map", "/sys/kernel/overflowuid");
-}
-std::optional<gid_t> Procfs::overflow_gid() const {
-  return overflow_id("/self/gid_map", "/sys/kernel/overflowgid");
-}
+std::optional<uid_t> Procfs::overflow_uid() const { return overflow_id("/self/uid_map", "/sys/kernel/overflowuid"); }
+std::optional<gid_t> Procfs::overflow_gid() const { return overflow_id("/self/gid_map", "/sys/kernel/overflowgid"); }
 
 }  // namespace probed::api

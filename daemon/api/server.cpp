@@ -18,9 +18,7 @@ constexpr std::chrono::milliseconds kPause{200};
 
 // accept(2): the process, the machine or its memory is at its limit. Waiting for readiness would spin, for the
 // connection that can't be accepted keeps the socket ready.
-bool out_of_resources(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
+bool out_of_resources(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 // One error, as far as the socket takes it, before it is closed.
 void turn_away(int fd, std::size_t clients) {
@@ -44,13 +42,9 @@ Server::Server(boost::asio::io_context& io, control::Controller& controller, Lis
   acceptor_.assign(local::stream_protocol(), listener_.release_fd());
 }
 
-Server::~Server() {
-  stop();
-}
+Server::~Server() { stop(); }
 
-void Server::start() {
-  wait_for_client();
-}
+void Server::start() { wait_for_client(); }
 
 void Server::stop() {
   if (std::exchange(stopped_, true)) return;
@@ -61,9 +55,7 @@ void Server::stop() {
   while (!sessions_.empty()) std::shared_ptr<Session>(sessions_.begin()->second)->close();
 }
 
-void Server::session_closed(ClientId id) {
-  sessions_.erase(id);
-}
+void Server::session_closed(ClientId id) { sessions_.erase(id); }
 
 void Server::wait_for_client() {
   acceptor_.async_wait(local::stream_protocol::acceptor::wait_read, [this](const boost::system::error_code& error) {

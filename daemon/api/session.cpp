@@ -277,9 +277,7 @@ void Session::drain() {
 
 // ---- control::Client, Connection ----
 
-bool Session::may_trace(pid_t pid) const {
-  return known_ && owner_.services().authorizer.may_trace(peer_, pid).ok();
-}
+bool Session::may_trace(pid_t pid) const { return known_ && owner_.services().authorizer.may_trace(peer_, pid).ok(); }
 
 bool Session::offer_event(std::uint64_t subscription, std::string_view event_json) {
   return known_ && outbox_.offer(subscription, event_json);

@@ -12,19 +12,13 @@ namespace {
 
 using proto::JsonWriter;
 
-void put(JsonWriter& w, std::string_view key, std::string_view value) {
-  w.key(key).string(value);
-}
-void put(JsonWriter& w, std::string_view key, std::same_as<bool> auto value) {
-  w.key(key).boolean(value);
-}
+void put(JsonWriter& w, std::string_view key, std::string_view value) { w.key(key).string(value); }
+void put(JsonWriter& w, std::string_view key, std::same_as<bool> auto value) { w.key(key).boolean(value); }
 void put(JsonWriter& w, std::string_view key,
          std::unsigned_integral auto value) requires(!std::same_as<decltype(value), bool>) {
   w.key(key).number(std::uint64_t{value});
 }
-void put_pid(JsonWriter& w, pid_t pid) {
-  w.key("pid").number(std::int64_t{pid});
-}
+void put_pid(JsonWriter& w, pid_t pid) { w.key("pid").number(std::int64_t{pid}); }
 
 void put_target(JsonWriter& w, const control::TargetView& t) {
   w.begin_object();
@@ -134,9 +128,7 @@ std::string target_json(const control::TargetView& target) {
 std::string targets_json(const std::vector<control::TargetView>& targets) {
   return listed("targets", targets, put_target);
 }
-std::string probes_json(const std::vector<control::ProbeView>& probes) {
-  return listed("probes", probes, put_probe);
-}
+std::string probes_json(const std::vector<control::ProbeView>& probes) { return listed("probes", probes, put_probe); }
 std::string profile_json(const std::vector<control::ProbeView>& probes) {
   return listed("probes", probes, put_profile);
 }

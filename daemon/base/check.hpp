@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define PROBED_CHECK(condition, what)                                                                       \
-  do {                                                                                                      \
-    if (!(condition)) [[unlikely]] {                                                                        \
+#define PROBED_CHECK(condition, what)                                                                           \
+  do {                                                                                                          \
+    if (!(condition)) [[unlikely]] {                                                                            \
       std::fprintf(stderr, "probed: %s:%d: invariant broken: %s (%s)\n", __FILE__, __LINE__, what, #condition); \
-      std::abort();                                                                                         \
-    }                                                                                                       \
+      std::abort();                                                                                             \
+    }                                                                                                           \
   } while (false)

@@ -172,12 +172,8 @@ Result<std::vector<pid_t>> thread_ids(pid_t pid) {
   return tids;
 }
 
-Result<pid_t> tracer_pid(pid_t pid) {
-  return status_pid(pid, "TracerPid");
-}
-Result<pid_t> thread_group(pid_t tid) {
-  return status_pid(tid, "Tgid");
-}
+Result<pid_t> tracer_pid(pid_t pid) { return status_pid(pid, "TracerPid"); }
+Result<pid_t> thread_group(pid_t tid) { return status_pid(tid, "Tgid"); }
 
 Result<Credentials> credentials(pid_t pid) {
   Result<std::string> text = read_status(pid);

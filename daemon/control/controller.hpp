@@ -1,8 +1,8 @@
 // The daemon's registry: targets, probes, owners, subscriptions, global switches.
 //
 // Lives on the Asio thread; every method is called there and every callback runs there. Long work (symbols) goes to a
-// worker pool, ptrace work to the tracer thread; requests complete through their callback. Authorisation is the caller's
-// (api/authorize); the controller trusts what it is told.
+// worker pool, ptrace work to the tracer thread; requests complete through their callback. Authorisation is the
+// caller's (api/authorize); the controller trusts what it is told.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct TargetView {
 
 struct AttachOptions {
   bool follow_fork = false;
-  bool hold_at_entry = false;  // the target is about to exec: stop it at the new program's entry, notify, wait for resume
+  bool hold_at_entry =
+      false;  // the target is about to exec: stop it at the new program's entry, notify, wait for resume
 };
 
 struct ProbeSpec {
@@ -57,19 +58,19 @@ struct ArgView {
 
 struct ProbeView {
   ProbeId id{};
-  std::string name;        // GROUP/NAME
-  std::string kind;        // "p" or "r"
+  std::string name;  // GROUP/NAME
+  std::string kind;  // "p" or "r"
   pid_t pid = 0;
   RemoteAddr address;
-  std::string symbol;      // "processCommand+0x0"
+  std::string symbol;  // "processCommand+0x0"
   std::string module;
-  std::string state;       // "enabled" "disabled" "gone"
-  std::string tier;        // "stepped" "boosted" "optimized"
+  std::string state;  // "enabled" "disabled" "gone"
+  std::string tier;   // "stepped" "boosted" "optimized"
   std::string definition;
-  std::string filter;      // empty: none
+  std::string filter;  // empty: none
   std::vector<ArgView> args;
   bool persist = false;
-  bool armed = false;      // its breakpoint is in place now
+  bool armed = false;  // its breakpoint is in place now
   std::uint64_t hits = 0, missed = 0, filtered = 0;
 };
 
@@ -139,7 +140,8 @@ class Controller {
   virtual Result<void> set_optimize(bool enabled) = 0;
   virtual Status status() const = 0;
 
-  virtual void functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) = 0;
+  virtual void functions(pid_t pid, std::string glob, std::size_t limit,
+                         Reply<std::vector<symbols::Function>> reply) = 0;
 };
 
 }  // namespace probed::control

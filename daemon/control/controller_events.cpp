@@ -1,7 +1,7 @@
 // Events: from the tracer's queue to the subscriptions.
 //
-// The tracer rings an eventfd only when we are asleep. Once awake we poll on a short timer until a turn finds nothing, so
-// that a busy probe costs the tracer no system call a hit and we handle hits by the hundred.
+// The tracer rings an eventfd only when we are asleep. Once awake we poll on a short timer until a turn finds nothing,
+// so that a busy probe costs the tracer no system call a hit and we handle hits by the hundred.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +20,13 @@ constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their tu
 }  // namespace
 
 void ControllerImpl::wait_for_hits() {
-  queue_event_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-    if (error) return;
-    std::uint64_t rings = 0;
-    [[maybe_unused]] const ssize_t n = ::read(queue_event_.native_handle(), &rings, sizeof rings);
-    poll_hits();
-  });
+  queue_event_.async_wait(
+      boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+        if (error) return;
+        std::uint64_t rings = 0;
+        [[maybe_unused]] const ssize_t n = ::read(queue_event_.native_handle(), &rings, sizeof rings);
+        poll_hits();
+      });
 }
 
 void ControllerImpl::poll_hits() {
@@ -116,7 +117,8 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   subscription.client = &client;
   subscription.request = std::move(request);
   if (subscription.request.pid)
-    if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end()) t->second.interested.insert(client.id());
+    if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end())
+      t->second.interested.insert(client.id());
   for (auto& [id, probe] : probes_) {
     if (!matches(subscription, probe)) continue;
     probe.subscriptions.push_back(&subscription);
@@ -128,8 +130,10 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
 Result<SubscriptionTotals> ControllerImpl::unsubscribe(Client& client, std::uint64_t id) {
   const auto it = subscriptions_.find(id);
   if (it == subscriptions_.end() || it->second.client != &client)
-    return Error{Reason::no_such_subscription, "this connection has no subscription " + std::to_string(id),
-                 "events.subscribe answers with its number", {}};
+    return Error{Reason::no_such_subscription,
+                 "this connection has no subscription " + std::to_string(id),
+                 "events.subscribe answers with its number",
+                 {}};
   drain_all();
   const SubscriptionTotals totals = it->second.totals;
   unlink(it->second);

@@ -73,7 +73,8 @@ class ControllerImpl final : public Controller {
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
   std::string free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const;
-  Result<void> check_names(const AddRequest& request, ClientId owner, const std::vector<lang::Definition>& definitions) const;
+  Result<void> check_names(const AddRequest& request, ClientId owner,
+                           const std::vector<lang::Definition>& definitions) const;
   std::vector<ProbeId> select(const Client& client, const Selector& which) const;
   void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);

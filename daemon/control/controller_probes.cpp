@@ -1,7 +1,7 @@
 // Probes: add, remove, enable, list.
 //
-// An add goes parse (here) -> attach (tracer) -> plan (pool) -> register, invisible (here) -> arm (tracer) -> visible (here).
-// Whatever fails takes all of it back.
+// An add goes parse (here) -> attach (tracer) -> plan (pool) -> register, invisible (here) -> arm (tracer) -> visible
+// (here). Whatever fails takes all of it back.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -75,8 +75,10 @@ Result<std::vector<lang::Definition>> ControllerImpl::parse(const AddRequest& re
     auto definition = lang::parse_definition(request.probes[i].definition);
     if (!definition) return in_definition(std::move(definition).error(), i, request.probes.size());
     if (definition->kind == lang::Kind::return_probe)
-      return in_definition(Error{Reason::unsupported, "return probes are not supported by this version",
-                                 "probe the function's entry, or an instruction before its return", {}},
+      return in_definition(Error{Reason::unsupported,
+                                 "return probes are not supported by this version",
+                                 "probe the function's entry, or an instruction before its return",
+                                 {}},
                            i, request.probes.size());
     definitions.push_back(std::move(definition).value());
   }
@@ -91,19 +93,24 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
     const lang::Definition& d = definitions[i];
     const std::string full = (d.group.empty() ? std::string(kDefaultGroup) : d.group) + "/" + d.name;
     const auto taken = std::ranges::find_if(probes_, [&](const auto& entry) {
-      return entry.second.pid == request.pid && entry.second.owner == owner && !entry.second.gone && named_by(entry.second, d);
+      return entry.second.pid == request.pid && entry.second.owner == owner && !entry.second.gone &&
+             named_by(entry.second, d);
     });
     if (d.kind == lang::Kind::remove) {
       if (taken == probes_.end())
-        return in_definition(Error{Reason::no_such_probe, fmt::format("no probe of process {} is named {}", request.pid, full),
-                                   "see `probectl list`", {}},
+        return in_definition(Error{Reason::no_such_probe,
+                                   fmt::format("no probe of process {} is named {}", request.pid, full),
+                                   "see `probectl list`",
+                                   {}},
                              i, definitions.size());
       continue;
     }
     if (d.name.empty()) continue;
     if (taken != probes_.end() || !seen.insert(full).second)
-      return in_definition(Error{Reason::duplicate_name, fmt::format("process {} already has a probe named {}", request.pid, full),
-                                 "choose another name, or remove that probe first", {}},
+      return in_definition(Error{Reason::duplicate_name,
+                                 fmt::format("process {} already has a probe named {}", request.pid, full),
+                                 "choose another name, or remove that probe first",
+                                 {}},
                            i, definitions.size());
   }
   return {};
@@ -147,7 +154,8 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   });
 }
 
-std::string ControllerImpl::free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const {
+std::string ControllerImpl::free_name(pid_t pid, ClientId owner, const std::string& group,
+                                      const std::string& wanted) const {
   std::set<std::string_view> taken;
   for (const auto& [id, p] : probes_)
     if (p.pid == pid && p.owner == owner && !p.gone && p.group == group) taken.insert(p.name);
@@ -162,8 +170,10 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   Target& t = target(request.pid);
   if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
   if (probe_count(request.pid) + plan.planned.size() > kMaxProbesPerTarget)
-    return Error{Reason::limit_exceeded, fmt::format("process {} would have more than {} probes", request.pid, kMaxProbesPerTarget),
-                 "use a narrower glob", {}};
+    return Error{Reason::limit_exceeded,
+                 fmt::format("process {} would have more than {} probes", request.pid, kMaxProbesPerTarget),
+                 "use a narrower glob",
+                 {}};
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
@@ -383,11 +393,13 @@ std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
   return views;
 }
 
-void ControllerImpl::functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) {
+void ControllerImpl::functions(pid_t pid, std::string glob, std::size_t limit,
+                               Reply<std::vector<symbols::Function>> reply) {
   boost::asio::post(pool_, [this, pid, glob = std::move(glob), limit, reply = std::move(reply)] {
     auto symbols = symbols::TargetSymbols::load(pid, modules_);
     Result<std::vector<symbols::Function>> result =
-        symbols ? Result<std::vector<symbols::Function>>((*symbols)->functions(glob, limit)) : std::move(symbols).error();
+        symbols ? Result<std::vector<symbols::Function>>((*symbols)->functions(glob, limit))
+                : std::move(symbols).error();
     post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
   });
 }

@@ -183,8 +183,8 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
 void ControllerImpl::detach(pid_t pid, Reply<void> reply) {
   const auto it = targets_.find(pid);
   if (it == targets_.end() || !it->second.attached)
-    return reply(Error{Reason::not_attached, fmt::format("process {} is not attached", pid),
-                       "see `probectl ps` for what is", {}});
+    return reply(Error{
+        Reason::not_attached, fmt::format("process {} is not attached", pid), "see `probectl ps` for what is", {}});
   enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
     tracer_->post([=, this](tracer::Engine& engine) {
       engine.detach(pid, [=, this](Result<void> result) {

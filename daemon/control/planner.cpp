@@ -32,7 +32,11 @@ std::string place(const symbols::Site& site) {
 }  // namespace
 
 Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known)
-    : pid_(pid), symbols_(symbols), known_(known), memory_(tracer::TargetMemory::open(pid)), shadow_stack_(uses_shadow_stack(pid)) {}
+    : pid_(pid),
+      symbols_(symbols),
+      known_(known),
+      memory_(tracer::TargetMemory::open(pid)),
+      shadow_stack_(uses_shadow_stack(pid)) {}
 
 // What the program itself has there: our own breakpoints are replaced by what they hide.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
@@ -52,20 +56,29 @@ std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t s
 Result<void> Planner::check_mapping(RemoteAddr address) const {
   const symbols::Mapping* mapping = symbols_.mapping_at(address);
   if (!mapping)
-    return Error{Reason::unmapped_address, fmt::format("address {:#x} is not mapped in process {}", address.value, pid_),
-                 fmt::format("see /proc/{}/maps", pid_), {}};
+    return Error{Reason::unmapped_address,
+                 fmt::format("address {:#x} is not mapped in process {}", address.value, pid_),
+                 fmt::format("see /proc/{}/maps", pid_),
+                 {}};
   if (mapping->path == "[vsyscall]")
-    return Error{Reason::blacklisted, fmt::format("address {:#x} is in the vsyscall page, which belongs to the kernel", address.value),
-                 "probe the function that calls it", {}};
+    return Error{Reason::blacklisted,
+                 fmt::format("address {:#x} is in the vsyscall page, which belongs to the kernel", address.value),
+                 "probe the function that calls it",
+                 {}};
   if (!mapping->executable)
-    return Error{Reason::not_executable, fmt::format("address {:#x} is data: its mapping ({}) is not executable", address.value,
-                                                     mapping->path.empty() ? "anonymous" : mapping->path),
-                 "probes go on code; read data with @ADDR in a fetch argument", {}};
+    return Error{Reason::not_executable,
+                 fmt::format("address {:#x} is data: its mapping ({}) is not executable", address.value,
+                             mapping->path.empty() ? "anonymous" : mapping->path),
+                 "probes go on code; read data with @ADDR in a fetch argument",
+                 {}};
   if (mapping->shared)
-    return Error{Reason::unsupported_target,
-                 fmt::format("address {:#x} is in a MAP_SHARED mapping: a breakpoint would be seen by every process that maps it",
-                             address.value),
-                 "let the program map the file MAP_PRIVATE, as the dynamic loader does", {}};
+    return Error{
+        Reason::unsupported_target,
+        fmt::format(
+            "address {:#x} is in a MAP_SHARED mapping: a breakpoint would be seen by every process that maps it",
+            address.value),
+        "let the program map the file MAP_PRIVATE, as the dynamic loader does",
+        {}};
   return {};
 }
 
@@ -85,16 +98,18 @@ Result<void> Planner::check_boundary(const symbols::Site& site) {
   }
   if (at == offset) return {};
   if (at < offset)
-    return Error{Reason::not_instruction_boundary,
-                 fmt::format("{} can't be proved to be the start of an instruction: the code at {}+{:#x} doesn't decode",
-                             place(site), site.symbol, at),
-                 "probe the function's start, or an address before the data in its code", {}};
+    return Error{
+        Reason::not_instruction_boundary,
+        fmt::format("{} can't be proved to be the start of an instruction: the code at {}+{:#x} doesn't decode",
+                    place(site), site.symbol, at),
+        "probe the function's start, or an address before the data in its code",
+        {}};
   const std::uint64_t base = site.offset - offset;  // of the function's start from the symbol
   return Error{Reason::not_instruction_boundary,
                fmt::format("{} is in the middle of an instruction of {} bytes", place(site), at - previous),
                fmt::format("the nearest instructions start at {0}+{1:#x} and {0}+{2:#x}",
-                           site.symbol.empty() ? fmt::format("{:#x}", site.function_start.value) : site.symbol, base + previous,
-                           base + at),
+                           site.symbol.empty() ? fmt::format("{:#x}", site.function_start.value) : site.symbol,
+                           base + previous, base + at),
                {}};
 }
 
@@ -105,8 +120,10 @@ Result<void> Planner::check_blacklist(RemoteAddr address) {
   if (bytes.empty()) bytes = original_bytes(address, code.size());
   if (!std::ranges::search(bytes, code).empty())
     return Error{Reason::blacklisted,
-                 fmt::format("address {:#x} is in the signal return trampoline: unwinders recognise it by its bytes", address.value),
-                 "probe the signal handler instead", {}};
+                 fmt::format("address {:#x} is in the signal return trampoline: unwinders recognise it by its bytes",
+                             address.value),
+                 "probe the signal handler instead",
+                 {}};
   return {};
 }
 
@@ -115,23 +132,30 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
   if (auto fit = check_boundary(site); !fit) return std::move(fit).error();
   const auto bytes = original_bytes(site.address, arch::kMaxInsnLength);
   if (bytes.empty())
-    return Error{Reason::unmapped_address, fmt::format("{} can't be read", place(site)),
-                 fmt::format("see /proc/{}/maps; it may just have been unmapped", pid_), {}};
+    return Error{Reason::unmapped_address,
+                 fmt::format("{} can't be read", place(site)),
+                 fmt::format("see /proc/{}/maps; it may just have been unmapped", pid_),
+                 {}};
   if (native::is_breakpoint(bytes))
-    return Error{Reason::existing_breakpoint, fmt::format("{} already holds a breakpoint instruction", place(site)),
-                 "it is the program's own, or another debugger's; probe the next instruction", {}};
+    return Error{Reason::existing_breakpoint,
+                 fmt::format("{} already holds a breakpoint instruction", place(site)),
+                 "it is the program's own, or another debugger's; probe the next instruction",
+                 {}};
   tracer::SitePlan plan;
   plan.address = site.address;
   plan.insn = native::decode(bytes, site.address.value);
   if (plan.insn.refusal != arch::Refusal::none)
-    return Error{Reason::unsupported_instruction,
-                 fmt::format("the instruction at {} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
-                 "probe the instruction before or after it", {}};
+    return Error{
+        Reason::unsupported_instruction,
+        fmt::format("the instruction at {} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
+        "probe the instruction before or after it",
+        {}};
   const bool calls = plan.insn.flow == arch::Flow::call || plan.insn.flow == arch::Flow::indirect_call;
   if (calls && shadow_stack_)
     return Error{Reason::unsupported_instruction,
                  fmt::format("the call at {} can't be probed: the process uses a shadow stack", place(site)),
-                 "probe the called function's start", {}};
+                 "probe the called function's start",
+                 {}};
   if (auto fit = check_blacklist(site.address); !fit) return std::move(fit).error();
   std::copy_n(bytes.begin(), plan.insn.length, plan.bytes.begin());
   return plan;

@@ -100,14 +100,9 @@ class Machine {
       case Code::load_register:
         std::memcpy(&value_, reinterpret_cast<const std::byte*>(&regs_) + op.operand, sizeof value_);
         return true;
-      case Code::load_stack_pointer:
-        value_ = regs_.sp();
-        return true;
-      case Code::load_immediate:
-        value_ = op.operand;
-        return true;
-      default:
-        return read(value_ + op.operand, sizeof value_, value_);
+      case Code::load_stack_pointer: value_ = regs_.sp(); return true;
+      case Code::load_immediate: value_ = op.operand; return true;
+      default: return read(value_ + op.operand, sizeof value_, value_);
     }
   }
 
@@ -122,22 +117,14 @@ class Machine {
   bool store(const FetchOp& op, Output& out) {
     const std::uint64_t from = value_ + op.operand;
     switch (op.code) {
-      case Code::store_value:
-        return out.number(finish(op, value_));
-      case Code::store_memory:
-        return read(from, op.size, value_) && out.number(finish(op, value_));
-      case Code::store_memory_array:
-        return memory_array(op, from, out);
-      case Code::store_string:
-        return out.string_at(memory_, {from});
-      case Code::store_string_array:
-        return string_array(op, from, out);
-      case Code::store_comm:
-        return out.bytes(common_.comm.substr(0, kMaxString));
-      case Code::store_text:
-        return out.bytes(texts_[op.operand]);
-      default:
-        PROBED_CHECK(false, "a store ends every argument");
+      case Code::store_value: return out.number(finish(op, value_));
+      case Code::store_memory: return read(from, op.size, value_) && out.number(finish(op, value_));
+      case Code::store_memory_array: return memory_array(op, from, out);
+      case Code::store_string: return out.string_at(memory_, {from});
+      case Code::store_string_array: return string_array(op, from, out);
+      case Code::store_comm: return out.bytes(common_.comm.substr(0, kMaxString));
+      case Code::store_text: return out.bytes(texts_[op.operand]);
+      default: PROBED_CHECK(false, "a store ends every argument");
     }
   }
 

@@ -12,9 +12,7 @@ namespace {
 constexpr std::size_t kAlign = 8;
 constexpr std::uint32_t kPadding = 0;  // no record has size 0
 
-constexpr std::size_t aligned(std::size_t size) {
-  return (size + kAlign - 1) & ~(kAlign - 1);
-}
+constexpr std::size_t aligned(std::size_t size) { return (size + kAlign - 1) & ~(kAlign - 1); }
 
 static_assert(offsetof(RecordHeader, size) == 0, "the padding mark lies where a record's size does");
 // Padding in front of a record is shorter than the record; so twice the longest always fits.
@@ -76,9 +74,7 @@ bool HitQueue::front(RecordHeader& header, std::span<const std::byte>& packed) {
   return true;
 }
 
-void HitQueue::release(std::uint32_t size) {
-  consumer_.position += aligned(size);
-}
+void HitQueue::release(std::uint32_t size) { consumer_.position += aligned(size); }
 
 void HitQueue::publish_head() {
   // Release: pairs with the load in make_room(); everything read is read before the room is given back.

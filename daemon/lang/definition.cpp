@@ -232,9 +232,7 @@ bool is_identifier(std::string_view name) {
   return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), is_ident);
 }
 
-Result<Definition> parse_definition(std::string_view text) {
-  return Parser(text).parse();
-}
+Result<Definition> parse_definition(std::string_view text) { return Parser(text).parse(); }
 
 std::string generated_name(const Definition& definition) {
   const bool is_return = definition.kind == Kind::return_probe;

@@ -20,9 +20,7 @@ bool is_used(std::string_view name, const std::vector<FetchArg>& previous) {
          std::any_of(previous.begin(), previous.end(), [&](const FetchArg& arg) { return arg.name == name; });
 }
 
-bool is_quoted(std::string_view body) {
-  return body.starts_with("\\\"");
-}
+bool is_quoted(std::string_view body) { return body.starts_with("\\\""); }
 
 // The ':' before the type. The kernel takes the first one; text in quotes and the "::" of C++ names are ours.
 std::size_t type_colon(std::string_view body) {

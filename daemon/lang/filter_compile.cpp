@@ -41,15 +41,11 @@ constexpr std::array<CommonField, 7> kCommonFields = {{{"pid", FilterField::pid,
                                                        {"comm", FilterField::comm, false},
                                                        {"COMM", FilterField::comm, false}}};
 
-bool is_filter_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
+bool is_filter_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool ends_bare_word(char c) {
   return is_filter_space(c) || std::string_view("()&|!=<>~\"'").find(c) != std::string_view::npos;
 }
-bool is_text_op(FilterOp op) {
-  return op == FilterOp::eq || op == FilterOp::ne || op == FilterOp::glob;
-}
+bool is_text_op(FilterOp op) { return op == FilterOp::eq || op == FilterOp::ne || op == FilterOp::glob; }
 
 struct Exit {
   std::uint32_t predicate = 0;
@@ -59,9 +55,7 @@ struct Exits {
   std::vector<Exit> yes, no;
 };
 
-void append(std::vector<Exit>& to, const std::vector<Exit>& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
+void append(std::vector<Exit>& to, const std::vector<Exit>& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 class Compiler {
  public:

@@ -12,22 +12,14 @@ using events::PackedReader;
 template <class T>
 bool compare(FilterOp op, T left, T right) {
   switch (op) {
-    case FilterOp::eq:
-      return left == right;
-    case FilterOp::ne:
-      return left != right;
-    case FilterOp::lt:
-      return left < right;
-    case FilterOp::le:
-      return left <= right;
-    case FilterOp::gt:
-      return left > right;
-    case FilterOp::ge:
-      return left >= right;
-    case FilterOp::band:
-      return (left & right) != 0;
-    case FilterOp::glob:
-      break;
+    case FilterOp::eq: return left == right;
+    case FilterOp::ne: return left != right;
+    case FilterOp::lt: return left < right;
+    case FilterOp::le: return left <= right;
+    case FilterOp::gt: return left > right;
+    case FilterOp::ge: return left >= right;
+    case FilterOp::band: return (left & right) != 0;
+    case FilterOp::glob: break;
   }
   return false;
 }
@@ -39,12 +31,9 @@ bool number_matches(const Predicate& p, std::uint64_t value) {
 
 bool text_matches(const Predicate& p, std::string_view text) {
   switch (p.op) {
-    case FilterOp::eq:
-      return text == p.text;
-    case FilterOp::ne:
-      return text != p.text;
-    default:
-      return glob_matches(p.text, text) != p.inverted;
+    case FilterOp::eq: return text == p.text;
+    case FilterOp::ne: return text != p.text;
+    default: return glob_matches(p.text, text) != p.inverted;
   }
 }
 
@@ -57,14 +46,10 @@ bool argument_matches(const Predicate& p, std::span<const std::byte> packed) {
 bool common_matches(const Predicate& p, const events::CommonFields& common) {
   const auto extended = [](std::int32_t value) { return static_cast<std::uint64_t>(std::int64_t{value}); };
   switch (p.field) {
-    case FilterField::pid:
-      return number_matches(p, extended(common.pid));
-    case FilterField::tid:
-      return number_matches(p, extended(common.tid));
-    case FilterField::cpu:
-      return number_matches(p, common.cpu);
-    default:
-      return text_matches(p, common.comm);
+    case FilterField::pid: return number_matches(p, extended(common.pid));
+    case FilterField::tid: return number_matches(p, extended(common.tid));
+    case FilterField::cpu: return number_matches(p, common.cpu);
+    default: return text_matches(p, common.comm);
   }
 }
 

@@ -185,9 +185,7 @@ bool is_source_file(std::string_view name) {
                      [&](std::string_view suffix) { return name.size() > suffix.size() && name.ends_with(suffix); });
 }
 
-bool all_digits(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
-}
+bool all_digits(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_digit); }
 
 // ---- the second step ----
 
@@ -357,12 +355,8 @@ class LocationParser {
 
 }  // namespace
 
-std::size_t location_end(std::string_view text, std::size_t start) {
-  return scan_location(text, start).end;
-}
+std::size_t location_end(std::string_view text, std::size_t start) { return scan_location(text, start).end; }
 
-Result<ParsedLocation> parse_location(Word word, bool is_return) {
-  return LocationParser(word, is_return).parse();
-}
+Result<ParsedLocation> parse_location(Word word, bool is_return) { return LocationParser(word, is_return).parse(); }
 
 }  // namespace probed::lang

@@ -36,8 +36,6 @@ std::optional<std::int64_t> parse_signed(std::string_view text) {
   return static_cast<std::int64_t>(negative ? 0 - *value : *value);
 }
 
-std::optional<std::uint64_t> parse_decimal(std::string_view text) {
-  return digits(text, 10);
-}
+std::optional<std::uint64_t> parse_decimal(std::string_view text) { return digits(text, 10); }
 
 }  // namespace probed::lang

@@ -20,18 +20,10 @@ struct Word {
   std::size_t column = 0;
 };
 
-constexpr bool is_blank(char c) {
-  return c == ' ' || c == '\t';
-}
-constexpr bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-constexpr bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-constexpr bool is_ident(char c) {
-  return is_letter(c) || is_digit(c);
-}
+constexpr bool is_blank(char c) { return c == ' ' || c == '\t'; }
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+constexpr bool is_ident(char c) { return is_letter(c) || is_digit(c); }
 
 inline Error bad_definition(std::size_t column, std::string message, std::string hint = {}) {
   return {Reason::bad_definition, std::move(message), std::move(hint), column};

@@ -32,16 +32,11 @@ std::optional<BaseType> container_type(std::string_view text) {
   const auto bits = parse_unsigned(text);
   if (!bits) return std::nullopt;
   switch (*bits) {
-    case 8:
-      return BaseType::u8;
-    case 16:
-      return BaseType::u16;
-    case 32:
-      return BaseType::u32;
-    case 64:
-      return BaseType::u64;
-    default:
-      return std::nullopt;
+    case 8: return BaseType::u8;
+    case 16: return BaseType::u16;
+    case 32: return BaseType::u32;
+    case 64: return BaseType::u64;
+    default: return std::nullopt;
   }
 }
 

@@ -17,12 +17,8 @@ constexpr std::uint64_t kMaxDemangled = 16u << 20;
 // The longest text that one character of a mangled name stands for: "Sd" prints a basic_iostream in full, 80 bytes.
 constexpr std::uint64_t kPerCharacter = 48;
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$';
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$'; }
 
 std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
   std::uint64_t sum = 0;

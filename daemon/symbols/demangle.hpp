@@ -8,9 +8,7 @@
 namespace probed::symbols {
 
 // Whether the name is of a kind that demangle() may know.
-inline bool is_mangled(std::string_view name) {
-  return name.starts_with("_Z");
-}
+inline bool is_mangled(std::string_view name) { return name.starts_with("_Z"); }
 
 // The name without GCC's and LLVM's clone suffixes: foo.constprop.0, foo.isra.0.part.1, foo.cold, foo.lto_priv.3,
 // foo.llvm.123. The same text when there are none.

@@ -55,25 +55,15 @@ class Cursor {
   // A value in one of the DW_EH_PE formats, sign-extended, relative to nothing.
   std::uint64_t stored(unsigned format) {
     switch (format & kFormatMask) {
-      case 0x00:
-        return take<std::uint64_t>();  // absptr
-      case 0x01:
-        return uleb();
-      case 0x02:
-        return take<std::uint16_t>();
-      case 0x03:
-        return take<std::uint32_t>();
-      case 0x04:
-        return take<std::uint64_t>();
-      case 0x0a:
-        return static_cast<std::uint64_t>(std::int64_t{take<std::int16_t>()});
-      case 0x0b:
-        return static_cast<std::uint64_t>(std::int64_t{take<std::int32_t>()});
-      case 0x0c:
-        return take<std::uint64_t>();
-      default:
-        good_ = false;
-        return 0;
+      case 0x00: return take<std::uint64_t>();  // absptr
+      case 0x01: return uleb();
+      case 0x02: return take<std::uint16_t>();
+      case 0x03: return take<std::uint32_t>();
+      case 0x04: return take<std::uint64_t>();
+      case 0x0a: return static_cast<std::uint64_t>(std::int64_t{take<std::int16_t>()});
+      case 0x0b: return static_cast<std::uint64_t>(std::int64_t{take<std::int32_t>()});
+      case 0x0c: return take<std::uint64_t>();
+      default: good_ = false; return 0;
     }
   }
   // A pointer: `data` is what data-relative ones are relative to.
@@ -81,15 +71,10 @@ class Cursor {
     const std::uint64_t here = address();
     const std::uint64_t value = stored(encoding);
     switch (encoding & (kRelativeMask | kIndirect)) {
-      case kAbsolute:
-        return value;
-      case kPcRelative:
-        return here + value;
-      case kDataRelative:
-        return data + value;
-      default:
-        good_ = false;
-        return 0;  // text-, function-relative, aligned, indirect: no linker writes them here
+      case kAbsolute: return value;
+      case kPcRelative: return here + value;
+      case kDataRelative: return data + value;
+      default: good_ = false; return 0;  // text-, function-relative, aligned, indirect: no linker writes them here
     }
   }
 
@@ -166,15 +151,9 @@ class FrameReader {
     unsigned encoding = kAbsolute;
     for (const char ch : augmentation) {
       switch (ch) {
-        case 'z':
-          c.uleb();
-          break;
-        case 'R':
-          encoding = c.take<std::uint8_t>();
-          break;
-        case 'L':
-          c.take<std::uint8_t>();
-          break;
+        case 'z': c.uleb(); break;
+        case 'R': encoding = c.take<std::uint8_t>(); break;
+        case 'L': c.take<std::uint8_t>(); break;
         case 'P': {
           const unsigned how = c.take<std::uint8_t>();
           c.stored(how);
@@ -182,10 +161,8 @@ class FrameReader {
         }
         case 'S':
         case 'B':
-        case 'G':
-          break;  // signal frame, pointer authentication, memory tagging: no data
-        default:
-          return std::nullopt;
+        case 'G': break;  // signal frame, pointer authentication, memory tagging: no data
+        default: return std::nullopt;
       }
     }
     if (!c.good()) return std::nullopt;

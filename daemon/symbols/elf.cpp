@@ -48,9 +48,7 @@ std::optional<RawSymbols> static_symbols(const ElfImage& image) {
 
 }  // namespace
 
-std::string_view base_name(std::string_view path) {
-  return path.substr(path.rfind('/') + 1);
-}
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string path) {
   std::shared_ptr<Module> module(new Module);

@@ -47,9 +47,7 @@ std::string_view objection(const Elf64_Ehdr& h) {
   return {};
 }
 
-constexpr std::uint64_t align4(std::uint64_t n) {
-  return (n + 3) & ~std::uint64_t{3};
-}
+constexpr std::uint64_t align4(std::uint64_t n) { return (n + 3) & ~std::uint64_t{3}; }
 
 std::vector<std::byte> find_build_id(std::span<const std::byte> notes) {
   while (notes.size() >= sizeof(Elf64_Nhdr)) {

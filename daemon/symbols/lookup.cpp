@@ -34,9 +34,7 @@ std::string versioned(const Found& f) {
   return v.name.empty() ? name : name + (v.hidden ? "@" : "@@") + v.name;
 }
 
-bool wanted_kind(const Symbol& s, bool code) {
-  return code ? s.code() : s.kind != SymbolKind::ifunc;
-}
+bool wanted_kind(const Symbol& s, bool code) { return code ? s.code() : s.kind != SymbolKind::ifunc; }
 
 // What the linker would bind an unversioned name to: the default version, else whatever there is.
 void keep_version(std::vector<Found>& found, std::string_view version) {
@@ -223,12 +221,12 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   const std::string where =
       module.empty() ? " in process " + std::to_string(pid_) : " in module " + std::string(module);
   const std::vector<std::string> names = near.best();
-  const std::string list = want == Want::code ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
-                                              : "nm and nm -D list a module's symbols";
+  const std::string list = want == Want::code
+                               ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
+                               : "nm and nm -D list a module's symbols";
   std::string hint = names.empty() ? list : "did you mean " + join(names) + "?";
   const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
-  if (unreadable != asked.end())
-    hint += "; " + (*unreadable)->module->path() + " can't be read any more";
+  if (unreadable != asked.end()) hint += "; " + (*unreadable)->module->path() + " can't be read any more";
   return {Reason::no_such_symbol, what + where, hint, {}};
 }
 

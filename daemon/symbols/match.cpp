@@ -11,9 +11,7 @@ namespace {
 constexpr std::size_t kMaxNearLength = 96;        // longer names are told apart by more than a slip of a finger
 constexpr std::size_t kMaxNearWork = 20'000'000;  // characters looked at
 
-char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 std::string to_lower(std::string_view text) {
   std::string out(text);
@@ -21,9 +19,7 @@ std::string to_lower(std::string_view text) {
   return out;
 }
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Matches one set "[...]" at the front of the pattern; nullopt when it has no end. Sets `length` to that of the set.
 std::optional<bool> match_set(std::string_view pattern, char c, std::size_t& length) {
@@ -70,9 +66,7 @@ int edit_distance(std::string_view a, std::string_view b, int most) {
 
 }  // namespace
 
-bool has_glob(std::string_view text) {
-  return text.find_first_of("*?[") != std::string_view::npos;
-}
+bool has_glob(std::string_view text) { return text.find_first_of("*?[") != std::string_view::npos; }
 
 bool glob_match(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0;

@@ -58,24 +58,16 @@ Result<std::shared_ptr<const TargetSymbols>> TargetSymbols::load(pid_t pid, Modu
 Result<std::vector<Site>> TargetSymbols::resolve(const lang::Location& location) const {
   return with_column(impl_->resolve(location), location);
 }
-Result<RemoteAddr> TargetSymbols::resolve_data(std::string_view symbol) const {
-  return impl_->resolve_data(symbol);
-}
-Result<Site> TargetSymbols::site_at(RemoteAddr address) const {
-  return impl_->site_at(address);
-}
+Result<RemoteAddr> TargetSymbols::resolve_data(std::string_view symbol) const { return impl_->resolve_data(symbol); }
+Result<Site> TargetSymbols::site_at(RemoteAddr address) const { return impl_->site_at(address); }
 std::optional<SymbolizedAddress> TargetSymbols::symbolize(RemoteAddr address) const {
   return impl_->symbolize(address);
 }
 std::vector<Function> TargetSymbols::functions(std::string_view glob, std::size_t limit) const {
   return impl_->functions(glob, limit);
 }
-const std::vector<Mapping>& TargetSymbols::mappings() const {
-  return impl_->mappings();
-}
-const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const {
-  return impl_->mapping_at(address);
-}
+const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
+const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
 
 // ---- locations
 // ----------------------------------------------------------------------------------------------------------

@@ -38,30 +38,21 @@ std::string_view string_at(std::span<const std::byte> strings, std::uint32_t off
 
 std::optional<SymbolKind> kind_of(const Elf64_Sym& s, bool in_code) {
   switch (ELF64_ST_TYPE(s.st_info)) {
-    case STT_FUNC:
-      return in_code ? SymbolKind::function : SymbolKind::object;
-    case STT_GNU_IFUNC:
-      return in_code ? std::optional(SymbolKind::ifunc) : std::nullopt;
+    case STT_FUNC: return in_code ? SymbolKind::function : SymbolKind::object;
+    case STT_GNU_IFUNC: return in_code ? std::optional(SymbolKind::ifunc) : std::nullopt;
     case STT_OBJECT:
-    case STT_COMMON:
-      return SymbolKind::object;
-    case STT_TLS:
-      return SymbolKind::tls;
-    case STT_NOTYPE:
-      return in_code ? SymbolKind::label : SymbolKind::object;
-    default:
-      return std::nullopt;
+    case STT_COMMON: return SymbolKind::object;
+    case STT_TLS: return SymbolKind::tls;
+    case STT_NOTYPE: return in_code ? SymbolKind::label : SymbolKind::object;
+    default: return std::nullopt;
   }
 }
 
 Binding binding_of(const Elf64_Sym& s) {
   switch (ELF64_ST_BIND(s.st_info)) {
-    case STB_LOCAL:
-      return Binding::local;
-    case STB_WEAK:
-      return Binding::weak;
-    default:
-      return Binding::global;  // STB_GNU_UNIQUE too
+    case STB_LOCAL: return Binding::local;
+    case STB_WEAK: return Binding::weak;
+    default: return Binding::global;  // STB_GNU_UNIQUE too
   }
 }
 
@@ -82,9 +73,7 @@ auto preference(const Symbol& s) {
   return std::tuple(s.address.value, s.binding, s.name().starts_with('_'), s.kind, s.name_length, s.name());
 }
 
-std::uint64_t hash_of(std::string_view text) {
-  return std::hash<std::string_view>{}(text);
-}
+std::uint64_t hash_of(std::string_view text) { return std::hash<std::string_view>{}(text); }
 
 // Every entry with this hash.
 template <class Visit>

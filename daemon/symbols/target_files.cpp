@@ -16,9 +16,7 @@
 namespace probed::symbols {
 namespace {
 
-std::string proc(pid_t pid, const std::string& name) {
-  return "/proc/" + std::to_string(pid) + "/" + name;
-}
+std::string proc(pid_t pid, const std::string& name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
 bool is_regular(int fd) {
   struct stat st {};
@@ -31,9 +29,7 @@ UniqueFd reopen(const UniqueFd& path) {
   return UniqueFd(::open(("/proc/self/fd/" + std::to_string(path.get())).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
 }
 
-UniqueFd open_link(const std::string& link) {
-  return reopen(UniqueFd(::open(link.c_str(), O_PATH | O_CLOEXEC)));
-}
+UniqueFd open_link(const std::string& link) { return reopen(UniqueFd(::open(link.c_str(), O_PATH | O_CLOEXEC))); }
 
 std::string map_files_name(const Mapping& m) {
   char name[64];

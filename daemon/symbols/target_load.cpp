@@ -21,9 +21,7 @@ constexpr std::uint64_t kMaxHeaderBytes = 64u << 10;
 constexpr std::size_t kMaxInstances = 65536;
 
 using FileKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::string>;
-FileKey key_of(const Mapping& m) {
-  return {m.dev_major, m.dev_minor, m.inode, m.path};
-}
+FileKey key_of(const Mapping& m) { return {m.dev_major, m.dev_minor, m.inode, m.path}; }
 
 Error unsupported(pid_t pid, std::string_view why, std::string_view hint) {
   return {

@@ -25,7 +25,8 @@ std::size_t read_insn(const TargetMemory& memory, const SitePlan& plan, InsnByte
 
 bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
   InsnBytes now{};
-  return read_insn(memory, plan, now) == plan.insn.length && std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
+  return read_insn(memory, plan, now) == plan.insn.length &&
+         std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
 }
 
 // Our breakpoint followed by the rest of the original instruction.
@@ -50,8 +51,9 @@ class FileOfMapping {
   bool has(const symbols::Mapping& mapping, RemoteAddr page, const TargetMemory& memory) {
     if (opened_ != mapping.start) {
       opened_ = mapping.start;
-      fd_.reset(::open(fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value).c_str(),
-                       O_RDONLY | O_CLOEXEC));
+      fd_.reset(
+          ::open(fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value).c_str(),
+                 O_RDONLY | O_CLOEXEC));
     }
     std::array<std::byte, kPageSize> mapped{}, stored{};
     const auto offset = static_cast<off_t>(mapping.file_offset + (page.value - mapping.start.value));
@@ -94,14 +96,18 @@ Site* AddressSpace::find(RemoteAddr address) {
 Result<void> AddressSpace::verify(const SitePlan& plan) const {
   InsnBytes now{};
   if (read_insn(memory_, plan, now) != plan.insn.length)
-    return Error{Reason::unmapped_address, fmt::format("address {:#x} is no longer mapped", plan.address.value), "", {}};
+    return Error{
+        Reason::unmapped_address, fmt::format("address {:#x} is no longer mapped", plan.address.value), "", {}};
   if (std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length))) return {};
   if (native::is_breakpoint(now))
     return Error{Reason::existing_breakpoint,
                  fmt::format("address {:#x} holds a breakpoint instruction that is not ours", plan.address.value),
-                 "remove the debugger's breakpoint first", {}};
-  return Error{Reason::target_gone, fmt::format("the code at {:#x} changed while it was being analysed", plan.address.value),
-               "try again; code that a program rewrites at run time can't be probed", {}};
+                 "remove the debugger's breakpoint first",
+                 {}};
+  return Error{Reason::target_gone,
+               fmt::format("the code at {:#x} changed while it was being analysed", plan.address.value),
+               "try again; code that a program rewrites at run time can't be probed",
+               {}};
 }
 
 Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {

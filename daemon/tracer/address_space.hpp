@@ -1,7 +1,8 @@
 // One target address space as the tracer sees it: its memory, the sites in its text, its XOL areas.
 //
-// Owning thread: the tracer thread. Shared by every traced process that shares the memory (vfork and CLONE_VM children).
-// A site's breakpoint is the effect; which programs want it is the intent: arming is always derived from the programs.
+// Owning thread: the tracer thread. Shared by every traced process that shares the memory (vfork and CLONE_VM
+// children). A site's breakpoint is the effect; which programs want it is the intent: arming is always derived from the
+// programs.
 #pragma once
 
 #include <array>
@@ -45,8 +46,8 @@ class AddressSpace {
   Site& add_site(const SitePlan& plan, RemoteAddr slot);
   // Disarms and forgets; its slot is retired.
   void remove_site(RemoteAddr address);
-  // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the site
-  // is then not armed, and nothing was written.
+  // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the
+  // site is then not armed, and nothing was written.
   bool set_armed(Site& site, bool armed);
   // Takes every breakpoint out of the text for good: the target is being let go, and nothing is armed any more.
   void close();

@@ -69,13 +69,15 @@ Result<void> Engine::check_attachable(pid_t pid) const {
     return refuse(Reason::unsupported_target, fmt::format("{} is a thread of process {}", pid, *group),
                   fmt::format("use -p {}: probes always cover every thread", *group));
   if (auto threads = process::thread_ids(pid); stat->zombie() && (!threads || threads->size() <= 1))
-    return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
+    return refuse(Reason::unsupported_target,
+                  fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
                   "nothing is left to trace");
   if (auto tracer = process::tracer_pid(pid); tracer && *tracer != 0) return already_traced(pid, *tracer);
   if (shares_memory(pid, stat->parent))
-    return refuse(Reason::unsupported_target,
-                  fmt::format("process {} ({}) shares its memory with its parent {} (vfork)", pid, stat->comm, stat->parent),
-                  fmt::format("trace process {}: its probes cover this one", stat->parent));
+    return refuse(
+        Reason::unsupported_target,
+        fmt::format("process {} ({}) shares its memory with its parent {} (vfork)", pid, stat->comm, stat->parent),
+        fmt::format("trace process {}: its probes cover this one", stat->parent));
   auto is_32bit = process::is_32bit(pid);
   if (is_32bit && *is_32bit)
     return refuse(Reason::unsupported_target, fmt::format("process {} ({}) is a 32-bit program", pid, stat->comm),
@@ -103,9 +105,10 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
         const auto tracer = process::tracer_pid(tid);
         if (tracer && *tracer == gettid()) continue;  // ours by way of its creator; its first stop is on its way
         if (tracer && *tracer != 0) return already_traced(pid, *tracer);
-        return refuse(Reason::permission_denied,
-                      fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
-                      "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
+        return refuse(
+            Reason::permission_denied,
+            fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
+            "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
       }
     }
   }
@@ -113,9 +116,9 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
   return process.threads.size();
 }
 
-// A thread that was in the middle of clone() when it was seized makes a child that nobody traces: the kernel looks at the
-// tracer's options when the call begins (kernel/fork.c, kernel_clone), /proc shows the child when it ends. So every thread
-// that may be there is made to stop once; what it created is then visible to the next pass.
+// A thread that was in the middle of clone() when it was seized makes a child that nobody traces: the kernel looks at
+// the tracer's options when the call begins (kernel/fork.c, kernel_clone), /proc shows the child when it ends. So every
+// thread that may be there is made to stop once; what it created is then visible to the next pass.
 void Engine::settle(pid_t pid) {
   const Process* process = find_process(pid);
   if (!process) return;
@@ -197,7 +200,8 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
   if (!process.space->memory().valid()) {
     start_detach(process);
-    return refuse(Reason::permission_denied, fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(errno)),
+    return refuse(Reason::permission_denied,
+                  fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(errno)),
                   "run probed as root");
   }
   if (auto sharers = seize_sharers(process); !sharers) {
@@ -403,10 +407,12 @@ void Engine::check_deadlines() {
   std::vector<std::function<void()>> late;
   for (auto& [pid, process] : processes_) {
     if (process->detaching && now >= process->detach_deadline) {
-      const Error error = refuse(Reason::timed_out,
-                                 fmt::format("process {}: its text is restored, but {} of its threads can't be stopped now "
-                                             "(uninterruptible wait)", pid, process->threads.size()),
-                                 "each is let go as soon as it wakes; nothing more is needed");
+      const Error error =
+          refuse(Reason::timed_out,
+                 fmt::format("process {}: its text is restored, but {} of its threads can't be stopped now "
+                             "(uninterruptible wait)",
+                             pid, process->threads.size()),
+                 "each is let go as soon as it wakes; nothing more is needed");
       for (auto& reply : std::exchange(process->detach_replies, {}))
         late.push_back([reply = std::move(reply), error] { reply(error); });
     }
@@ -414,8 +420,9 @@ void Engine::check_deadlines() {
     if (!process->interrupt_all_sent && now >= process->jobs.front().deadline - kJobTimeout + kWidenAfter)
       interrupt_some(*process, true);
     while (!process->jobs.empty() && now >= process->jobs.front().deadline) {
-      const Error error = refuse(Reason::timed_out, fmt::format("no thread of process {} could be stopped within {} s", pid, kJobTimeout / 1s),
-                                 "all of them are in an uninterruptible wait; try again later");
+      const Error error = refuse(
+          Reason::timed_out, fmt::format("no thread of process {} could be stopped within {} s", pid, kJobTimeout / 1s),
+          "all of them are in an uninterruptible wait; try again later");
       late.push_back([fail = std::move(process->jobs.front().fail), error] { fail(error); });
       process->jobs.pop_front();
     }

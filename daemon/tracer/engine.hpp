@@ -24,7 +24,8 @@
 
 namespace probed::tracer {
 
-// What the rest of the daemon learns from the tracer. Called on the tracer thread; implementations hand over and return.
+// What the rest of the daemon learns from the tracer. Called on the tracer thread; implementations hand over and
+// return.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -60,8 +61,7 @@ using Done = std::function<void(Result<void>)>;
 
 class Engine {
  public:
-  Engine(Waiter& waiter, HitSink sink, Listener& listener)
-      : waiter_(waiter), recorder_(sink), listener_(listener) {}
+  Engine(Waiter& waiter, HitSink sink, Listener& listener) : waiter_(waiter), recorder_(sink), listener_(listener) {}
 
   // ---- commands ----
 

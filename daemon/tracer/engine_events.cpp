@@ -42,7 +42,8 @@ RemoteAddr entry_point(pid_t pid) {
 std::optional<SitePlan> plan_entry_breakpoint(AddressSpace& space, pid_t pid) {
   SitePlan plan;
   plan.address = entry_point(pid);
-  if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes)))) return std::nullopt;
+  if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes))))
+    return std::nullopt;
   plan.insn.length = static_cast<std::uint8_t>(native::kBreakpointSize);
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
   if (!space.memory().write(plan.address, std::as_bytes(trap))) return std::nullopt;
@@ -125,7 +126,8 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     return resume(child);
   }
   parent_space->clean_copy(memory);
-  if (const Process* root = find_process(process.root); root && root->before_exec) root->before_exec->clean_copy(memory);
+  if (const Process* root = find_process(process.root); root && root->before_exec)
+    root->before_exec->clean_copy(memory);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
   release_copy(child, *parent_space);
 }
@@ -146,11 +148,11 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
     }
     ptrace::set_registers(child.tid, regs);
   }
-  const bool alive = parent_space.xol().areas().empty() ||
-                     with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
-                       for (const XolAreas::Area& area : parent_space.xol().areas())
-                         remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
-                     });
+  const bool alive =
+      parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
+        for (const XolAreas::Area& area : parent_space.xol().areas())
+          remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
+      });
   if (!alive) return;
   ptrace::detach(child.tid, 0);
   forget_tracee(child.tid);

@@ -1,7 +1,7 @@
 // Commands on probes: add, remove, enable, the global switch.
 //
-// A batch is all or none. It may have to wait for a thread to map memory for it; until it is committed nothing of it can
-// be seen, and whatever fails takes all of it back.
+// A batch is all or none. It may have to wait for a thread to map memory for it; until it is committed nothing of it
+// can be seen, and whatever fails takes all of it back.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -28,8 +28,10 @@ bool needs_slot(const SiteRequest& request) { return !request.plan.insn.emulable
 
 Error no_room(pid_t pid, RemoteAddr near, const char* why) {
   return Error{Reason::out_of_memory,
-               fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid, near.value, why),
-               "see the target's limits (ulimit -v, vm.max_map_count) and its seccomp or SELinux policy", {}};
+               fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid,
+                           near.value, why),
+               "see the target's limits (ulimit -v, vm.max_map_count) and its seccomp or SELinux policy",
+               {}};
 }
 
 }  // namespace
@@ -58,9 +60,11 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
-    return batch->done(Error{Reason::blacklisted,
-                             fmt::format("address {:#x} is in the code that probed itself has injected", request.plan.address.value),
-                             "probe the program's own instruction", {}});
+    return batch->done(
+        Error{Reason::blacklisted,
+              fmt::format("address {:#x} is in the code that probed itself has injected", request.plan.address.value),
+              "probe the program's own instruction",
+              {}});
   }
   auto lacking = place_sites(*batch);
   if (!lacking) {
@@ -71,7 +75,8 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
     const RemoteAddr near = **lacking;
     const auto in_reach = [&](const SiteRequest& r) {
       return needs_slot(r) && !batch->slots.contains(r.plan.address) &&
-             std::max(r.plan.address, near) - std::min(r.plan.address, near) < static_cast<std::int64_t>(kSlotReach / 2);
+             std::max(r.plan.address, near) - std::min(r.plan.address, near) <
+                 static_cast<std::int64_t>(kSlotReach / 2);
     };
     return grow_xol(batch, near, static_cast<std::size_t>(std::ranges::count_if(batch->requests, in_reach)));
   }
@@ -108,9 +113,13 @@ Result<void> Engine::commit_batch(Batch& batch) {
         const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot.value);
         if (relocated.refusal != arch::Refusal::none)
           return Error{Reason::unsupported_instruction,
-                       fmt::format("the instruction at {:#x} can't be moved: {}", plan.address.value, arch::describe(relocated.refusal)), "", {}};
+                       fmt::format("the instruction at {:#x} can't be moved: {}", plan.address.value,
+                                   arch::describe(relocated.refusal)),
+                       "",
+                       {}};
         const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
-        if (!space.memory().write(slot, std::as_bytes(code))) return no_room(batch.pid, slot, "the mapped page can't be written");
+        if (!space.memory().write(slot, std::as_bytes(code)))
+          return no_room(batch.pid, slot, "the mapped page can't be written");
         space.xol().publish(slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
         batch.slots.erase(placed);
       }
@@ -127,8 +136,10 @@ Result<void> Engine::commit_batch(Batch& batch) {
     if (!update_arming(space, site)) {
       auto why = space.verify(site.plan);
       if (!why) return why;
-      return Error{Reason::unsupported_target, fmt::format("the text at {:#x} can't be written", site.plan.address.value),
-                   "a mapping shared with other processes or sealed against writing can't be probed", {}};
+      return Error{Reason::unsupported_target,
+                   fmt::format("the text at {:#x} can't be written", site.plan.address.value),
+                   "a mapping shared with other processes or sealed against writing can't be probed",
+                   {}};
     }
   }
   return {};

@@ -148,7 +148,8 @@ void Engine::release(Tracee& tracee, int signal) {
   }
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && tracees_sharing(*space) == 1;
-  const bool clean = tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
+  const bool clean =
+      tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
   if (last && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
@@ -207,7 +208,8 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
       info.si_addr = reinterpret_cast<void*>(slot.original.value);  // SIGILL, SIGFPE: where the instruction is
       ptrace::set_siginfo(tracee.tid, info);
     }
-    // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second execution.
+    // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second
+    // execution.
     if (!fault) tracee.rehit = Rehit{slot.original, regs};
   } else {
     // Let the instruction complete first; nothing else may come in between.

@@ -31,8 +31,8 @@ constexpr std::uint64_t kMadeAgain[] = {
     SYS_connect};
 
 // Calls that return a short count when stopped half-way: a program may not expect that.
-constexpr std::uint64_t kShortCounts[] = {SYS_write, SYS_writev, SYS_sendto, SYS_sendmsg, SYS_sendfile, SYS_splice,
-                                          SYS_pwrite64, SYS_pwritev};
+constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto,   SYS_sendmsg,
+                                          SYS_sendfile, SYS_splice, SYS_pwrite64, SYS_pwritev};
 
 std::string read_file(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -58,7 +58,8 @@ int interruption_cost(pid_t tid) {
   const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
   if (text.starts_with("running")) return 0;
   std::uint64_t number = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return 5;  // "-1 ...": blocked outside
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc())
+    return 5;  // "-1 ...": blocked outside
 #ifdef SYS_vfork
   if (number == SYS_vfork) return 4;  // can't be stopped before its child lets go
 #endif

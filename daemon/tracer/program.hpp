@@ -45,8 +45,8 @@ struct ProbeProgram {
 };
 using ProgramPtr = std::shared_ptr<ProbeProgram>;
 
-// A place that has been analysed and found fit for a probe; made by the planner from the target's bytes, verified against
-// them again when it is armed.
+// A place that has been analysed and found fit for a probe; made by the planner from the target's bytes, verified
+// against them again when it is armed.
 struct SitePlan {
   RemoteAddr address;
   arch::Insn insn;

@@ -9,7 +9,8 @@
 namespace probed::tracer::ptrace {
 namespace {
 
-// TRACESYSGOOD tells the stops of an injected system call from SIGTRAP. No EXITKILL: our death must not be the target's.
+// TRACESYSGOOD tells the stops of an injected system call from SIGTRAP. No EXITKILL: our death must not be the
+// target's.
 constexpr unsigned long kOptions =
     PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
 

@@ -1,8 +1,8 @@
 // The one gate for ptrace(2). Nothing else in the project calls it.
 //
 // Owning thread: the tracer thread; ptrace requests are only valid from the thread that attached. A thread id that has
-// died, or was killed while stopped, answers ESRCH to everything: that is Gone, an ordinary outcome, and the exit status
-// follows through wait.
+// died, or was killed while stopped, answers ESRCH to everything: that is Gone, an ordinary outcome, and the exit
+// status follows through wait.
 #pragma once
 
 #include <signal.h>
@@ -34,8 +34,8 @@ Outcome detach(pid_t tid, int signal);
 
 Outcome get_registers(pid_t tid, Registers& regs);
 Outcome set_registers(pid_t tid, const Registers& regs);
-// The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less than
-// half the price (a twelfth of a whole hit; tests/bench, part-pc-only).
+// The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less
+// than half the price (a twelfth of a whole hit; tests/bench, part-pc-only).
 Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now);
 
 Outcome get_siginfo(pid_t tid, siginfo_t& info);

@@ -1,8 +1,8 @@
 // System calls made by a target on our behalf: mmap for the XOL area, munmap when we leave.
 //
 // Owning thread: the tracer thread. RAII: the constructor borrows a thread that stands in a PTRACE_EVENT_STOP, the
-// destructor gives it back in one, with every register, the signal mask and an interrupted system call's restart state as
-// they were. The thread executes an existing `syscall` instruction of the target; no text is touched.
+// destructor gives it back in one, with every register, the signal mask and an interrupted system call's restart state
+// as they were. The thread executes an existing `syscall` instruction of the target; no text is touched.
 //
 // How a displaced system call survives: if the thread was stopped inside one, its registers hold -ERESTART*, which the
 // kernel only acts upon on its way out through get_signal() (arch/x86/kernel/signal.c). So we leave the way we came in:

@@ -31,8 +31,8 @@ struct Stepping {
   std::uint64_t mask = 0;  // to put back; only when held_signal is set
 };
 
-// A thread sent back to the probed instruction by us (a signal came first): its next hit there, with these registers, is
-// the same execution and is not counted again.
+// A thread sent back to the probed instruction by us (a signal came first): its next hit there, with these registers,
+// is the same execution and is not counted again.
 struct Rehit {
   RemoteAddr site;
   ptrace::Registers regs{};
@@ -53,7 +53,7 @@ struct Tracee {
   bool group_stopped = false;                       // that stop is job control's: let go on with listen()
   Waiter::Clock::time_point unclaimed_until{};      // when unclaimed: then nobody will claim it any more
   bool interrupt_again = false;                     // once the signal it was about to get has been dealt with
-  RemoteAddr slot;  // sent there and not seen outside since; 0: none
+  RemoteAddr slot;                                  // sent there and not seen outside since; 0: none
   std::optional<Stepping> stepping;
   std::optional<Rehit> rehit;
   std::optional<ptrace::Registers> rewound;  // registers we left when putting an interrupted system call back

@@ -18,9 +18,7 @@ constexpr auto kTick = 10ms;
 
 using Deadline = std::optional<Waiter::Clock::time_point>;
 
-Deadline earlier(Deadline a, Deadline b) {
-  return a && b ? std::min(*a, *b) : a ? a : b;
-}
+Deadline earlier(Deadline a, Deadline b) { return a && b ? std::min(*a, *b) : a ? a : b; }
 
 }  // namespace
 

@@ -54,19 +54,13 @@ using Kind = WaitStatus::Kind;
 
 Kind event_kind(int event, int signal) {
   switch (event) {
-    case PTRACE_EVENT_CLONE:
-      return Kind::clone;
-    case PTRACE_EVENT_FORK:
-      return Kind::fork;
-    case PTRACE_EVENT_VFORK:
-      return Kind::vfork;
-    case PTRACE_EVENT_EXEC:
-      return Kind::exec;
+    case PTRACE_EVENT_CLONE: return Kind::clone;
+    case PTRACE_EVENT_FORK: return Kind::fork;
+    case PTRACE_EVENT_VFORK: return Kind::vfork;
+    case PTRACE_EVENT_EXEC: return Kind::exec;
     // ptrace(2), "Group-stop": a seized thread reports the stopping signal here, and SIGTRAP for everything else.
-    case PTRACE_EVENT_STOP:
-      return signal == SIGTRAP ? Kind::interrupt : Kind::group_stop;
-    default:
-      return Kind::other;
+    case PTRACE_EVENT_STOP: return signal == SIGTRAP ? Kind::interrupt : Kind::group_stop;
+    default: return Kind::other;
   }
 }
 
@@ -83,9 +77,7 @@ std::pair<Kind, int> decode(int raw) {
 
 }  // namespace
 
-WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) {
-  std::tie(kind_, value_) = decode(raw);
-}
+WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) { std::tie(kind_, value_) = decode(raw); }
 
 Waiter::~Waiter() {
   if (!bound_) return;
@@ -200,9 +192,7 @@ std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
   }
 }
 
-bool Waiter::take_wake() {
-  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
-}
+bool Waiter::take_wake() { return woken_.load(std::memory_order_relaxed) && woken_.exchange(false); }
 
 void Waiter::set_alarm(std::optional<Clock::time_point> at) {
   // All zeros disarm it; a time that has passed goes off at once.

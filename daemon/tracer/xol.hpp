@@ -1,8 +1,9 @@
-// The execution-out-of-line areas of one address space: pages injected into the target that hold relocated instructions.
+// The execution-out-of-line areas of one address space: pages injected into the target that hold relocated
+// instructions.
 //
-// Owning thread: the tracer thread. A slot belongs to one site. A thread can only be inside a slot if the tracer sent it
-// there, so each slot counts the threads that were sent in and haven't been seen outside since; a retired slot is reused
-// when that count is zero. No thread has to be stopped to find out.
+// Owning thread: the tracer thread. A slot belongs to one site. A thread can only be inside a slot if the tracer sent
+// it there, so each slot counts the threads that were sent in and haven't been seen outside since; a retired slot is
+// reused when that count is zero. No thread has to be stopped to find out.
 #pragma once
 
 #include <cstdint>
