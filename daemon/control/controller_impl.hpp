@@ -55,6 +55,7 @@ class ControllerImpl final : public Controller {
   // Queues an operation on a target; it calls its argument when the next one may start.
   void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation);
   void run_next(pid_t pid);
+  Result<void> check_still_allowed(ClientId who, pid_t pid) const;
   void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply);
   void detach_if_unused(pid_t pid, std::function<void()> done);
   void drop_target(pid_t pid);

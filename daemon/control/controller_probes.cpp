@@ -16,6 +16,7 @@ struct ControllerImpl::Plan {
   ClientId owner{};
   std::vector<lang::Definition> definitions;
   KnownPlans known;
+  std::uint32_t execs = 0;
   Reply<std::vector<ProbeView>> reply;
   std::function<void()> next;
   // filled on the way
@@ -134,10 +135,12 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<std::vector<P
     if (auto names = check_names(plan->request, plan->owner, plan->definitions); !names)
       return plan->reply(std::move(names).error());
     ensure_attached(pid, {plan->request.follow_fork, false, false}, [this, plan, who](Result<void> attached) {
+      if (attached) attached = check_still_allowed(who, plan->request.pid);
       if (!attached) return plan->reply(std::move(attached).error());
       Target& t = target(plan->request.pid);
       t.interested.insert(who);
       plan->known = t.known;
+      plan->execs = t.execs;
       plan_in_pool(plan);
     });
   });
@@ -219,7 +222,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
   for (std::size_t i = 0; i < plan->ids.size(); ++i)
     batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
   tracer_->post([this, plan, batch = std::move(batch)](tracer::Engine& engine) mutable {
-    engine.add(plan->request.pid, std::move(batch), [this, plan](Result<void> done) {
+    engine.add(plan->request.pid, plan->execs, std::move(batch), [this, plan](Result<void> done) {
       post([this, plan, done = std::move(done)]() mutable {
         if (!done) {
           for (const ProbeId id : plan->ids) probes_.erase(id);

@@ -156,10 +156,22 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Rep
       t.id = result->id;
       t.exe = process::exe(pid);
       t.threads = result->threads;
+      t.execs = result->execs;
       t.follow_fork |= params.follow_fork;
       reply({});
     });
   });
+}
+
+// Between the caller's check and the seize the process may have started another program, a set-uid one say. From the
+// seize on, nothing planned for one program reaches the next (tracer::AttachResult).
+Result<void> ControllerImpl::check_still_allowed(ClientId who, pid_t pid) const {
+  const auto client = clients_.find(who);
+  if (client != clients_.end() && client->second->may_trace(pid)) return {};
+  return Error{Reason::permission_denied,
+               fmt::format("process {} has just become one that you may not trace", pid),
+               "it has started another program, or changed its user; see `ps -o uid,comm -p` what it is now",
+               {}};
 }
 
 void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {
@@ -167,15 +179,16 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
   enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
     const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry};
     ensure_attached(pid, params, [=, this](Result<void> result) {
+      if (result) result = check_still_allowed(who, pid);
       if (result) {
         Target& t = target(pid);
         t.explicitly = true;
         t.interested.insert(who);
         reply(view(t));
-      } else {
-        reply(std::move(result).error());
+        return next();
       }
       next();
+      detach_if_unused(pid, [reply, error = std::move(result).error()] { reply(error); });
     });
   });
 }

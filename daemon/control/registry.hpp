@@ -54,6 +54,7 @@ struct Target {
   bool explicitly = false;  // by target.attach: stays without probes
   bool follow_fork = false;
   std::uint32_t threads = 0;
+  std::uint32_t execs = 0;  // see tracer::AttachResult
   std::set<pid_t> members;  // itself and the children it is followed into
   KnownPlans known;
   std::set<ClientId> interested;  // told about its end

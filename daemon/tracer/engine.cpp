@@ -168,7 +168,7 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     known->keep_after_exec |= params.keep_after_exec;
     known->hold_at_entry |= params.hold_at_entry;
     known->root = pid;  // a child that came by fork is now a target in its own right
-    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size())};
+    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs};
   }
   if (auto fit = check_attachable(pid); !fit) return std::move(fit).error();
   auto id = process::target_id(pid);
@@ -208,7 +208,7 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     for (Process* member : family_of(pid)) start_detach(*member);
     return std::move(sharers).error();
   }
-  return AttachResult{process.id, static_cast<std::uint32_t>(*seized)};
+  return AttachResult{process.id, static_cast<std::uint32_t>(*seized), process.execs};
 }
 
 Tracee& Engine::add_tracee(pid_t tid, Process& process) {

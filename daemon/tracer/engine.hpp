@@ -50,6 +50,7 @@ struct AttachParams {
 struct AttachResult {
   TargetId id;
   std::uint32_t threads = 0;
+  std::uint32_t execs = 0;  // tells this program of the process from the next one
 };
 
 struct SiteRequest {
@@ -74,8 +75,9 @@ class Engine {
   // Lets a held process go on.
   Result<void> resume_held(pid_t pid);
 
-  // All or none. Enabled programs are armed when `done` is called.
-  void add(pid_t pid, std::vector<SiteRequest> batch, Done done);
+  // All or none. Enabled programs are armed when `done` is called. `execs`: as attach() answered before the batch was
+  // planned; target_gone when the process has started another program since.
+  void add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> batch, Done done);
   void remove(std::span<const ProbeId> ids);
   // Arming may fail where the target changed its own memory; those probes' ids are returned.
   std::vector<ProbeId> set_enabled(std::span<const ProbeId> ids, bool enabled);

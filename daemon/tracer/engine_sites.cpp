@@ -34,10 +34,18 @@ Error no_room(pid_t pid, RemoteAddr near, const char* why) {
                {}};
 }
 
+Error started_another(pid_t pid) {
+  return Error{Reason::target_gone,
+               fmt::format("process {} has just started another program", pid),
+               "see whether that is the one to trace, and try again",
+               {}};
+}
+
 }  // namespace
 
 struct Engine::Batch {
   pid_t pid = 0;
+  std::uint32_t execs = 0;
   std::vector<SiteRequest> requests;
   Done done;
   std::unordered_map<RemoteAddr, RemoteAddr> slots;  // allocated for new sites, not yet published
@@ -45,9 +53,10 @@ struct Engine::Batch {
   unsigned growth = 0;
 };
 
-void Engine::add(pid_t pid, std::vector<SiteRequest> requests, Done done) {
+void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> requests, Done done) {
   auto batch = std::make_shared<Batch>();
   batch->pid = pid;
+  batch->execs = execs;
   batch->requests = std::move(requests);
   batch->done = std::move(done);
   continue_batch(std::move(batch));
@@ -57,6 +66,7 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   Process* process = find_process(batch->pid);
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
+  if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
