@@ -7,6 +7,9 @@
 //                                         std::uint64_t copy_address);
 //   emulate.hpp   bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn&, Registers&);
 //                   Registers.pc is the instruction's address; true: registers are as after it. Only when insn.emulable.
+//   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
+//                   build_detour(), detour_jump(). The code's contract with the rest: capture part and tail as
+//                   arch::Detour describes them; records, lanes and counters as arch::channel does.
 //   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
@@ -17,6 +20,7 @@
 #if defined(__x86_64__)
 #include "arch/x86_64/blacklist.hpp"
 #include "arch/x86_64/decode.hpp"
+#include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
@@ -27,6 +31,7 @@ namespace native = x86_64;
 #elif defined(__aarch64__)
 #include "arch/aarch64/blacklist.hpp"
 #include "arch/aarch64/decode.hpp"
+#include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"

@@ -22,6 +22,8 @@ std::string_view describe(Refusal refusal) {
              "cannot be kept when the instruction is moved";
     case Refusal::exclusive:
       return "the instruction is inside an exclusive load/store sequence, which a probe would break";
+    case Refusal::stack_operand:
+      return "the call takes its target from rsp or from where it pushes its own return address";
     case Refusal::out_of_range:
       return "what the instruction refers to cannot be reached from where memory could be placed in the process";
     case Refusal::unsupported:

@@ -23,13 +23,16 @@ Error cannot_connect(const std::string& path, int error) {
   auto message = fmt::format("cannot reach the daemon at {}: {}", path, text_of_errno(error));
   if (error == EACCES || error == EPERM)
     return {Reason::permission_denied, std::move(message), "run as root or join the socket's group", {}};
-  return {Reason::internal, std::move(message), "start probed, or name its socket with --socket or $PROBED_SOCKET", {}};
+  constexpr const char* kHint =
+      "start one: probed --socket /tmp/p.sock & and export PROBED_SOCKET=/tmp/p.sock; or name one that runs with "
+      "--socket";
+  return {Reason::internal, std::move(message), kHint, {}};
 }
 
 Error wait_error(Wake wake, std::string_view method) {
-  if (wake == Wake::interrupt) return {Reason::internal, fmt::format("{}: interrupted", method), "", {}};
+  if (wake == Wake::interrupt) return {Reason::internal, "interrupted", "", {}};
   return {Reason::timed_out,
-          fmt::format("{}: the daemon did not answer in time", method),
+          fmt::format("the daemon did not answer in time ({})", method),
           "look at the daemon's log; it may be busy reading debug information",
           {}};
 }
@@ -98,6 +101,7 @@ Error error_from_json(JsonView json) {
   const auto word = data["reason"].string();
   Error error{reason_from_string(word).value_or(Reason::internal), json["message"].string(), data["hint"].string(), {}};
   if (const auto column = data["column"].u64()) error.column = static_cast<std::size_t>(*column);
+  if (const auto which = data["definition"].u64()) error.definition = static_cast<std::size_t>(*which);
   if (error.message.empty()) error.message = word.empty() ? "the daemon reported an error without a message" : word;
   return error;
 }

@@ -23,14 +23,19 @@ void append_hex_escapes(std::string& out, std::string_view bytes) {
 
 bool is_control(std::uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
 
-void append_escaped(std::string& out, std::string_view bytes, bool escape_quote) {
+struct Escaped {
+  bool backslash = true, quote = false;
+};
+
+void append_escaped(std::string& out, std::string_view bytes, Escaped escaped) {
   while (!bytes.empty()) {
     const auto character = utf8::decode(bytes);
     const auto itself = bytes.substr(0, character.length);
     if (!character.valid || is_control(character.code)) {
       append_hex_escapes(out, itself);
     } else {
-      if (character.code == '\\' || (escape_quote && character.code == '"')) out.push_back('\\');
+      const bool marked = (escaped.backslash && character.code == '\\') || (escaped.quote && character.code == '"');
+      if (marked) out.push_back('\\');
       out.append(itself);
     }
     bytes.remove_prefix(character.length);
@@ -43,7 +48,7 @@ void append_display(std::string& out, std::string_view bytes) {
   if (is_plain(bytes))
     out.append(bytes);
   else
-    append_escaped(out, bytes, false);
+    append_escaped(out, bytes, {});
 }
 
 std::string display(std::string_view bytes) {
@@ -52,12 +57,18 @@ std::string display(std::string_view bytes) {
   return out;
 }
 
+std::string display_sentence(std::string_view bytes) {
+  std::string out;
+  append_escaped(out, bytes, {.backslash = false, .quote = false});
+  return out;
+}
+
 void append_quoted_display(std::string& out, std::string_view bytes) {
   out.push_back('"');
   if (is_plain(bytes))
     out.append(bytes);
   else
-    append_escaped(out, bytes, true);
+    append_escaped(out, bytes, {.backslash = true, .quote = true});
   out.push_back('"');
 }
 

@@ -11,7 +11,10 @@ namespace probed::client {
 void append_display(std::string& out, std::string_view bytes);
 std::string display(std::string_view bytes);
 
-// The same in double quotes, with \" for the quote.
+// The same, but for the backslash: for sentences, in which nobody looks for the exact bytes.
+std::string display_sentence(std::string_view bytes);
+
+// As append_display, in double quotes, with \" for the quote.
 void append_quoted_display(std::string& out, std::string_view bytes);
 
 }  // namespace probed::client

@@ -10,7 +10,7 @@ namespace {
 
 struct Tag {
   std::string_view key, value, text;
-  bool only_enabled;  // the tier of a probe that is not enabled is no more than a plan
+  bool only_armed;  // the tier of a probe that is not in place is no more than a plan
 };
 constexpr Tag kTags[] = {
     {"tier", "optimized", "[OPTIMIZED]", true}, {"tier", "boosted", "[BOOSTED]", true},
@@ -19,11 +19,15 @@ constexpr Tag kTags[] = {
 };
 
 std::string tags(JsonView probe) {
-  const bool enabled = probe["state"].raw_string() == "enabled";
+  const bool armed = probe["state"].raw_string() == "enabled" && probe["armed"].boolean_or(true);
   std::string out;
   for (const auto& tag : kTags)
-    if (probe[tag.key].raw_string() == tag.value && (enabled || !tag.only_enabled)) out.append("  ").append(tag.text);
+    if (probe[tag.key].raw_string() == tag.value && (armed || !tag.only_armed)) out.append("  ").append(tag.text);
   return out;
+}
+
+std::string identity(JsonView probe) {
+  return fmt::format("  id {}  pid {}", probe["id"].u64_or(0), probe["pid"].u64_or(0));
 }
 
 // A column is never empty, so that columns can be counted.
@@ -39,9 +43,29 @@ std::string list_line(JsonView probe) {
                      column(probe["module"]), column(probe["name"]), tags(probe));
 }
 
+std::string wide_list_line(JsonView probe) {
+  auto line = list_line(probe) + identity(probe);
+  const auto filter = display(probe["filter"].string());
+  return filter.empty() ? line : line + "  if " + filter;
+}
+
+std::string list_header() { return "ADDRESS  KIND  SYMBOL  MODULE  NAME  [TAGS]  ID  PROCESS  FILTER"; }
+
 std::string profile_line(JsonView probe) {
   return fmt::format("  {:<44} {:>15} {:>15} {:>15}", column(probe["name"]), probe["hits"].u64_or(0),
                      probe["missed"].u64_or(0), probe["filtered"].u64_or(0));
+}
+
+std::string wide_profile_line(JsonView probe) { return profile_line(probe) + identity(probe); }
+
+std::string profile_header() {
+  return fmt::format("  {:<44} {:>15} {:>15} {:>15}  ID  PROCESS", "NAME", "HITS", "MISSED", "FILTERED");
+}
+
+std::string functions_header() { return fmt::format("{:<14}  {:>7}  NAME  MODULE", "ADDRESS", "BYTES"); }
+
+std::string probe_reference(JsonView probe) {
+  return fmt::format("{} (id {}, PID {})", column(probe["name"]), probe["id"].u64_or(0), probe["pid"].u64_or(0));
 }
 
 std::string target_line(JsonView target) {

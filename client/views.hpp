@@ -9,11 +9,20 @@ namespace probed::client {
 
 // "0x55d0c8a4f2b0  p  processCommand+0x0  redis-server  probes/cmd  [OPTIMIZED]"
 std::string list_line(JsonView probe);
+// The same and what it takes to act on the probe: "  id 3  pid 1447  if argc > 1".
+std::string wide_list_line(JsonView probe);
 // The kernel's kprobe_profile columns, name, hits, missed, and filtered.
 std::string profile_line(JsonView probe);
+std::string wide_profile_line(JsonView probe);
 // "redis-server (PID 1447): 4 threads, 2 probes, /usr/bin/redis-server"
 std::string target_line(JsonView target);
 std::string function_line(JsonView function);
+// The names of the columns.
+std::string list_header();
+std::string profile_header();
+std::string functions_header();
+// "my/h (id 3, PID 1447)"
+std::string probe_reference(JsonView probe);
 // "key: value" for each member, values as they are; strings without quotes.
 std::string members_text(JsonView object);
 // "1 probe", "3 probes"

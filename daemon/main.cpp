@@ -3,7 +3,11 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <utility>  // before Asio
 
 #include <boost/asio/io_context.hpp>
@@ -39,25 +43,61 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-Result<api::Listener> open_listener(const Options& options) {
+Error cannot(const char* what, const std::string& path, int code, std::string hint) {
+  const auto reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
+  return {reason, std::string("cannot ") + what + " " + path + ": " + std::strerror(code), std::move(hint), {}};
+}
+
+// systemd makes it for the service (RuntimeDirectory=); without systemd, nobody else does. /run is root's.
+Result<void> make_default_directory(const Options& options) {
+  if (options.socket != kDefaultSocket || geteuid() != 0) return {};
+  const std::string directory = std::filesystem::path(kDefaultSocket).parent_path();
+  if (::mkdir(directory.c_str(), 0755) != 0)
+    return errno == EEXIST ? Result<void>() : cannot("make", directory, errno, "choose another --socket");
+  ::chmod(directory.c_str(), 0755);  // whatever the umask
+  return {};
+}
+
+// Nothing is kept there yet; but whoever names a place is told now when it won't do.
+Result<void> make_state_directory(const std::string& directory) {
+  if (directory.empty()) return {};
+  constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+    return cannot("make --state-dir", directory, errno, kHint);
+  struct stat file {};
+  if (::stat(directory.c_str(), &file) != 0) return cannot("use --state-dir", directory, errno, kHint);
+  if (!S_ISDIR(file.st_mode)) return cannot("use --state-dir", directory, ENOTDIR, kHint);
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) return cannot("write to --state-dir", directory, errno, kHint);
+  return {};
+}
+
+// where: for people.
+Result<api::Listener> open_listener(const Options& options, std::string& where) {
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return std::move(inherited).error();
-  if (*inherited) return std::move(**inherited);
+  if (*inherited) {
+    where = "the socket that systemd passed";
+    return std::move(**inherited);
+  }
+  if (auto made = make_default_directory(options); !made) return std::move(made).error();
   api::ListenOptions listen{options.socket, options.socket_mode, std::nullopt};
   if (options.socket_group) {
     auto group = api::find_group(*options.socket_group);
     if (!group) return std::move(group).error();
     listen.group = *group;
   }
+  where = options.socket;
   return api::Listener::at(listen);
 }
 
 int fail(const Error& error) {
-  spdlog::error("{}{}{}", error.message, error.hint.empty() ? "" : ": ", error.hint);
+  spdlog::error("{}{}", error.message, error.hint.empty() ? "" : " (" + error.hint + ")");
   return 1;
 }
 
-void announce(const Options& options) {
+// When everything is in place: whoever is told may send a signal next.
+void announce(const Options& options, const std::string& where) {
+  spdlog::info("listening on {}", where);
   sd_notify(0, "READY=1");
   if (options.ready_fd < 0) return;
   [[maybe_unused]] const ssize_t n = ::write(options.ready_fd, "\n", 1);
@@ -68,7 +108,9 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
-  auto listener = open_listener(options);
+  if (auto made = make_state_directory(options.state_dir); !made) return fail(made.error());
+  std::string where;
+  auto listener = open_listener(options, where);
   if (!listener) return fail(listener.error());
 
   boost::asio::io_context io(1);
@@ -97,8 +139,10 @@ int run(const Options& options) {
     });
   }
   server.start();
-  announce(options);
+  announce(options, where);
   io.run();
+  std::error_code not_empty;
+  if (options.remove_directory) std::filesystem::remove(std::filesystem::path(options.socket).parent_path(), not_empty);
   return 0;
 }
 

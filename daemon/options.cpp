@@ -1,14 +1,22 @@
+// See options.hpp. CLI11 reports through exceptions; they end here.
 #include "daemon/options.hpp"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+
 #include <bit>
+#include <cerrno>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include <CLI/CLI.hpp>
+
+#include "daemon/base/fd.hpp"
 
 namespace probed {
 namespace {
 
-constexpr const char* kDefaultSocket = "/run/probed/probed.sock";
 constexpr unsigned kDefaultQueueMiB = 16;
 
 std::string default_socket() {
@@ -16,9 +24,41 @@ std::string default_socket() {
   return env && *env ? env : kDefaultSocket;
 }
 
-std::string directory_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+// Throws what CLI11 throws for its own checks: the caller reports all of them alike.
+[[noreturn]] void refuse(const std::string& option, const std::string& why) { throw CLI::ValidationError(option, why); }
+
+mode_t parse_mode(const std::string& text) {
+  unsigned mode = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+  if (error != std::errc() || end != text.data() + text.size() || mode > 0777)
+    refuse("--socket-mode", text + " is no octal mode from 0 to 0777");
+  return static_cast<mode_t>(mode);
+}
+
+// Found out now, not when the descriptor is needed: then there is a socket already, and maybe clients.
+void check_descriptor(const std::string& option, int fd, int unusable_mode) {
+  const auto what = option + " " + std::to_string(fd);
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0)
+    refuse(what, std::string(std::strerror(errno)) + ": whoever starts probed must open it and let it be inherited");
+  if ((flags & O_ACCMODE) == unusable_mode)
+    refuse(what, std::string("it is not open for ") + (unusable_mode == O_WRONLY ? "reading" : "writing"));
+}
+
+void check_waitable(const std::string& option, int fd) {
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  if (set && ::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno == EPERM)  // epoll_ctl(2)
+    refuse(option + " " + std::to_string(fd), "it can't be waited for: give one end of a pipe or socket");
+}
+
+void check(Options& options, const CLI::App& app, const std::string& mode, unsigned queue_mib) {
+  options.socket_mode = parse_mode(mode);
+  if (!std::has_single_bit(queue_mib)) refuse("--queue", std::to_string(queue_mib) + " is no power of two");
+  options.queue_bytes = std::size_t{queue_mib} << 20;
+  if (app.count("--ready-fd") > 0) check_descriptor("--ready-fd", options.ready_fd, O_RDONLY);
+  if (app.count("--lifetime-fd") > 0) check_descriptor("--lifetime-fd", options.lifetime_fd, O_WRONLY);
+  if (app.count("--lifetime-fd") > 0) check_waitable("--lifetime-fd", options.lifetime_fd);
 }
 
 }  // namespace
@@ -32,12 +72,11 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
 
   CLI::App app("probed - the probe daemon: plants probes in running processes for its clients (see probectl)",
                "probed");
-  app.set_version_flag("--version", "probed " PROBED_VERSION);
+  app.set_version_flag("-V,--version", "probed " PROBED_VERSION);
   app.add_option("--socket", options.socket, "Unix socket to listen on (or $PROBED_SOCKET)")->capture_default_str();
   app.add_option("--socket-mode", mode, "its permissions, octal")->capture_default_str();
   app.add_option("--socket-group", group, "its group");
-  app.add_option("--state-dir", options.state_dir,
-                 "where what must outlive the daemon is kept (default: beside the socket)");
+  app.add_option("--state-dir", options.state_dir, "made when it is missing; nothing is kept there in this version");
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -46,21 +85,19 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
       ->capture_default_str();
   app.add_option("--ready-fd", options.ready_fd, "write one byte to this descriptor once the socket listens");
   app.add_option("--lifetime-fd", options.lifetime_fd, "exit when this descriptor reads end of file");
+  app.add_flag("--remove-directory", options.remove_directory)->group("");  // for probectl's private daemons
   try {
     app.parse(argc, argv);
-    options.socket_mode = static_cast<mode_t>(std::stoul(mode, nullptr, 8)) & 0777;
-    if (!std::has_single_bit(queue_mib)) throw CLI::ValidationError("--queue", "must be a power of two");
-  } catch (const CLI::ParseError& error) {
-    status = app.exit(error) == 0 ? 0 : 2;
+    check(options, app, mode, queue_mib);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    status = app.exit(asked);
     return std::nullopt;
-  } catch (const std::exception&) {
-    std::fprintf(stderr, "probed: --socket-mode %s is not an octal number\n", mode.c_str());
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "probed: error: %s (see probed --help)\n", error.what());
     status = 2;
     return std::nullopt;
   }
-  options.queue_bytes = std::size_t{queue_mib} << 20;
   if (!group.empty()) options.socket_group = group;
-  if (options.state_dir.empty()) options.state_dir = directory_of(options.socket);
   return options;
 }
 

@@ -9,18 +9,21 @@
 
 namespace probed {
 
+inline constexpr const char* kDefaultSocket = "/run/probed/probed.sock";
+
 struct Options {
   std::string socket;
-  std::string state_dir;
+  std::string state_dir;  // empty: not given
   mode_t socket_mode = 0600;
   std::optional<std::string> socket_group;
   std::size_t queue_bytes = 0;
-  int ready_fd = -1;     // gets one byte when the socket listens
-  int lifetime_fd = -1;  // its end of file ends the daemon
+  int ready_fd = -1;              // gets one byte when the socket listens; checked: open for writing
+  int lifetime_fd = -1;           // its end of file ends the daemon; checked: open for reading, can be waited for
+  bool remove_directory = false;  // the socket's directory goes with the daemon, when nothing else is in it
   std::string log_level;
 };
 
-// nullopt: done already (--help, --version) or wrong usage; exit with `status`.
+// nullopt: done already (--help, --version) or wrong usage, of which stderr has a line; exit with `status`.
 std::optional<Options> parse_options(int argc, char** argv, int& status);
 
 }  // namespace probed

@@ -51,9 +51,10 @@ int rpc_code(Reason reason);
 
 struct Error {
   Reason reason = Reason::internal;
-  std::string message;                     // what failed, on what, why; one line, no trailing full stop
-  std::string hint = {};                   // what to do about it; may be empty
-  std::optional<std::size_t> column = {};  // 0-based byte offset of the fault in a definition or filter
+  std::string message;                         // what failed, on what, why; one line, no trailing full stop
+  std::string hint = {};                       // what to do about it; may be empty
+  std::optional<std::size_t> column = {};      // 0-based byte offset of the fault in a definition or filter
+  std::optional<std::size_t> definition = {};  // which of a request's definitions is at fault, 0-based, of several
 };
 
 }  // namespace probed

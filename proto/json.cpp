@@ -155,9 +155,16 @@ JsonResult parse_json(std::string_view text) {
   return builder.take();
 }
 
+// Nearly every byte of nearly every string.
+constexpr bool stands_for_itself(char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
+
 void append_json_string(std::string& out, std::string_view bytes) {
   out += '"';
   while (!bytes.empty()) {
+    const auto plain = static_cast<std::size_t>(std::ranges::find_if_not(bytes, stands_for_itself) - bytes.begin());
+    out.append(bytes.substr(0, plain));
+    bytes.remove_prefix(plain);
+    if (bytes.empty()) break;
     const auto c = static_cast<unsigned char>(bytes[0]);
     std::size_t used = 1;
     if (c < 0x80) {

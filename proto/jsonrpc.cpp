@@ -86,6 +86,7 @@ void append_data(std::string& out, const Error& error) {
   out += R"("data":{"reason":)";
   append_json_string(out, to_string(error.reason));
   if (error.column) out += ",\"column\":" + std::to_string(*error.column);
+  if (error.definition) out += ",\"definition\":" + std::to_string(*error.definition);
   if (!error.hint.empty()) {
     out += ",\"hint\":";
     append_json_string(out, error.hint);
@@ -106,6 +107,8 @@ Error read_error(const Json& json) {
   error.hint = text_member(*data, "hint");
   if (const auto column = data->find("column"); column != data->end() && column->is_number_unsigned())
     error.column = column->get<std::size_t>();
+  if (const auto which = data->find("definition"); which != data->end() && which->is_number_unsigned())
+    error.definition = which->get<std::size_t>();
   return error;
 }
 

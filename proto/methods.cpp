@@ -112,6 +112,13 @@ constexpr std::array kProbe{
     count("filtered", "passes a filter turned away; not counted as hits (64 bit)"),
 };
 constexpr Field kProbeItem = record("probe", kProbe, "one probe");
+constexpr std::array kSkipped{
+    said("symbol", "the function"),
+    address("address", "where it stands in the target"),
+    said("reason", "why it can't be probed: one of the reasons of errors"),
+    said("message", "the same for people"),
+};
+constexpr Field kSkippedItem = record("skipped", kSkipped, "one match of a glob that can't be probed");
 constexpr std::array kProbesResult{list("probes", kProbeItem, kMax64, "the probes, in order of their ids")};
 
 constexpr std::array<Reason, 0> kNoErrors{};
@@ -169,7 +176,7 @@ constexpr std::array kSpec{
 constexpr Field kSpecItem = record("probe", kSpec, "one probe to add");
 constexpr std::array kAdd{
     pid(kRequired),
-    list("probes", kSpecItem, kMaxProbes, "all of them or none are added", kRequired, 1),
+    list("probes", kSpecItem, kMaxProbes, "all of them or none are added; of a glob, what can be probed", kRequired, 1),
     flag("persist", "they outlive this connection"),
     integer("limit", kMaxCount, "hits after which the whole batch is disabled, exactly", kOptional, 1),
     flag("followFork", "when this attaches the target: follow its children"),
@@ -183,6 +190,10 @@ constexpr std::array kAddErrors{
     Reason::unsupported_instruction, Reason::unsupported,       Reason::unmapped_address,
     Reason::not_executable,          Reason::duplicate_name,    Reason::target_gone,
     Reason::out_of_memory,           Reason::limit_exceeded,
+};
+constexpr std::array kAdded{
+    kProbesResult[0],
+    list("skipped", kSkippedItem, kMax64, "what the globs among the definitions match and can't be probed"),
 };
 constexpr Field kId = integer("id", kMax32, "a probe's number");
 constexpr Field kName = text("name", kMaxName, "NAME or GROUP/NAME", kRequired, 1);
@@ -260,7 +271,7 @@ constexpr std::array kStatus{
 
 constexpr std::array kFunctions{
     pid(kRequired),
-    text("glob", kMaxText, "matched against plain and demangled names; absent: all", kOptional),
+    text("glob", kMaxText, "[MODULE:]GLOB, matched against plain and demangled names; absent: all", kOptional),
     integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
 };
 constexpr std::array kFunction{
@@ -276,6 +287,7 @@ constexpr std::array kFunctionsResult{
 constexpr std::array kVariables{pid(kRequired),
                                 text("location", kMaxText, "a place, as in a definition", kRequired, 1)};
 constexpr std::array kLines{pid(kRequired), text("file", kMaxText, "a source file", kRequired, 1)};
+constexpr std::array kFunctionsErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module};
 constexpr std::array kUnsupported{Reason::unsupported};
 
 constexpr std::array kMethods{
@@ -294,12 +306,7 @@ constexpr std::array kMethods{
            kDetachErrors},
     Method{"target.list", "Traced processes", {}, {}, kTargetsResult, kNoErrors},
     Method{"target.resume", "Let a process that is held at its entry go on", kPid, {}, kPidResult, kDetachErrors},
-    Method{"probe.add",
-           "Add probes to a process, all or none; attaches it when needed",
-           kAdd,
-           {},
-           kProbesResult,
-           kAddErrors},
+    Method{"probe.add", "Add probes to a process, all or none; attaches it when needed", kAdd, {}, kAdded, kAddErrors},
     Method{"probe.remove", "Remove probes; the answer has their final counters", kSelector, kOneSelector, kProbesResult,
            kNoErrors},
     Method{"probe.enable", "Enable probes", kSelector, kOneSelector, kProbesResult, kNoErrors},
@@ -321,7 +328,7 @@ constexpr std::array kMethods{
            kOptimizeResult,
            kDenied},
     Method{"daemon.status", "The switches and totals", {}, {}, kStatus, kNoErrors},
-    Method{"symbols.functions", "What can be probed in a process", kFunctions, {}, kFunctionsResult, kTargetErrors},
+    Method{"symbols.functions", "What can be probed in a process", kFunctions, {}, kFunctionsResult, kFunctionsErrors},
     Method{"symbols.variables", "Variables at a place; not in this version", kVariables, {}, {}, kUnsupported, true},
     Method{"symbols.lines",
            "Lines of a source file that have code; not in this version",

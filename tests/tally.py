@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""tally.py [--also-failed N] [--save FILE] TESTLOG: counts what a meson test run did.
+"""tally.py [--also-failed N] [--not-run WHY] [--save FILE] TESTLOG: counts what a meson test run did.
 
 TESTLOG is meson-logs/testlog.json. A doctest program counts by its test cases ("[doctest] test cases: 3 | ..."), any
 other test counts as one. Test cases that printed "[skip] NAME: REASON" count as skipped, and so does exit status 77.
 Prints the skipped with their reasons, the failed with the end of their output, and at last "N passed, N failed" (and
 ", N skipped"). Exit status 1 when anything failed or nothing ran.
---also-failed N adds failures found elsewhere; --save FILE appends "PASSED FAILED SKIPPED" there; the last line is then the
-caller's to print, and ours begins with "this step:".
+--also-failed N adds failures found elsewhere; --not-run WHY says instead that there is no log, and why: one failure;
+--save FILE appends "PASSED FAILED SKIPPED" there; the last line is then the caller's to print, and ours begins with
+"this step:".
 """
 import argparse
 import json
@@ -64,13 +65,18 @@ def tally(path):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--also-failed", type=int, default=0)
+    parser.add_argument("--not-run")
     parser.add_argument("--save")
     parser.add_argument("testlog")
     options = parser.parse_args()
-    try:
-        passed, failed, skipped = tally(options.testlog)
-    except OSError as error:
-        print(f"no test ran: {error}")
+    why = options.not_run
+    if not why:
+        try:
+            passed, failed, skipped = tally(options.testlog)
+        except OSError:
+            why = f"meson left no results in {options.testlog}"
+    if why:
+        print(f"No test ran: {why}.")
         passed, failed, skipped = 0, 1, 0
     failed += options.also_failed
     line = f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else "")

@@ -63,6 +63,10 @@ inline std::uint64_t syscall_number(const Registers& r) {
 inline std::int64_t syscall_result(const Registers& r) {
   return static_cast<std::int64_t>(r.x[0]);
 }
+// Makes the call again unless a signal handler runs first. The port needs orig_x0 for that, as for the next one.
+inline void restart_unless_handled(Registers& r) {
+  r.program_counter -= 4;
+}
 // Puts the pc back in front of the svc. Incomplete until the port keeps orig_x0: x0 still holds the call's result.
 inline void rewind_syscall(Registers& r) {
   r.program_counter -= 4;

@@ -60,7 +60,10 @@ CondBranch parse_cond_branch(std::span<const std::uint8_t> insn_bytes, const Ins
   branch.is_jcc = (opcode & 0xf0) == 0x70;
   branch.condition = opcode & 0xf;
   branch.counter_opcode = branch.is_jcc ? std::uint8_t{0} : opcode;
-  for (std::size_t i = 0; i + 2 < length; ++i) branch.counts_ecx |= insn_bytes[i] == 0x67;
+  for (const std::uint8_t byte : insn_bytes.first(length - 2)) {
+    branch.counts_ecx |= byte == 0x67;
+    if (byte == 0xf2 || byte == 0xf3) branch.repeat = byte;
+  }
   return branch;
 }
 

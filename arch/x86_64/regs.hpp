@@ -48,6 +48,9 @@ inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, 
 inline bool in_syscall(const Registers& r) { return static_cast<std::int64_t>(r.orig_rax) >= 0; }
 inline std::uint64_t syscall_number(const Registers& r) { return r.orig_rax; }
 inline std::int64_t syscall_result(const Registers& r) { return static_cast<std::int64_t>(r.rax); }
+// In a stop on the way out of a call: it is made again, unless a signal handler runs first; then it returns EINTR. That
+// is what the kernel does with a result of -ERESTARTNOHAND (arch/x86/kernel/signal.c), which its headers keep to itself.
+inline void restart_unless_handled(Registers& r) { r.rax = static_cast<std::uint64_t>(-514LL); }
 // Puts the thread back in front of the system call instruction it has just been interrupted in, its number restored.
 // It is 2 bytes long in every form (syscall, sysenter, int 0x80).
 inline void rewind_syscall(Registers& r) {

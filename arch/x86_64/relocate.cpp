@@ -5,15 +5,13 @@
 #include <cstring>
 
 #include "arch/x86_64/branch.hpp"
+#include "arch/x86_64/call_operand.hpp"
 #include "arch/x86_64/copy_writer.hpp"
 #include "arch/x86_64/zydis.hpp"
 #include "daemon/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {
-
-constexpr std::size_t kArchitecturalLimit = 15;
-constexpr std::int8_t kPushed = 8;
 
 // What every kind works with. bytes are exactly the instruction's.
 struct Source {
@@ -27,10 +25,11 @@ struct Source {
 
 // An instruction being rewritten, at most as long as the processor accepts.
 struct Rewritten {
-  std::array<std::uint8_t, kArchitecturalLimit + 4> bytes{};
+  std::array<std::uint8_t, kLongestInsn> bytes{};
   std::size_t size = 0;
 
   void append(std::span<const std::uint8_t> more) {
+    PROBED_CHECK(size + more.size() <= bytes.size(), "refused_forms() keeps rewritten instructions within 15 bytes");
     std::memcpy(bytes.data() + size, more.data(), more.size());
     size += more.size();
   }
@@ -87,6 +86,7 @@ Refusal direct_jump(const Source& source, CopyWriter& out) {
 void branch_over(const Source& source, const CondBranch& branch, CopyWriter& out) {
   out.before(source.original);
   if (!branch.is_jcc && branch.counts_ecx) out.bytes({0x67});
+  if (is_disputed(branch)) out.bytes({branch.repeat});
   const std::uint8_t short_jcc = 0x70 | branch.condition;
   const std::size_t fall_through = out.size() + 2;
   const std::size_t over = out.jump_size(fall_through, source.next());
@@ -113,65 +113,73 @@ Refusal cond_jump(const Source& source, CopyWriter& out) {
   return Refusal::none;
 }
 
+CopyPoint undone_by(std::int8_t sp, const Source& source) {
+  return {.meaning = CopyPoint::Meaning::middle, .undo_sp = sp, .original_pc = source.original};
+}
+
 // push [rip+word]: what call leaves on the stack, without a register. A fault in it leaves sp alone, as call's would.
 void push_return_address(const Source& source, CopyWriter& out) {
-  out.before(source.original);
   out.with_word({0xff, 0x35}, source.next());
-  out.point({.meaning = CopyPoint::Meaning::middle, .undo_sp = kPushed, .original_pc = source.original});
+  out.point(undone_by(kPushed, source));
 }
 
 Refusal direct_call(const Source& source, CopyWriter& out) {
+  out.before(source.original);
   push_return_address(source, out);
   out.jump(*source.insn.target);
   return Refusal::none;
 }
 
-bool has_rsp_base(const ZydisDecodedInstructionRaw& raw) {
-  return raw.modrm.mod != 3 && raw.modrm.rm == 4 && raw.sib.base == 4 && raw.rex.B == 0;
+// What follows ff in another instruction with the same operand: /4 is jmp, /6 push.
+constexpr std::uint8_t kJump = 4, kPush = 6;
+
+// The call as another instruction of its group, prefixes kept, for execution at `address`. False: out of reach.
+bool call_as(std::uint8_t digit, const Source& source, std::uint64_t address, Rewritten& code) {
+  const std::size_t modrm_at = source.decoded.insn.raw.modrm.offset;
+  code.append(source.bytes);
+  code.bytes[modrm_at] = static_cast<std::uint8_t>((code.bytes[modrm_at] & 0xc7) | digit << 3);
+  return retarget_operand(source, address, code);
 }
 
-// Whether the operand may lie in the word that is pushed: push + jmp would then jump to the return address. With an
-// index nobody knows, but nothing that a compiler puts on the stack is addressed from below it.
-bool may_read_pushed_word(const ZydisDecodedInstructionRaw& raw) {
-  const bool indexed = raw.sib.index != 4 || raw.rex.X != 0;
-  return raw.disp.value < 0 && (indexed || raw.disp.value > -2 * kPushed);
-}
-
-// Appends modrm, sib and displacement of an rsp-based operand so that it means the same after a push.
-Refusal rebase_on_pushed_rsp(const Source& source, Rewritten& code) {
+// jmp through an rsp-based operand that means the same after a push.
+void jump_through_rebased(const Source& source, Rewritten& code) {
   const ZydisDecodedInstructionRaw& raw = source.decoded.insn.raw;
-  if (may_read_pushed_word(raw)) return Refusal::unsupported;
-  const std::int64_t disp = raw.disp.value + kPushed;
-  if (disp != static_cast<std::int32_t>(disp)) return Refusal::out_of_range;
-  const bool fits_byte = disp == static_cast<std::int8_t>(disp) && raw.modrm.mod != 2;
-  const auto modrm = static_cast<std::uint8_t>((fits_byte ? 0x40 : 0x80) | 4 << 3 | 4);
-  const std::uint8_t head[] = {modrm, source.bytes[raw.sib.offset]};
-  std::uint8_t tail[4];
-  store_dword(tail, static_cast<std::int32_t>(disp));
-  code.append(head);
-  code.append(std::span(tail).first(fits_byte ? 1 : 4));
-  return Refusal::none;
+  const std::size_t disp_size = rebased_displacement_size(raw);
+  const auto modrm = static_cast<std::uint8_t>((disp_size == 1 ? 0x40 : 0x80) | kJump << 3 | 4);
+  const std::uint8_t operand[] = {modrm, source.bytes[raw.sib.offset]};
+  std::uint8_t disp[4];
+  store_dword(disp, static_cast<std::int32_t>(rebased_displacement(raw)));
+  code.append(source.bytes.first(raw.modrm.offset));
+  code.append(operand);
+  code.append(std::span(disp).first(disp_size));
 }
 
-// call r/m (ff /2) as jmp r/m (ff /4), prefixes kept, for execution after the push.
-Refusal call_as_jump(const Source& source, std::uint64_t address, Rewritten& code) {
-  const ZydisDecodedInstructionRaw& raw = source.decoded.insn.raw;
-  const std::size_t modrm_at = raw.modrm.offset;
-  code.append(source.bytes.first(modrm_at));
-  // call rsp jumps to the value from before its push, which is then in no register and nowhere in memory.
-  if (raw.modrm.mod == 3 && raw.modrm.rm == 4 && raw.rex.B == 0) return Refusal::unsupported;
-  if (has_rsp_base(raw)) return rebase_on_pushed_rsp(source, code);
-  code.append(source.bytes.subspan(modrm_at));
-  code.bytes[modrm_at] = static_cast<std::uint8_t>((code.bytes[modrm_at] & 0xc7) | 4 << 3);
-  return retarget_operand(source, address, code) ? Refusal::none : Refusal::out_of_range;
+// A call reads its target before it writes the return address, and either may fault. Pushing the target does the same
+// two things in the same order, so that a fault is the original's with nothing changed yet.
+//   push operand; lea rsp, [rsp+8]
+bool try_operand(const Source& source, CopyWriter& out) {
+  Rewritten push;
+  if (!call_as(kPush, source, out.here(), push)) return false;
+  out.bytes(push.all());
+  out.point(undone_by(kPushed, source));
+  out.bytes({0x48, 0x8d, 0x64, 0x24, 0x08});
+  out.point(undone_by(0, source));
+  return true;
 }
 
+// [push operand; lea rsp, [rsp+8];] push return address; jmp operand
 Refusal indirect_call(const Source& source, CopyWriter& out) {
+  const ZydisDecodedInstructionRaw& raw = source.decoded.insn.raw;
+  const bool reads_memory = raw.modrm.mod != 3;
+  out.before(source.original);
+  if (reads_memory && !try_operand(source, out)) return Refusal::out_of_range;
   push_return_address(source, out);
-  Rewritten code;
-  if (const Refusal refusal = call_as_jump(source, out.here(), code); refusal != Refusal::none) return refusal;
-  if (code.size > kArchitecturalLimit) return Refusal::unsupported;
-  out.bytes(code.all());
+  Rewritten jump;
+  if (has_rsp_base(raw))
+    jump_through_rebased(source, jump);
+  else if (!call_as(kJump, source, out.here(), jump))
+    return Refusal::out_of_range;
+  out.bytes(jump.all());
   return Refusal::none;
 }
 
@@ -211,23 +219,15 @@ Refusal transaction(const Source& source, CopyWriter& out) {
 
 Refusal write_copy(const Source& source, CopyWriter& out) {
   switch (source.insn.flow) {
-    case Flow::next:
-      return sequential(source, out);
-    case Flow::jump:
-      return direct_jump(source, out);
-    case Flow::cond_jump:
-      return cond_jump(source, out);
-    case Flow::call:
-      return direct_call(source, out);
+    case Flow::next: return sequential(source, out);
+    case Flow::jump: return direct_jump(source, out);
+    case Flow::cond_jump: return cond_jump(source, out);
+    case Flow::call: return direct_call(source, out);
     case Flow::indirect_jump:
-    case Flow::ret:
-      return indirect_jump(source, out);
-    case Flow::indirect_call:
-      return indirect_call(source, out);
-    case Flow::syscall:
-      return system_call(source, out);
-    case Flow::transaction:
-      return transaction(source, out);
+    case Flow::ret: return indirect_jump(source, out);
+    case Flow::indirect_call: return indirect_call(source, out);
+    case Flow::syscall: return system_call(source, out);
+    case Flow::transaction: return transaction(source, out);
   }
   return Refusal::unsupported;
 }

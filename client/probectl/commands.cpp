@@ -2,12 +2,17 @@
 #include "client/probectl/commands.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "client/display.hpp"
+#include "client/probectl/answer.hpp"
+#include "client/probectl/private_daemon.hpp"
+#include "client/probectl/reach.hpp"
 #include "client/probectl/report.hpp"
+#include "client/probectl/selection.hpp"
 #include "client/probectl/stream.hpp"
 #include "client/probectl/trace.hpp"
 #include "client/views.hpp"
@@ -19,13 +24,6 @@ namespace {
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
 std::string no_params(const Options&) { return "{}"; }
-
-std::string pid_params(const Options& o) {
-  proto::JsonWriter json;
-  json.begin_object();
-  if (o.pid) json.key("pid").number(std::int64_t{*o.pid});
-  return json.end_object().text();
-}
 
 std::string attach_params(const Options& o) {
   proto::JsonWriter json;
@@ -50,22 +48,6 @@ std::string add_params(const Options& o) {
 }
 
 std::string optimize_params(const Options& o) { return fmt::format("{{\"enabled\":{}}}", o.switch_on); }
-
-bool is_id(std::string_view text) {
-  if (text.size() > 1 && text.front() == '0') return false;
-  return !text.empty() && text.size() < 20 && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-std::string format_params(const Options& o) {
-  proto::JsonWriter json;
-  const auto& which = o.names.front();
-  json.begin_object().key(is_id(which) ? "id" : "name");
-  if (is_id(which))
-    json.raw(which);
-  else
-    json.string(which);
-  return json.end_object().text();
-}
 
 std::string functions_params(const Options& o) {
   proto::JsonWriter json;
@@ -100,28 +82,11 @@ std::string probe_line(JsonView probe) {
                      display(probe["address"].string()), display(probe["symbol"].string()), probe["state"].string());
 }
 
-std::string changed_line(JsonView probe) {
-  return fmt::format("{}  id {}  hits {}  missed {}", display(probe["name"].string()), probe["id"].u64_or(0),
-                     probe["hits"].u64_or(0), probe["missed"].u64_or(0));
-}
-
 std::string optimize_line(JsonView result) {
   return fmt::format("jump optimisation is {}", result["optimize"].boolean_or(false) ? "on" : "off");
 }
 
 std::string added_line(JsonView probe) { return "added " + probe_line(probe); }
-
-// The kernel's format file, as far as it makes sense here: common fields, an empty line, the probe's own.
-std::string format_text(JsonView result) {
-  auto text = fmt::format("name: {}\nID: {}\nformat:", display(result["name"].string()), result["id"].u64_or(0));
-  std::string own;
-  result["fields"].each_element([&](JsonView field) {
-    auto& part = field["common"].boolean_or(false) ? text : own;
-    part += fmt::format("\n\tfield:{} {};", display(field["type"].string()), display(field["name"].string()));
-    return true;
-  });
-  return own.empty() ? text : text + '\n' + own;
-}
 
 std::string whole_text(JsonView result) {
   auto text = members_text(result);
@@ -140,106 +105,93 @@ struct Query {
   const char* array;
   std::string (*line)(JsonView);
   const char* done;
+  // For people, who look at a terminal or ask with --verbose: the names of the columns, and more of them.
+  std::string (*header)() = nullptr;
+  std::string (*wide_line)(JsonView) = nullptr;
 };
 constexpr Query kQueries[] = {
     {Command::attach, "target.attach", attach_params, "", attached_line, ""},
     {Command::detach, "target.detach", pid_params, "", nullptr, "detached"},
     {Command::ps, "target.list", no_params, "targets", target_line, ""},
     {Command::add, "probe.add", add_params, "probes", added_line, ""},
-    {Command::list, "probe.list", pid_params, "probes", list_line, ""},
-    {Command::profile, "probe.profile", pid_params, "probes", profile_line, ""},
-    {Command::format, "probe.format", format_params, "", format_text, ""},
+    {Command::list, "probe.list", pid_params, "probes", list_line, "", list_header, wide_list_line},
+    {Command::profile, "probe.profile", pid_params, "probes", profile_line, "", profile_header, wide_profile_line},
     {Command::arm, "daemon.arm", no_params, "", nullptr, "armed"},
     {Command::disarm, "daemon.disarm", no_params, "", nullptr, "disarmed"},
     {Command::optimize, "daemon.optimize", optimize_params, "", optimize_line, ""},
-    {Command::functions, "symbols.functions", functions_params, "functions", function_line, ""},
+    {Command::functions, "symbols.functions", functions_params, "functions", function_line, "", functions_header,
+     function_line},
     {Command::vars, "symbols.variables", location_params, "", whole_text, ""},
     {Command::lines, "symbols.lines", lines_params, "", whole_text, ""},
     {Command::status, "daemon.status", no_params, "", whole_text, ""},
 };
 
-void print_line(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
+bool is_wide(const Options& options, const Query& query) {
+  return !options.json() && query.wide_line && (options.verbose || ::isatty(STDOUT_FILENO) == 1);
 }
 
 void print_object(JsonView object, const Options& options, const Query& query) {
-  if (options.json())
-    print_line(object.is_object() ? object.text() : "{}");
-  else
-    print_line(query.line ? query.line(object) : query.done);
+  if (options.json()) return print_line(object.is_object() ? object.text() : "{}");
+  const auto line = is_wide(options, query) ? query.wide_line : query.line;
+  print_line(line ? line(object) : query.done);
 }
 
-int finish_output(const Options& options) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
-  return fail({Reason::internal, fmt::format("writing the answer failed: {}", text_of_errno(errno)), "", {}},
-              options.json());
+// What an answer says beside its lines.
+void comment(const Document& reply, const Options& options) {
+  const auto probes = reply["probes"];
+  if (options.command == Command::add) {
+    const auto skipped = skipped_summary(reply["skipped"], options.verbose);
+    if (!skipped.empty() && (options.verbose || options.json())) report_skipped(reply["skipped"], options.json());
+    if (!skipped.empty() && !options.json()) note(skipped);
+    for (const auto& definition : options.probes)
+      if (definition.starts_with("-:") && !options.json()) print_line("removed " + display(definition.substr(2)));
+  }
+  const bool tells_state = options.command == Command::add || options.command == Command::list;
+  if (tells_state && !options.json() && shows_disarmed(probes)) note(fmt::format("{} ({})", kDisarmed, kArmHint));
 }
 
-int fail_call(const Connection& connection, const Error& error, const Options& options) {
-  return fail(error, options.json(), failure_word(&connection, error), {options.probes, options.filter});
+Error nothing_matches(const Options& options) {
+  return {Reason::no_such_symbol,
+          fmt::format("no function matches {} in process {}", options.pattern, *options.pid),
+          "without a GLOB all are listed; quote it, or the shell may expand it",
+          {}};
 }
 
-int run_query(Connection& connection, const Options& options, const Query& query) {
-  auto reply = connection.call(query.method, query.params(options));
+int print_array(const Document& reply, const Options& options, const Query& query) {
+  std::size_t printed = 0;
+  reply[query.array].each_element([&](JsonView object) {
+    if (printed++ == 0 && is_wide(options, query)) print_line(query.header());
+    print_object(object, options, query);
+    return true;
+  });
+  comment(reply, options);
+  if (printed == 0 && options.command == Command::functions && !options.pattern.empty())
+    return fail(nothing_matches(options), options.json());
+  return finish_output(options);
+}
+
+int run_query(Connection& connection, const Options& options, const Query& query, const WaitLimit& limit) {
+  auto reply = connection.call(query.method, query.params(options), limit);
   if (!reply) return fail_call(connection, reply.error(), options);
-  if (*query.array == '\0') {
-    print_object(reply->view(), options, query);
-  } else {
-    (*reply)[query.array].each_element([&](JsonView object) {
-      print_object(object, options, query);
-      return true;
-    });
-  }
+  if (*query.array != '\0') return print_array(*reply, options, query);
+  print_object(reply->view(), options, query);
   return finish_output(options);
 }
 
-// ---- remove, enable, disable ----------------------------------------------------------------------------------------
-
-struct Change {
-  Command command;
-  const char* method;
-  const char* done;
-};
-constexpr Change kChanges[] = {
-    {Command::remove, "probe.remove", "removed"},
-    {Command::enable, "probe.enable", "enabled"},
-    {Command::disable, "probe.disable", "disabled"},
-};
-
-bool is_named(JsonView probe, const std::string& which) {
-  if (is_id(which)) return probe["id"].text() == which;
-  const auto name = probe["name"].string();
-  return name == which || name.substr(name.find('/') + 1) == which;
+int run_query(Connection& connection, const Options& options, const WaitLimit& limit) {
+  for (const auto& query : kQueries)
+    if (query.command == options.command) return run_query(connection, options, query, limit);
+  return fail({Reason::internal, "this sub-command has no implementation", "", {}}, options.json());
 }
 
-// Ids and names are asked for apart, as the protocol takes one kind at a time.
-std::vector<std::string> selections(const Options& options) {
-  if (options.all) return {"{\"all\":true}"};
-  proto::JsonWriter ids, names;
-  ids.begin_object().key("ids").begin_array();
-  names.begin_object().key("names").begin_array();
-  std::size_t id_count = 0;
-  for (const auto& which : options.names) is_id(which) ? (++id_count, ids.raw(which)) : names.string(which);
-  std::vector<std::string> params;
-  if (id_count > 0) params.push_back(ids.end_array().end_object().text());
-  if (id_count < options.names.size()) params.push_back(names.end_array().end_object().text());
-  return params;
-}
-
-int run_change(Connection& connection, const Options& options, const Change& change) {
-  std::vector<std::string> unmatched = options.names;
-  for (const auto& params : selections(options)) {
-    auto reply = connection.call(change.method, params);
-    if (!reply) return fail_call(connection, reply.error(), options);
-    (*reply)["probes"].each_element([&](JsonView probe) {
-      print_line(options.json() ? std::string(probe.text()) : fmt::format("{} {}", change.done, changed_line(probe)));
-      std::erase_if(unmatched, [&](const std::string& which) { return is_named(probe, which); });
-      return true;
-    });
-  }
-  for (const auto& which : unmatched) note(fmt::format("no probe '{}' (it may be gone already)", which));
-  return finish_output(options);
+// functions, vars, lines change nothing: they may bring a daemon of their own.
+int run_look_up(const Options& options) {
+  auto signals = Signals::install();
+  if (!signals) return fail(signals.error(), options.json());
+  std::optional<PrivateDaemon> daemon;
+  auto connection = reach_daemon(options, *signals, daemon);
+  if (!connection) return fail(connection.error(), options.json(), failure_word(nullptr, connection.error()));
+  return run_query(*connection, options, {.deadline = {}, .interrupt_fd = signals->fd(), .ignore_interrupt = {}});
 }
 
 // ---- stream ---------------------------------------------------------------------------------------------------------
@@ -256,13 +208,24 @@ std::string subscribe_params(const Options& o) {
   return json.end_object().text();
 }
 
+// A stream may be started before its probes are: it waits, and says for what.
+void note_what_is_missing(JsonView probes, const Options& options) {
+  const auto selection = select_probes(probes, options.names);
+  for (const auto& name : selection.unknown_names) note(fmt::format("no probe is named {} yet; waiting for one", name));
+  for (const auto& id : selection.unknown_ids) note(fmt::format("there is no probe {} (it may be gone already)", id));
+  bool any = false;
+  probes.each_element([&](JsonView) { return any = true, false; });
+  if (options.names.empty() && !any) note("there are no probes yet; waiting for some");
+  if (shows_disarmed(probes)) note(fmt::format("{} ({})", kDisarmed, kArmHint));
+}
+
 int end_stream(Connection& connection, Stream& stream, Output& output, std::uint64_t id, const Options& options) {
   const WaitLimit limit{Clock::now() + std::chrono::seconds(10), -1, {}};
   if (connection.alive())  // what was on its way arrives with this call; a failure shows in alive()
     if (auto ended = connection.call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", id), limit); !ended)
       note(ended.error().message);
   stream.finish();
-  std::fputs(fmt::format("delivered={} missed={}\n", stream.delivered(), stream.missed()).c_str(), stderr);
+  std::fputs(fmt::format("delivered={} missed={}\n", stream.printed(), stream.missed()).c_str(), stderr);
   if (output.state() == Output::State::failed) return fail(output.error(), options.json());
   return stream.failure() ? fail_call(connection, *stream.failure(), options) : 0;
 }
@@ -276,6 +239,7 @@ int run_stream(Connection& connection, const Options& options) {
   auto probes = connection.call("probe.list", pid_params(options), stream.interruptible());
   if (!probes) return fail_call(connection, probes.error(), options);
   stream.learn((*probes)["probes"]);
+  note_what_is_missing((*probes)["probes"], options);
   auto subscribed = connection.call("events.subscribe", subscribe_params(options), stream.interruptible());
   if (!subscribed) return fail_call(connection, subscribed.error(), options);
   stream.run();
@@ -286,14 +250,12 @@ int run_stream(Connection& connection, const Options& options) {
 
 int run_command(const Options& options) {
   if (options.command == Command::trace) return run_trace(options);
+  if (may_spawn_for_look_up(options)) return run_look_up(options);
   auto connection = Connection::connect(socket_path(options.socket));
   if (!connection) return fail(connection.error(), options.json(), failure_word(nullptr, connection.error()));
   if (options.command == Command::stream) return run_stream(*connection, options);
-  for (const auto& change : kChanges)
-    if (change.command == options.command) return run_change(*connection, options, change);
-  for (const auto& query : kQueries)
-    if (query.command == options.command) return run_query(*connection, options, query);
-  return fail({Reason::internal, "this sub-command has no implementation", "", {}}, options.json());
+  if (const auto status = run_selection(*connection, options)) return *status;
+  return run_query(*connection, options, {});
 }
 
 }  // namespace probed::client

@@ -9,7 +9,9 @@ int main(int argc, char** argv) {
   if (const auto* exit = std::get_if<probed::client::Exit>(&parsed)) {
     std::fputs(exit->out.c_str(), stdout);
     std::fputs(exit->err.c_str(), stderr);
-    return exit->status;
+    if (std::fflush(stdout) == 0) return exit->status;
+    std::perror("probectl: writing failed");
+    return 1;
   }
   return probed::client::run_command(*std::get_if<probed::client::Options>(&parsed));
 }

@@ -13,10 +13,22 @@
 namespace probed::client {
 namespace {
 
-constexpr char kProbeHelp[] =
-    "p[:[GROUP/]NAME] [MODULE:]LOCATION [FETCHARG]...  or  r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION [FETCHARG]... "
-    " "
-    "or short: [MODULE:]LOCATION[%return] [FETCHARG]...";
+constexpr char kFooter[] =
+    "PROBE is the kernel's probe language:  [p[:[GROUP/]NAME]] [MODULE:]LOCATION [FETCHARG]...\n"
+    "  processCommand                              a function; globs take every match: 'libc:str*'\n"
+    "  'p:cmd processCommand c=$arg1 n=+72($arg1):s32'\n"
+    "                                              named cmd; its first argument, and a 32-bit number 72 bytes behind\n"
+    "                                              where that points\n"
+    "  'libc:open64 file=+0($arg1):string flags=$arg2:x32'\n"
+    "man probectl has all of it.\n\n"
+    "Exit status: 0 done, 1 what was asked failed, 2 wrong usage.\n";
+constexpr char kProbeHelp[] = "a probe in the language of probectl --help; -:[GROUP/]NAME removes one";
+constexpr char kWhichHelp[] = "a probe's NAME, GROUP/NAME or id";
+
+constexpr pid_t kMaxPid = 4194304;  // PID_MAX_LIMIT, include/linux/threads.h
+
+// Stands before a -:NAME while CLI11 looks at it, which would take it for an option.
+constexpr char kNoOption = '\x1f';
 
 // CLI11's own validators name their ranges by C++ types, in help texts and in messages.
 CLI::Validator plain(CLI::Validator check, std::string message) {
@@ -25,11 +37,19 @@ CLI::Validator plain(CLI::Validator check, std::string message) {
   };
   return CLI::Validator(describe, "");
 }
-const auto kPidRange = plain(CLI::Range(1, std::numeric_limits<pid_t>::max()), "is no process id");
+
+std::string why_no_pid(std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const auto number = digits && text.size() < 19 ? std::stoll(text) : std::numeric_limits<long long>::max();
+  if (!digits || number == 0) return "'" + text + "' is no process id";
+  if (number > kMaxPid) return "no process has the number " + text + ": they end at " + std::to_string(kMaxPid);
+  return number == 1 ? "process 1 (init) is never traced: the system ends with it" : "";
+}
+const CLI::Validator kPidRange(why_no_pid, "");
 const auto kPositive = plain(CLI::PositiveNumber, "is no positive number");
 
-void add_pid(CLI::App& sub, Options& o, bool required) {
-  auto* option = sub.add_option("-p,--pid", o.pid, "the process")->type_name("PID")->check(kPidRange);
+void add_pid(CLI::App& sub, Options& o, bool required, const char* help = "the process") {
+  auto* option = sub.add_option("-p,--pid", o.pid, help)->type_name("PID")->check(kPidRange);
   if (required) option->required();
 }
 
@@ -48,23 +68,35 @@ void add_stream_options(CLI::App& sub, Options& o) {
       ->check(plain(CLI::IsMember(formats), "is not one of text, json"));
 }
 
+void add_no_optimize(CLI::App& sub, Options& o) {
+  sub.add_flag("--no-optimize", o.no_optimize, "never optimise these probes (this version optimises none)");
+}
+
+void add_no_spawn(CLI::App& sub, Options& o) {
+  sub.add_flag("--no-spawn", o.no_spawn, "fail when no daemon answers, instead of starting a private one");
+}
+
+void add_verbose(CLI::App& sub, Options& o, const char* what) { sub.add_flag("-v,--verbose", o.verbose, what); }
+
 void set_up_trace(CLI::App& sub, Options& o) {
   add_pid(sub, o, false);
   sub.add_option("-n,--name", o.target_name, "the process whose name or executable's base name is exactly this")
       ->type_name("NAME");
-  sub.add_option("-e,--probe", o.probes, "a probe in the language of probectl --help; repeatable")
+  sub.add_option("-e,--probe", o.probes, "what to probe, in the language of probectl --help; repeatable")
       ->type_name("PROBE")
       ->required()
       ->allow_extra_args(false);
   sub.add_option("--filter", o.filter, "only events for which this is true, for every PROBE")->type_name("EXPR");
   add_stream_options(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
-  sub.add_flag("--no-optimize", o.no_optimize, "keep the probes on the breakpoint tier");
-  sub.add_flag("--no-spawn", o.no_spawn, "fail when no daemon answers, instead of starting a private one");
+  add_no_optimize(sub, o);
+  add_no_spawn(sub, o);
+  add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
   sub.footer(
       "probectl trace [OPTIONS] (-p PID | -n NAME | -- CMD ARG...) -e PROBE [-e PROBE]...\n\n"
-      "CMD runs until it ends by itself; its exit status is not passed on. When the trace ends first (^C, --count,\n"
-      "--duration), CMD goes on untraced. With --follow-fork the trace still ends with the first process.\n");
+      "CMD runs until it ends by itself; its exit status is not passed on. When the trace ends first (--count,\n"
+      "--duration), CMD goes on untraced; ^C at a terminal reaches CMD as well. With --follow-fork the trace still\n"
+      "ends with the first process.\n");
 }
 
 void set_up_add(CLI::App& sub, Options& o) {
@@ -72,13 +104,15 @@ void set_up_add(CLI::App& sub, Options& o) {
   sub.add_option("PROBE", o.probes, kProbeHelp)->type_name("")->required();
   sub.add_option("--filter", o.filter, "only events for which this is true, for every PROBE")->type_name("EXPR");
   sub.add_flag("--disabled", o.disabled, "register without arming");
-  sub.add_flag("--no-optimize", o.no_optimize, "keep the probes on the breakpoint tier");
+  add_no_optimize(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
+  add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
 }
 
 void set_up_selection(CLI::App& sub, Options& o) {
-  auto* names = sub.add_option("NAME|ID", o.names, "a probe's NAME, GROUP/NAME or id")->type_name("");
+  auto* names = sub.add_option("NAME|ID", o.names, kWhichHelp)->type_name("");
   sub.add_flag("--all", o.all, "every probe")->excludes(names);
+  add_pid(sub, o, false, "only probes of this process");
 }
 
 void set_up_attach(CLI::App& sub, Options& o) {
@@ -94,32 +128,40 @@ void set_up_optimize(CLI::App& sub, Options& o) {
       ->check(plain(CLI::IsMember(words), "is neither on nor off"));
 }
 
-void set_up_optional_pid(CLI::App& sub, Options& o) { add_pid(sub, o, false); }
+void set_up_list(CLI::App& sub, Options& o) {
+  add_pid(sub, o, false, "only probes of this process");
+  add_verbose(sub, o, "with a header, ids, processes and filters, as at a terminal");
+}
 
 void set_up_stream(CLI::App& sub, Options& o) {
-  add_pid(sub, o, false);
-  sub.add_option("NAME", o.names, "only these probes (default: all)")->type_name("");
+  add_pid(sub, o, false, "only probes of this process");
+  sub.add_option("NAME|ID", o.names, "only these probes, also later ones of these names (default: all)")->type_name("");
   add_stream_options(sub, o);
 }
 
 void set_up_format(CLI::App& sub, Options& o) {
-  sub.add_option("NAME|ID", o.names, "a probe's NAME, GROUP/NAME or id")->type_name("")->required()->expected(1);
+  sub.add_option("NAME|ID", o.names, kWhichHelp)->type_name("")->required()->expected(1);
+  add_pid(sub, o, false, "the process, where several have such a probe");
 }
 
 void set_up_functions(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
-  sub.add_option("GLOB", o.pattern, "only functions whose name matches")->type_name("");
+  sub.add_option("GLOB", o.pattern, "[MODULE:]GLOB: only functions whose name matches, in every module or in one")
+      ->type_name("");
   sub.add_option("--limit", o.count, "at most N functions")->type_name("N")->check(kPositive);
+  add_no_spawn(sub, o);
 }
 
 void set_up_location(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
   sub.add_option("LOCATION", o.pattern, "the place")->type_name("")->required();
+  add_no_spawn(sub, o);
 }
 
 void set_up_lines(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
   sub.add_option("FILE", o.pattern, "the source file")->type_name("")->required();
+  add_no_spawn(sub, o);
 }
 
 void set_up_nothing(CLI::App&, Options&) {}
@@ -135,20 +177,20 @@ constexpr SubCommand kSubCommands[] = {
     {Command::attach, "attach", "attach to a process", set_up_attach},
     {Command::detach, "detach", "remove every probe of a process and let go of it", add_pid_positional},
     {Command::ps, "ps", "the processes attached to", set_up_nothing},
-    {Command::add, "add", "add probes that outlive this command, all of them or none", set_up_add},
+    {Command::add, "add", "add probes that outlive this command, all or none (of a glob: what can be)", set_up_add},
     {Command::remove, "remove", "remove probes", set_up_selection},
     {Command::enable, "enable", "enable probes", set_up_selection},
     {Command::disable, "disable", "disable probes", set_up_selection},
-    {Command::list, "list", "the probes, one a line", set_up_optional_pid},
-    {Command::profile, "profile", "name, hits, missed, filtered of each probe", set_up_optional_pid},
+    {Command::list, "list", "the probes, one a line", set_up_list},
+    {Command::profile, "profile", "name, hits, missed, filtered of each probe", set_up_list},
     {Command::stream, "stream", "events of probes that exist", set_up_stream},
     {Command::format, "format", "the fields of a probe's events", set_up_format},
     {Command::arm, "arm", "global switch: arm every enabled probe", set_up_nothing},
     {Command::disarm, "disarm", "global switch: disarm all probes, keeping each one's state", set_up_nothing},
-    {Command::optimize, "optimize", "global switch of jump optimisation", set_up_optimize},
-    {Command::functions, "functions", "what can be probed", set_up_functions},
-    {Command::vars, "vars", "the variables visible at a place", set_up_location},
-    {Command::lines, "lines", "the lines of a source file that can be probed", set_up_lines},
+    {Command::optimize, "optimize", "global switch of jump optimisation (not in this version)", set_up_optimize},
+    {Command::functions, "functions", "the functions of a process: address, size, name, module", set_up_functions},
+    {Command::vars, "vars", "the variables visible at a place (not in this version)", set_up_location},
+    {Command::lines, "lines", "the lines of a source file that can be probed (not in this version)", set_up_lines},
     {Command::status, "status", "the state of the daemon", set_up_nothing},
 };
 
@@ -163,6 +205,11 @@ std::string conflict(const Options& o, bool has_mark) {
   const int targets = (o.pid ? 1 : 0) + (o.target_name.empty() ? 0 : 1) + (has_mark ? 1 : 0);
   if (o.command == Command::trace && targets != 1) return "give exactly one of -p PID, -n NAME and -- CMD ARG...";
   if (o.command == Command::trace && has_mark && o.command_line.empty()) return "no command after --";
+  for (const auto& definition : o.probes) {
+    if (definition.empty()) return "the definition of a probe is empty: name at least a function";
+    if (o.command == Command::trace && definition.starts_with('-'))
+      return "'" + definition + "' removes a probe, and a trace removes its own by itself: use probectl remove";
+  }
   const bool selects = o.command == Command::remove || o.command == Command::enable || o.command == Command::disable;
   if (selects && o.names.empty() && !o.all) return "name at least one probe, or give --all";
   return "";
@@ -172,6 +219,57 @@ Exit usage_error(const std::string& message, const std::string& sub_command, boo
   const auto help = sub_command.empty() ? "probectl --help" : "probectl " + sub_command + " --help";
   const Error error{Reason::bad_params, (sub_command.empty() ? "" : sub_command + ": ") + message, "see " + help, {}};
   return {2, "", error_report(error, json)};
+}
+
+// One for a typing mistake: letters changed, missing, added or swapped.
+bool nearly_equal(std::string_view typed, std::string_view word) {
+  if (typed.size() > word.size() + 1 || word.size() > typed.size() + 1) return false;
+  std::size_t front = 0, back = 0;
+  const std::size_t shorter = std::min(typed.size(), word.size());
+  while (front < shorter && typed[front] == word[front]) ++front;
+  while (back < shorter - front && typed[typed.size() - 1 - back] == word[word.size() - 1 - back]) ++back;
+  const auto a = typed.substr(front, typed.size() - front - back), b = word.substr(front, word.size() - front - back);
+  const bool swapped = a.size() == 2 && b.size() == 2 && a[0] == b[1] && a[1] == b[0];
+  return swapped || (a.size() <= 1 && b.size() <= 1);
+}
+
+std::string unknown_word(const std::string& word) {
+  if (word.starts_with('-')) return "there is no option '" + word + "'";
+  const auto near = std::find_if(std::begin(kSubCommands), std::end(kSubCommands),
+                                 [&](const SubCommand& row) { return nearly_equal(word, row.name); });
+  const auto guess = near == std::end(kSubCommands) ? "" : std::string("; did you mean ") + near->name + "?";
+  return "there is no sub-command '" + word + "'" + guess;
+}
+
+// CLI11's "--pid: At Most 1 required but received 2" and "--pid: 1 required PID missing", for people. Empty: another
+// message.
+std::string counted_wrong(const std::string& text) {
+  const auto colon = text.find(": ");
+  if (colon == std::string::npos) return "";
+  const auto option = text.substr(0, colon), what = text.substr(colon + 2);
+  constexpr std::string_view kMissing = "1 required ", kTooMany = "At Most 1 required";
+  if (what.starts_with(kTooMany)) return option + " may be given once only";
+  if (!what.starts_with(kMissing)) return "";
+  const auto value = what.substr(kMissing.size(), what.find(' ', kMissing.size()) - kMissing.size());
+  return value.empty() ? option + " is missing" : option + " needs a value: " + value;
+}
+
+// `probectl help`, `probectl help trace`
+void turn_help_around(std::vector<std::string>& args) {
+  if (args.empty() || args.front() != "help") return;
+  args.erase(args.begin());
+  args.push_back("--help");
+}
+
+void protect_removals(std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "add") == args.end()) return;
+  for (auto& arg : args)
+    if (arg.starts_with("-:")) arg.insert(0, 1, kNoOption);
+}
+
+void unprotect_removals(std::vector<std::string>& definitions) {
+  for (auto& definition : definitions)
+    if (definition.starts_with(kNoOption)) definition.erase(0, 1);
 }
 
 // CMD and its arguments are not options of ours, whatever they look like.
@@ -190,7 +288,7 @@ struct Parser {
   const SubCommand* chosen = nullptr;
 
   Parser() {
-    app.set_version_flag("--version", "probectl " PROBED_VERSION);
+    app.set_version_flag("-V,--version", "probectl " PROBED_VERSION);
     app.set_help_flag("-h,--help", "this help");
     app.require_subcommand(1);
     add_common(app, options, json);
@@ -200,8 +298,12 @@ struct Parser {
       add_common(*sub, options, json);
       sub->callback([this, &row] { chosen = &row; });
     }
-    app.footer("PROBE is the kernel's probe language: " + std::string(kProbeHelp) +
-               "\nExit status: 0 done, 1 what was asked failed, 2 wrong usage.\n");
+    app.footer(kFooter);
+  }
+
+  bool format_given() const {
+    const auto* option = app.get_subcommands().front()->get_option_no_throw("--format");
+    return option && option->count() > 0;
   }
 
   std::string sub_command() const {
@@ -210,12 +312,13 @@ struct Parser {
   }
 
   std::string explain(const CLI::ParseError& e) const {
-    const auto unused = app.remaining();
-    if (app.get_subcommands().empty() && !unused.empty()) {
-      const char* kind = unused.front().starts_with('-') ? "option" : "sub-command";
-      return std::string("there is no ") + kind + " '" + unused.front() + "'";
-    }
-    return e.what();
+    const auto unused = app.remaining(true);
+    if (app.get_subcommands().empty() && !unused.empty()) return unknown_word(unused.front());
+    const std::string text = e.what();
+    if (sub_command() == "trace" && options.probes.empty() && !unused.empty() && !unused.front().starts_with('-'))
+      return "what to probe is given with -e: write -e '" + unused.front() + "'";
+    const auto counted = counted_wrong(text);
+    return counted.empty() ? text : counted;
   }
 };
 
@@ -224,6 +327,8 @@ struct Parser {
 std::variant<Options, Exit> parse_options(std::vector<std::string> args) {
   auto command_line = split_command_line(args);
   const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
+  turn_help_around(args);
+  protect_removals(args);
   Parser parser;
   try {
     std::reverse(args.begin(), args.end());  // CLI11 takes them last first
@@ -237,6 +342,9 @@ std::variant<Options, Exit> parse_options(std::vector<std::string> args) {
   }
   auto& options = parser.options;
   options.command = parser.chosen->command;
+  unprotect_removals(options.probes);
+  if (parser.json && parser.format_given() && !options.json())
+    return usage_error("--json and --format text contradict each other", parser.sub_command(), json);
   if (parser.json) options.format = OutputFormat::json;
   if (command_line) options.command_line = *command_line;
   const auto problem = conflict(options, command_line.has_value());

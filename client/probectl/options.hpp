@@ -53,6 +53,7 @@ struct Options {
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;
   bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false;
+  bool verbose = false;
   bool switch_on = false;  // optimize on
 };
 

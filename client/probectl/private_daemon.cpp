@@ -4,16 +4,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "client/probectl/process.hpp"
 #include "client/probectl/report.hpp"
@@ -22,6 +24,7 @@ namespace probed::client {
 namespace {
 
 constexpr auto kStartLimit = std::chrono::seconds(10);
+constexpr int kEndLimit = 1'000;    // ms; for a daemon that has just let go of its connection
 constexpr int kStopLimit = 15'000;  // ms; the daemon gives itself 10 s to detach
 
 Error cannot_start(std::string why, std::string hint = {}) {
@@ -53,7 +56,8 @@ Result<std::string> find_daemon() {
     const auto candidate = (own / beside).lexically_normal();
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
-  return cannot_start(fmt::format("no probed found near {}", own.string()), "name the program in $PROBED_DAEMON");
+  return cannot_start(fmt::format("there is no probed at {0}/../daemon or {0}/../sbin", own.string()),
+                      "name the program in $PROBED_DAEMON");
 }
 
 PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
@@ -62,6 +66,7 @@ PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
       lifetime_(std::move(other.lifetime_)),
       ready_(std::move(other.ready_)),
       pidfd_(std::move(other.pidfd_)),
+      log_(std::move(other.log_)),
       pid_(std::exchange(other.pid_, -1)) {}
 
 Result<void> PrivateDaemon::make_directory() {
@@ -72,24 +77,25 @@ Result<void> PrivateDaemon::make_directory() {
   return {};
 }
 
-// Its own session, so that a ^C at the terminal reaches us and not it. Its log goes to a file and not to the terminal,
-// nor to a pipe that would stop it when full.
+// Its own session, so that a ^C at the terminal reaches us and not it. Its log goes to memory and not to the
+// terminal, nor to a pipe that would stop it when full.
 Result<void> PrivateDaemon::spawn(const std::string& program, const Signals& signals) {
   auto lifetime = make_pipe();
   if (!lifetime) return std::move(lifetime).error();
   auto ready = make_pipe();
   if (!ready) return std::move(ready).error();
-  UniqueFd log(::open((directory_ + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  log_.reset(::memfd_create("probed-log", MFD_CLOEXEC));
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const auto lifetime_number = std::to_string((*lifetime)[0].get()), ready_number = std::to_string((*ready)[1].get());
-  const char* arguments[] = {program.c_str(),         "--socket",   socket_.c_str(),      "--lifetime-fd",
-                             lifetime_number.c_str(), "--ready-fd", ready_number.c_str(), nullptr};
+  const char* arguments[] = {
+      program.c_str(), "--socket",           socket_.c_str(),      "--lifetime-fd", lifetime_number.c_str(),
+      "--ready-fd",    ready_number.c_str(), "--remove-directory", nullptr};
   pid_ = ::fork();
   if (pid_ < 0) return cannot_start(text_of_errno(errno));
   if (pid_ == 0) {
     ::setsid();
     signals.restore();
-    ::dup2(null.get(), 0), ::dup2(null.get(), 1), ::dup2(log.get(), 2);
+    ::dup2(null.get(), 0), ::dup2(null.get(), 1), ::dup2(log_.get(), 2);
     keep_across_exec((*lifetime)[0]), keep_across_exec((*ready)[1]);
     ::execv(program.c_str(), const_cast<char* const*>(arguments));
     ::dprintf(2, "%s: %s\n", program.c_str(), text_of_errno(errno));
@@ -121,11 +127,27 @@ Result<PrivateDaemon> PrivateDaemon::start(const std::string& program, const Sig
 }
 
 std::string PrivateDaemon::last_words() const {
-  std::ifstream log(directory_ + "/log");
-  std::string line, last;
-  while (std::getline(log, line))
-    if (!line.empty()) last = line;
+  constexpr off_t kTail = 4096;
+  const off_t size = ::lseek(log_.get(), 0, SEEK_CUR);  // shared with the daemon: where it writes next
+  std::string tail(static_cast<std::size_t>(std::clamp<off_t>(size, 0, kTail)), '\0');
+  const auto got = ::pread(log_.get(), tail.data(), tail.size(), std::max<off_t>(size - kTail, 0));
+  tail.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  std::istringstream lines(tail);
+  std::string last;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && !line.starts_with("probed: info: ")) last = line;
   return last;
+}
+
+std::string PrivateDaemon::sudden_end() {
+  // Its connections close a little before it is a zombie.
+  if (pidfd_) wait_for_exit(pidfd_, kEndLimit);
+  siginfo_t info{};
+  if (pid_ <= 0 || !lifetime_ || ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return "";
+  if (info.si_pid == 0) return "";
+  return info.si_code == CLD_EXITED ? fmt::format("ended with status {}", info.si_status)
+                                    : fmt::format("was killed by signal {}", info.si_status);
 }
 
 void PrivateDaemon::stop() {

@@ -32,8 +32,11 @@ class PrivateDaemon {
   pid_t pid() const { return pid_; }
   // Ends it and removes its directory; says so on stderr when it takes too long and is left to end by itself.
   void stop();
-  // The log's last line; empty when there is none.
+  // The log's last line that is more than information; empty when there is none.
   std::string last_words() const;
+  // How it ended, when it has, before its time: "killed by signal 9", "ended with status 1". Empty: it runs, or its end
+  // was asked for.
+  std::string sudden_end();
 
  private:
   PrivateDaemon() = default;
@@ -43,6 +46,7 @@ class PrivateDaemon {
 
   std::string directory_, socket_;
   UniqueFd lifetime_, ready_, pidfd_;
+  UniqueFd log_;  // in memory: nothing is left of it however we end
   pid_t pid_ = -1;
 };
 

@@ -19,6 +19,7 @@ std::string error_json(const Error& error, std::string_view word) {
   json.key("reason").string(word.empty() ? to_string(error.reason) : word);
   json.key("message").string(error.message);
   if (error.column) json.key("column").number(std::uint64_t{*error.column});
+  if (error.definition) json.key("definition").number(std::uint64_t{*error.definition});
   if (!error.hint.empty()) json.key("hint").string(error.hint);
   json.end_object().end_object();
   return json.text() + "\n";
@@ -32,26 +33,23 @@ std::size_t width_of(std::string_view text) {
 }
 
 std::string with_caret(std::string_view text, std::size_t column) {
-  const auto before = display(text.substr(0, std::min(column, text.size())));
-  return fmt::format("  {}\n  {}^\n", display(text), std::string(width_of(before), ' '));
+  const auto before = display_sentence(text.substr(0, std::min(column, text.size())));
+  return fmt::format("  {}\n  {}^\n", display_sentence(text), std::string(width_of(before), ' '));
 }
 
-// The protocol does not say which definition of several is at fault; the message usually quotes it.
 std::string_view text_at_fault(const Error& error, const Typed& typed) {
   if (error.reason == Reason::bad_filter) return typed.filter;
   if (typed.definitions.size() == 1) return typed.definitions.front();
-  std::string_view found;
-  for (const auto& definition : typed.definitions)
-    if (error.message.find(definition) != std::string::npos && definition.size() > found.size()) found = definition;
-  return found;
+  const bool known = error.definition && *error.definition < typed.definitions.size();
+  return known ? std::string_view(typed.definitions[*error.definition]) : std::string_view();
 }
 
 }  // namespace
 
 std::string error_report(const Error& error, bool json, std::string_view word, const Typed& typed) {
   if (json) return error_json(error, word);
-  auto text = "probectl: " + display(error.message);
-  if (!error.hint.empty()) text += " (" + display(error.hint) + ")";
+  auto text = "probectl: " + display_sentence(error.message);
+  if (!error.hint.empty()) text += " (" + display_sentence(error.hint) + ")";
   text += '\n';
   const auto fault = text_at_fault(error, typed);
   return error.column && !fault.empty() ? text + with_caret(fault, *error.column) : text;
@@ -67,6 +65,6 @@ int fail(const Error& error, bool json, std::string_view word, const Typed& type
   return 1;
 }
 
-void note(std::string_view text) { std::fputs(fmt::format("probectl: {}\n", display(text)).c_str(), stderr); }
+void note(std::string_view text) { std::fputs(fmt::format("probectl: {}\n", display_sentence(text)).c_str(), stderr); }
 
 }  // namespace probed::client

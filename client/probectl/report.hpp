@@ -17,8 +17,9 @@ struct Typed {
 };
 
 // "probectl: MESSAGE (HINT)\n", and where the error has a column and the text it points into is known, that text with a
-// caret below. With json: {"error":{"reason","message","column","hint"}}\n with the keys that apply. `word` replaces
-// the reason's own word: failures of the client that the protocol has no reason for, such as "no-daemon".
+// caret below. With json: {"error":{"reason","message","column","definition","hint"}}\n with the keys that apply.
+// `word` replaces the reason's own word: failures of the client that the protocol has no reason for, such as
+// "no-daemon".
 std::string error_report(const Error& error, bool json, std::string_view word = {}, const Typed& typed = {});
 
 // The word for a failure of this connection, or of making one (nullptr): empty where the error's own reason fits.

@@ -74,7 +74,7 @@ void Stream::take_events(JsonView params) {
 }
 
 void Stream::take_event(std::string_view event) {
-  ++delivered_;
+  ++received_;
   if (options_.count && printed_ == *options_.count) return;
   ++printed_;
   auto& out = output_.buffer();

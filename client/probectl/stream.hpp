@@ -25,6 +25,7 @@ class Stream {
 
   // Notifications other than events go here, from within calls and run().
   void on_other(Connection::Handler handler) { other_ = std::move(handler); }
+  // The probe's events are printed by the types it has.
   void learn(JsonView probe_views) { text_.learn(probe_views); }
 
   // Streams until something ends it: a signal, --duration (counted from now), --count, the output, the daemon, end().
@@ -40,7 +41,9 @@ class Stream {
   // are left over.
   void finish();
 
-  std::uint64_t delivered() const { return delivered_; }
+  // Events that came over the connection; printed() of them were asked for.
+  std::uint64_t received() const { return received_; }
+  std::uint64_t printed() const { return printed_; }
   std::uint64_t missed() const { return missed_; }
   // Why run() failed: the connection's error for daemon_gone.
   const std::optional<Error>& failure() const { return failure_; }
@@ -64,7 +67,7 @@ class Stream {
   UniqueFd wake_;  // an epoll set over the signals and what is watched: one descriptor to wait for
   int watched_fd_ = -1;
   std::function<void()> on_watched_;
-  std::uint64_t delivered_ = 0, missed_ = 0, printed_ = 0;
+  std::uint64_t received_ = 0, missed_ = 0, printed_ = 0;
   End end_ = End::none;
   End soon_ = End::none;
   std::optional<Clock::time_point> duration_end_, soon_end_;

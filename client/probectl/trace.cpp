@@ -10,9 +10,11 @@
 #include <map>
 #include <memory>
 
+#include "client/probectl/answer.hpp"
 #include "client/probectl/held_command.hpp"
 #include "client/probectl/private_daemon.hpp"
 #include "client/probectl/process.hpp"
+#include "client/probectl/reach.hpp"
 #include "client/probectl/report.hpp"
 #include "client/probectl/stream.hpp"
 #include "client/views.hpp"
@@ -36,6 +38,13 @@ struct Parts {
 std::string pid_params(pid_t pid) {
   proto::JsonWriter json;
   return json.begin_object().key("pid").number(std::int64_t{pid}).end_object().text();
+}
+
+// " (killed by signal 15)", " (exit code 0)"; empty when the daemon does not know.
+std::string how_it_ended(JsonView params) {
+  if (const auto signal = params["signal"].u64()) return fmt::format(" (killed by signal {})", *signal);
+  if (const auto code = params["code"].u64()) return fmt::format(" (exit code {})", *code);
+  return "";
 }
 
 class Trace {
@@ -63,6 +72,8 @@ class Trace {
   void let_command_go();
   std::optional<Document> finish_call(std::string_view method, const std::string& params);
   bool note_second_signal();
+  Error in_context(Error error);
+  void print_armed();
   void print_account();
   int conclude();
 
@@ -82,6 +93,8 @@ class Trace {
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
   std::optional<std::uint64_t> subscription_;
+  std::string skipped_;    // of globs, for the line that says "armed"
+  std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
   bool attached_ = false, ready_ = false, armed_ = false, gone_ = false, cleaning_up_ = false;
 };
@@ -92,6 +105,7 @@ void Trace::take(const Notification& notification) {
   if (params["pid"].u64() != static_cast<std::uint64_t>(pid_)) return;
   if (method == "target.ready") ready_ = true;
   if (method == "target.exited") {
+    if (armed_ && !gone_ && !cleaning_up_) note(fmt::format("PID {} ended{}", pid_, how_it_ended(params)));
     gone_ = true;
     stream_.end(End::target_gone);
   }
@@ -174,6 +188,9 @@ Result<void> Trace::add_probes() {
     return true;
   });
   stream_.learn(probes);
+  const auto skipped = (*added)["skipped"];
+  skipped_ = skipped_summary(skipped, options_.verbose);
+  if (!skipped_.empty() && options_.verbose) report_skipped(skipped, options_.json());
   return {};
 }
 
@@ -195,12 +212,22 @@ Result<void> Trace::arm() {
   if (auto subscribed = subscribe(); !subscribed) return subscribed;
   auto enabled = connection_.call("probe.enable", ids_params(), stream_.interruptible());
   if (!enabled) return std::move(enabled).error();
-  armed_ = true;
-  std::fputs(fmt::format("armed {} in PID {}\n", count_of(probes_.size(), "probe"), pid_).c_str(), stderr);
+  // A script is told "armed" when hits count, and here none would.
+  if (shows_disarmed((*enabled)["probes"])) {
+    word_ = "disarmed";
+    return Error{Reason::unsupported, kDisarmed, kArmHint, {}};
+  }
+  print_armed();
   if (!parts_.command) return {};
   auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
   if (!resumed) return std::move(resumed).error();
   return {};
+}
+
+void Trace::print_armed() {
+  armed_ = true;
+  const auto skipped = skipped_.empty() ? "" : " (" + skipped_ + ")";
+  std::fputs(fmt::format("armed {} in PID {}{}\n", count_of(probes_.size(), "probe"), pid_, skipped).c_str(), stderr);
 }
 
 // The daemon reports the target's end; should that report be lost, the kernel's own ends the trace a little later.
@@ -252,12 +279,30 @@ void Trace::let_command_go() {
   if (unused) finish_call("target.detach", pid_params(pid_));
 }
 
+// What an error means to whoever started this trace.
+Error Trace::in_context(Error error) {
+  const auto sudden = parts_.daemon && !connection_.alive() ? parts_.daemon->sudden_end() : "";
+  if (!sudden.empty()) {
+    const auto words = parts_.daemon->last_words();
+    error.message = fmt::format("the private daemon {}{}{}", sudden, words.empty() ? "" : "; its last words: ", words);
+    error.hint = fmt::format("PID {} may have breakpoints left, and dies when it gets to one: restart it", pid_);
+  }
+  if (!armed_ && parts_.signals.take())
+    error = {Reason::internal, "interrupted before the probes were in place", "the target goes on without them", {}};
+  // The process that its hint is about is one we have ended.
+  if (parts_.command && error.hint.find("probectl functions -p") != std::string::npos)
+    error.hint = fmt::format("start {} by itself: `probectl functions -p PID` then lists what can be probed",
+                             options_.command_line[0]);
+  return error;
+}
+
 int Trace::give_up(const Error& error) {
   // Nothing of the program has run yet; run without its probes is not what was asked for.
   if (parts_.command && !armed_) parts_.command->kill();
-  const auto word = failure_word(&connection_, error);
+  const auto shown = in_context(error);
+  const auto word = word_.empty() ? failure_word(&connection_, error) : word_;
   clean_up();
-  return fail(error, options_.json(), word, {options_.probes, options_.filter});
+  return fail(shown, options_.json(), word, {options_.probes, options_.filter});
 }
 
 // What was hit and did not arrive was lost on the way to us, which the stream reports, or before, which the probes
@@ -265,7 +310,7 @@ int Trace::give_up(const Error& error) {
 void Trace::print_account() {
   Counters sum;
   for (const auto& [id, counters] : probes_) sum.hits += counters.hits, sum.missed += counters.missed;
-  const auto account = make_account(sum.hits, stream_.delivered(), stream_.missed());
+  const auto account = make_account(sum.hits, stream_.received(), stream_.missed());
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
@@ -280,7 +325,7 @@ int Trace::conclude() {
   print_account();
   if (parts_.output.state() == Output::State::failed) return fail(parts_.output.error(), options_.json());
   const auto& failure = stream_.failure();
-  return failure ? fail(*failure, options_.json(), failure_word(&connection_, *failure)) : 0;
+  return failure ? fail(in_context(*failure), options_.json(), failure_word(&connection_, *failure)) : 0;
 }
 
 int Trace::run() {
@@ -298,22 +343,9 @@ Result<pid_t> find_target(const Options& options) {
   return choose_by_name(all_processes(), options.target_name);
 }
 
-// The daemon at the socket, else a private one.
 Result<void> connect(Parts& parts, const Options& options) {
-  const auto path = socket_path(options.socket);
-  auto connection = Connection::connect(path);
-  if (!connection && (options.no_spawn || connection.error().reason == Reason::permission_denied))
-    return std::move(connection).error();
-  if (!connection) {
-    auto program = find_daemon();
-    if (!program) return std::move(program).error();
-    note(fmt::format("no daemon answers at {}; starting a private one for this trace", path));
-    auto daemon = PrivateDaemon::start(*program, parts.signals);
-    if (!daemon) return std::move(daemon).error();
-    parts.daemon.emplace(std::move(daemon).value());
-    connection = Connection::connect(parts.daemon->socket());
-    if (!connection) return std::move(connection).error();
-  }
+  auto connection = reach_daemon(options, parts.signals, parts.daemon);
+  if (!connection) return std::move(connection).error();
   parts.connection.emplace(std::move(connection).value());
   return {};
 }

@@ -1,13 +1,16 @@
 // See dispatch.hpp. One handler for each method; the table at the end says who may call it.
 #include "daemon/api/dispatch.hpp"
 
+#include <signal.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <map>
 
+#include "daemon/api/advice.hpp"
 #include "daemon/api/views.hpp"
 #include "proto/framing.hpp"
 #include "proto/openrpc.hpp"
@@ -188,7 +191,7 @@ void attach(const Call& call) {
   // ours. The tracer, being privileged, was not stopped by the kernel.
   auto checked = [&services = call.services, connection = call.connection, done = call.done, pid,
                   before](Result<control::TargetView> target) {
-    if (!target) return done(std::move(target).error());
+    if (!target) return done(with_advice(std::move(target).error(), pid));
     if (!connection->open()) return;
     auto allowed = services.authorizer.may_trace(connection->peer(), pid);
     if (allowed) return done(target_json(*target));
@@ -242,12 +245,12 @@ void add(const Call& call) {
   if (auto error = refuse_self(pid)) return call.done(std::move(*error));
   // As for attach: what the process has become meanwhile decides.
   auto checked = [&services = call.services, connection = call.connection, done = call.done,
-                  pid](Result<std::vector<control::ProbeView>> probes) {
-    if (!probes) return done(std::move(probes).error());
+                  pid](Result<control::Added> added) {
+    if (!added) return done(with_advice(std::move(added).error(), pid));
     if (!connection->open()) return;
     auto allowed = services.authorizer.may_trace(connection->peer(), pid);
-    if (allowed) return done(probes_json(*probes));
-    withdraw(services, *connection, *probes, done, std::move(allowed).error());
+    if (allowed) return done(added_json(*added));
+    withdraw(services, *connection, added->probes, done, std::move(allowed).error());
   };
   call.controller().add(*call.connection, std::move(request), std::move(checked));
 }
@@ -263,8 +266,20 @@ void enable(const Call& call) {
                                 answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
 }
 
-void list_probes(const Call& call) { call.done(probes_json(visible_probes(call, pid_of(call.params)))); }
-void profile(const Call& call) { call.done(profile_json(visible_probes(call, pid_of(call.params)))); }
+// A mistyped pid has no probes either: say so. One whose probes are still listed has only just ended.
+std::optional<Error> refuse_nobody(std::optional<pid_t> pid) {
+  if (!pid || kill(*pid, 0) == 0 || errno != ESRCH) return std::nullopt;
+  return Error{Reason::no_such_process, "there is no process " + std::to_string(*pid),
+               "processes and their ids: ps -e"};
+}
+
+template <auto to_json>
+void show_probes(const Call& call) {
+  const auto pid = pid_of(call.params);
+  const auto probes = visible_probes(call, pid);
+  auto nobody = probes.empty() ? refuse_nobody(pid) : std::nullopt;
+  nobody ? call.done(std::move(*nobody)) : call.done(to_json(probes));
+}
 
 // NAME without a group means every group's.
 bool has_name(const control::ProbeView& p, std::string_view name) {
@@ -279,7 +294,7 @@ void format(const Call& call) {
   const std::string wanted = by_id ? id->dump() : call.params["name"].get<std::string>();
   for (const auto& p : visible_probes(call, std::nullopt))
     if (by_id ? number(p.id) == id->get<std::uint32_t>() : has_name(p, wanted)) return call.done(format_json(p));
-  call.done(Error{Reason::no_such_probe, "there is no probe " + wanted, "probe.list shows those there are"});
+  call.done(Error{Reason::no_such_probe, "there is no probe " + wanted, "`probectl list` shows those there are"});
 }
 
 // ---- events.* ----
@@ -290,6 +305,7 @@ void subscribe(const Call& call) {
                            "this connection has " + std::to_string(call.services.max_subscriptions) +
                                " subscriptions, which is the most one may have",
                            "end one with events.unsubscribe, or open another connection"});
+  if (auto nobody = refuse_nobody(pid_of(call.params))) return call.done(std::move(*nobody));
   auto subscription = call.controller().subscribe(*call.connection, subscribe_request_of(call.params));
   if (!subscription) return call.done(std::move(subscription).error());
   call.connection->subscribed(*subscription);
@@ -354,7 +370,7 @@ void functions(const Call& call) {
 
 void not_yet(const Call& call) {
   call.done(Error{Reason::unsupported, "this version of probed cannot look up variables and lines",
-                  "symbols.functions finds functions"});
+                  "`probectl functions -p PID` lists functions; an argument is $argN, or a register"});
 }
 
 // ---- the table ----
@@ -372,17 +388,28 @@ struct Row {
 };
 
 constexpr std::array kRows{
-    Row{"initialize", Access::open, initialize},         Row{"target.attach", Access::target, attach},
-    Row{"target.detach", Access::target, detach},        Row{"target.list", Access::open, list_targets},
-    Row{"target.resume", Access::target, resume},        Row{"probe.add", Access::target, add},
-    Row{"probe.remove", Access::open, remove},           Row{"probe.enable", Access::open, enable<true>},
-    Row{"probe.disable", Access::open, enable<false>},   Row{"probe.list", Access::target, list_probes},
-    Row{"probe.profile", Access::target, profile},       Row{"probe.format", Access::open, format},
-    Row{"events.subscribe", Access::target, subscribe},  Row{"events.unsubscribe", Access::open, unsubscribe},
-    Row{"daemon.arm", Access::admin, arm<true>},         Row{"daemon.disarm", Access::admin, arm<false>},
-    Row{"daemon.optimize", Access::admin, optimize},     Row{"daemon.status", Access::open, status},
-    Row{"symbols.functions", Access::target, functions}, Row{"symbols.variables", Access::target, not_yet},
-    Row{"symbols.lines", Access::target, not_yet},       Row{"rpc.discover", Access::open, discover},
+    Row{"initialize", Access::open, initialize},
+    Row{"target.attach", Access::target, attach},
+    Row{"target.detach", Access::target, detach},
+    Row{"target.list", Access::open, list_targets},
+    Row{"target.resume", Access::target, resume},
+    Row{"probe.add", Access::target, add},
+    Row{"probe.remove", Access::open, remove},
+    Row{"probe.enable", Access::open, enable<true>},
+    Row{"probe.disable", Access::open, enable<false>},
+    Row{"probe.list", Access::target, show_probes<probes_json>},
+    Row{"probe.profile", Access::target, show_probes<profile_json>},
+    Row{"probe.format", Access::open, format},
+    Row{"events.subscribe", Access::target, subscribe},
+    Row{"events.unsubscribe", Access::open, unsubscribe},
+    Row{"daemon.arm", Access::admin, arm<true>},
+    Row{"daemon.disarm", Access::admin, arm<false>},
+    Row{"daemon.optimize", Access::admin, optimize},
+    Row{"daemon.status", Access::open, status},
+    Row{"symbols.functions", Access::target, functions},
+    Row{"symbols.variables", Access::target, not_yet},
+    Row{"symbols.lines", Access::target, not_yet},
+    Row{"rpc.discover", Access::open, discover},
 };
 
 Result<void> authorize(const Row& row, const Call& call) {

@@ -67,8 +67,7 @@ Result<UniqueFd> lock_directory(const std::string& path) {
 }
 
 Error answered(const std::string& path) {
-  return {Reason::unsupported, "another daemon answers at " + path,
-          "stop it first, or give this one another --socket and --state-dir"};
+  return {Reason::unsupported, "another daemon answers at " + path, "stop it first, or give this one another --socket"};
 }
 
 // Whether the file at path may be replaced: ok when there is none, or it is a socket nobody listens on.

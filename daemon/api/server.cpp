@@ -1,6 +1,7 @@
 // See server.hpp.
 #include "daemon/api/server.hpp"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -102,10 +103,17 @@ bool Server::room_for(const Peer& peer) const {
   return sessions_.size() + reserved < options_.max_sessions;
 }
 
+// Descriptors are handed out lowest first. The last quarter is kept for what targets need: their memory, forked
+// children.
+bool Server::scarce(int fd) {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= limit.rlim_cur - limit.rlim_cur / 4;
+}
+
 void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
-  if (!room_for(*peer)) return turn_away(fd.get(), sessions_.size());
+  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), sessions_.size());
   local::stream_protocol::socket socket(io_);
   boost::system::error_code error;
   socket.assign(local::stream_protocol(), fd.get(), error);

@@ -48,6 +48,7 @@ class Server final : public SessionOwner {
   bool accept_one();
   void back_off(int error);
   void admit(UniqueFd fd);
+  static bool scarce(int fd);
   bool room_for(const Peer& peer) const;
 
   boost::asio::io_context& io_;

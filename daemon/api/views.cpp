@@ -88,6 +88,15 @@ void put_function(JsonWriter& w, const symbols::Function& f) {
   w.end_object();
 }
 
+void put_skipped(JsonWriter& w, const control::Skipped& s) {
+  w.begin_object();
+  put(w, "symbol", s.symbol);
+  w.key("address").address(s.address.value);
+  put(w, "reason", to_string(s.why.reason));
+  put(w, "message", s.why.message);
+  w.end_object();
+}
+
 template <class T>
 std::string listed(std::string_view key, const std::vector<T>& items, void (*each)(JsonWriter&, const T&)) {
   JsonWriter w;
@@ -129,6 +138,15 @@ std::string targets_json(const std::vector<control::TargetView>& targets) {
   return listed("targets", targets, put_target);
 }
 std::string probes_json(const std::vector<control::ProbeView>& probes) { return listed("probes", probes, put_probe); }
+std::string added_json(const control::Added& added) {
+  JsonWriter w;
+  w.begin_object().key("probes").begin_array();
+  for (const auto& probe : added.probes) put_probe(w, probe);
+  w.end_array().key("skipped").begin_array();
+  for (const auto& skipped : added.skipped) put_skipped(w, skipped);
+  w.end_array().end_object();
+  return std::move(w).text();
+}
 std::string profile_json(const std::vector<control::ProbeView>& probes) {
   return listed("probes", probes, put_profile);
 }

@@ -14,6 +14,7 @@ namespace probed::api {
 std::string target_json(const control::TargetView& target);
 std::string targets_json(const std::vector<control::TargetView>& targets);
 std::string probes_json(const std::vector<control::ProbeView>& probes);   // {"probes":[…]}, whole views
+std::string added_json(const control::Added& added);                      // {"probes":[…],"skipped":[…]}
 std::string profile_json(const std::vector<control::ProbeView>& probes);  // {"probes":[…]}, counters
 std::string format_json(const control::ProbeView& probe);
 std::string status_json(const control::Status& status);

@@ -140,9 +140,20 @@ std::string comm(pid_t pid) {
   return stat ? stat->comm : std::string();
 }
 
+pid_t task_with_memory(pid_t pid) {
+  if (const auto main = read_stat(pid); !main || !main->zombie()) return pid;
+  const auto others = thread_ids(pid);
+  if (!others) return pid;
+  const auto alive = std::ranges::find_if(*others, [](pid_t tid) {
+    const auto stat = read_stat(tid);
+    return stat && !stat->zombie();
+  });
+  return alive == others->end() ? pid : *alive;
+}
+
 std::string exe(pid_t pid) {
   std::array<char, 4097> buffer{};
-  const ssize_t n = ::readlink(proc_path(pid, "exe").c_str(), buffer.data(), buffer.size());
+  const ssize_t n = ::readlink(proc_path(task_with_memory(pid), "exe").c_str(), buffer.data(), buffer.size());
   std::string path(buffer.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
   constexpr std::string_view kDeleted = " (deleted)";
   if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
@@ -184,7 +195,7 @@ Result<Credentials> credentials(pid_t pid) {
 }
 
 Result<bool> is_32bit(pid_t pid) {
-  UniqueFd fd(::open(proc_path(pid, "exe").c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd fd(::open(proc_path(task_with_memory(pid), "exe").c_str(), O_RDONLY | O_CLOEXEC));
   const int why = errno;
   const std::string who = "process " + std::to_string(pid);
   // Kernel threads and zombies have a stat file but no program.

@@ -40,6 +40,9 @@ std::string comm(pid_t pid);
 // The path of the program as /proc/PID/exe gives it, without " (deleted)"; empty: gone, a kernel thread, a zombie, or
 // not permitted.
 std::string exe(pid_t pid);
+// A task of the process through which its memory can be seen: itself, or another thread once the main thread has exited
+// (then mem, maps, exe, auxv and map_files of /proc/PID are empty, while /proc/PID/task is not). pid when there is none.
+pid_t task_with_memory(pid_t pid);
 // R, S, ..., Z; '\0' when the process is gone.
 char state(pid_t pid);
 // False when the process is gone.

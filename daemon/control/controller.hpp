@@ -74,6 +74,18 @@ struct ProbeView {
   std::uint64_t hits = 0, missed = 0, filtered = 0;
 };
 
+// A match of a glob that can't be probed.
+struct Skipped {
+  std::string symbol;
+  RemoteAddr address;
+  Error why;
+};
+
+struct Added {
+  std::vector<ProbeView> probes;
+  std::vector<Skipped> skipped;  // of globs only: what is named exactly is added, all of it, or nothing is
+};
+
 // Which probes a request names. Unknown ids and names are no-ops (a probe already gone).
 struct Selector {
   std::vector<ProbeId> ids;
@@ -126,7 +138,7 @@ class Controller {
   virtual void resume(pid_t pid, Reply<void> reply) = 0;  // ends hold_at_entry
   virtual std::vector<TargetView> targets() const = 0;
 
-  virtual void add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) = 0;  // all or none
+  virtual void add(Client& client, AddRequest request, Reply<Added> reply) = 0;  // all or none, but for globs
   // Final counters of the removed ones. Only probes whose target the client may trace are touched.
   virtual void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) = 0;
   virtual void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) = 0;
@@ -140,7 +152,8 @@ class Controller {
   virtual Result<void> set_optimize(bool enabled) = 0;
   virtual Status status() const = 0;
 
-  virtual void functions(pid_t pid, std::string glob, std::size_t limit,
+  // pattern: [MODULE:]GLOB
+  virtual void functions(pid_t pid, std::string pattern, std::size_t limit,
                          Reply<std::vector<symbols::Function>> reply) = 0;
 };
 

@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kPollInterval = 2ms;
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
+constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
 
 }  // namespace
 
@@ -31,7 +32,11 @@ void ControllerImpl::wait_for_hits() {
 
 void ControllerImpl::poll_hits() {
   const std::size_t taken = drain(kHitsPerTurn);
-  if (taken == 0 && queue_.prepare_to_sleep()) return wait_for_hits();
+  if (taken == 0 && queue_.prepare_to_sleep()) {
+    report_queue_losses();
+    return wait_for_hits();
+  }
+  report_queue_losses_in_time();
   poll_timer_.expires_after(taken == kHitsPerTurn ? 0ms : kPollInterval);
   poll_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) poll_hits();
@@ -59,7 +64,6 @@ std::size_t ControllerImpl::drain(std::size_t limit) {
         }
       },
       limit);
-  report_queue_losses();
   for (Client* client : touched) client->flush_events();
   return taken;
 }
@@ -67,6 +71,14 @@ std::size_t ControllerImpl::drain(std::size_t limit) {
 void ControllerImpl::drain_all() {
   while (drain(kHitsPerTurn) == kHitsPerTurn) {
   }
+  report_queue_losses();
+}
+
+void ControllerImpl::report_queue_losses_in_time() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_loss_report_) return;
+  next_loss_report_ = now + kLossReports;
+  report_queue_losses();
 }
 
 // Hits that found the queue full, told to whoever listens to their probes.
@@ -89,12 +101,10 @@ void ControllerImpl::report_queue_losses() {
 bool ControllerImpl::matches(const Subscription& subscription, const Probe& probe) const {
   const SubscribeRequest& wanted = subscription.request;
   if (wanted.pid && *wanted.pid != probe.pid) return false;
-  if (wanted.probes) {
-    const auto named = [&](const std::string& name) {
-      return name == probe.name || name == probe.full_name() || name == std::to_string(number(probe.id));
-    };
-    if (std::ranges::none_of(*wanted.probes, named)) return false;
-  }
+  const auto& names = subscription.wanted;
+  if (wanted.probes && !names.contains(std::to_string(number(probe.id))) && !names.contains(probe.name) &&
+      !names.contains(probe.full_name()))
+    return false;
   return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
 }
 
@@ -116,6 +126,7 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   subscription.id = last_subscription_;
   subscription.client = &client;
   subscription.request = std::move(request);
+  if (const auto& probes = subscription.request.probes) subscription.wanted = {probes->begin(), probes->end()};
   if (subscription.request.pid)
     if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end())
       t->second.interested.insert(client.id());
@@ -154,7 +165,12 @@ void ControllerImpl::client_gone(ClientId client) {
     unlink(subscriptions_.at(id));
     subscriptions_.erase(id);
   }
-  for (auto& [pid, target] : targets_) target.interested.erase(client);
+  for (auto& [pid, target] : targets_) {
+    target.interested.erase(client);
+    if (target.holder != client) continue;
+    target.holder = ClientId::none;
+    tracer_->post([pid](tracer::Engine& engine) { engine.forget_hold(pid); });
+  }
   std::vector<ProbeId> ids;
   for (const auto& [id, probe] : probes_)
     if (probe.owner == client) ids.push_back(id);

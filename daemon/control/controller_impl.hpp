@@ -35,7 +35,7 @@ class ControllerImpl final : public Controller {
   void detach(pid_t pid, Reply<void> reply) override;
   void resume(pid_t pid, Reply<void> reply) override;
   std::vector<TargetView> targets() const override;
-  void add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) override;
+  void add(Client& client, AddRequest request, Reply<Added> reply) override;
   void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) override;
   void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) override;
   std::vector<ProbeView> probes(std::optional<pid_t> pid) const override;
@@ -44,7 +44,8 @@ class ControllerImpl final : public Controller {
   void set_armed(bool armed, Reply<void> reply) override;
   Result<void> set_optimize(bool enabled) override;
   Status status() const override;
-  void functions(pid_t pid, std::string glob, std::size_t limit, Reply<std::vector<symbols::Function>> reply) override;
+  void functions(pid_t pid, std::string pattern, std::size_t limit,
+                 Reply<std::vector<symbols::Function>> reply) override;
 
  private:
   class TracerListener;
@@ -73,7 +74,7 @@ class ControllerImpl final : public Controller {
   void plan_in_pool(std::shared_ptr<Plan> plan);
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
-  std::string free_name(pid_t pid, ClientId owner, const std::string& group, const std::string& wanted) const;
+  class Names;
   Result<void> check_names(const AddRequest& request, ClientId owner,
                            const std::vector<lang::Definition>& definitions) const;
   std::vector<ProbeId> select(const Client& client, const Selector& which) const;
@@ -89,6 +90,7 @@ class ControllerImpl final : public Controller {
   std::size_t drain(std::size_t limit);
   void drain_all();
   void report_queue_losses();
+  void report_queue_losses_in_time();
   bool matches(const Subscription& subscription, const Probe& probe) const;
   void link(Probe& probe);
   void unlink(const Subscription& subscription);
@@ -118,6 +120,7 @@ class ControllerImpl final : public Controller {
   bool optimize_ = true;
   Status totals_;  // counters of probes that are no more
   std::string scratch_;
+  std::chrono::steady_clock::time_point next_loss_report_{};
   std::unique_ptr<boost::asio::steady_timer> shutdown_timer_;
 };
 

@@ -17,10 +17,11 @@ struct ControllerImpl::Plan {
   std::vector<lang::Definition> definitions;
   KnownPlans known;
   std::uint32_t execs = 0;
-  Reply<std::vector<ProbeView>> reply;
+  Reply<Added> reply;
   std::function<void()> next;
   // filled on the way
   std::vector<PlannedProbe> planned;
+  std::vector<Skipped> skipped;
   std::vector<ProbeId> ids;
 };
 
@@ -31,7 +32,9 @@ constexpr std::size_t kMaxProbesPerTarget = 200'000;
 
 // Says which of several definitions an error is about.
 Error in_definition(Error error, std::size_t index, std::size_t count) {
-  if (count > 1) error.message = fmt::format("definition {} of {}: {}", index + 1, count, error.message);
+  if (count == 1) return error;
+  error.message = fmt::format("definition {} of {}: {}", index + 1, count, error.message);
+  error.definition = index;
   return error;
 }
 
@@ -52,18 +55,18 @@ bool named_by(const Probe& probe, const lang::Definition& definition) {
   return probe.name == definition.name || (definition.kind == lang::Kind::remove && definition.name.empty());
 }
 
-Result<std::vector<PlannedProbe>> plan_all(pid_t pid, const AddRequest& request,
-                                           const std::vector<lang::Definition>& definitions, const KnownPlans& known,
-                                           symbols::ModuleCache& modules) {
+Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
+                         const KnownPlans& known, symbols::ModuleCache& modules) {
   auto symbols = symbols::TargetSymbols::load(pid, modules);
   if (!symbols) return std::move(symbols).error();
   Planner planner(pid, **symbols, known);
-  std::vector<PlannedProbe> all;
+  Planned all;
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
     auto planned = planner.plan(i, definitions[i], request.probes[i].filter);
     if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
-    std::ranges::move(*planned, std::back_inserter(all));
+    std::ranges::move(planned->probes, std::back_inserter(all.probes));
+    std::ranges::move(planned->skipped, std::back_inserter(all.skipped));
   }
   return all;
 }
@@ -92,6 +95,7 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
   std::set<std::string> seen;
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     const lang::Definition& d = definitions[i];
+    if (d.name.empty() && d.kind != lang::Kind::remove) continue;  // it will get a free one
     const std::string full = (d.group.empty() ? std::string(kDefaultGroup) : d.group) + "/" + d.name;
     const auto taken = std::ranges::find_if(probes_, [&](const auto& entry) {
       return entry.second.pid == request.pid && entry.second.owner == owner && !entry.second.gone &&
@@ -101,12 +105,12 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
       if (taken == probes_.end())
         return in_definition(Error{Reason::no_such_probe,
                                    fmt::format("no probe of process {} is named {}", request.pid, full),
-                                   "see `probectl list`",
+                                   "only probes of the same owner can be removed in this way; `probectl list` shows "
+                                   "all, `probectl remove NAME` removes any",
                                    {}},
                              i, definitions.size());
       continue;
     }
-    if (d.name.empty()) continue;
     if (taken != probes_.end() || !seen.insert(full).second)
       return in_definition(Error{Reason::duplicate_name,
                                  fmt::format("process {} already has a probe named {}", request.pid, full),
@@ -117,7 +121,7 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
   return {};
 }
 
-void ControllerImpl::add(Client& client, AddRequest request, Reply<std::vector<ProbeView>> reply) {
+void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply) {
   const ClientId who = client.id();
   auto definitions = parse(request);
   if (!definitions) return reply(std::move(definitions).error());
@@ -128,7 +132,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<std::vector<P
   const pid_t pid = plan->request.pid;
   enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
     // However it ends: a target that has nothing to do is let go again before the client hears of it.
-    plan->reply = [this, pid, reply, next](Result<std::vector<ProbeView>> result) {
+    plan->reply = [this, pid, reply, next](Result<Added> result) {
       next();
       detach_if_unused(pid, [reply, result = std::move(result)]() mutable { reply(std::move(result)); });
     };
@@ -151,21 +155,34 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
     auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, modules_);
     post([this, plan, planned = std::move(planned)]() mutable {
       if (!planned) return plan->reply(std::move(planned).error());
-      plan->planned = std::move(planned).value();
+      plan->planned = std::move(planned->probes);
+      plan->skipped = std::move(planned->skipped);
       commit(plan);
     });
   });
 }
 
-std::string ControllerImpl::free_name(pid_t pid, ClientId owner, const std::string& group,
-                                      const std::string& wanted) const {
-  std::set<std::string_view> taken;
-  for (const auto& [id, p] : probes_)
-    if (p.pid == pid && p.owner == owner && !p.gone && p.group == group) taken.insert(p.name);
-  std::string name = wanted;
-  for (unsigned n = 1; taken.contains(name); ++n) name = fmt::format("{}_{}", wanted, n);
-  return name;
-}
+// The names of one owner's probes on one target. What is taken is gathered once for a whole batch, which a glob makes
+// many thousands long.
+class ControllerImpl::Names {
+ public:
+  Names(const std::map<ProbeId, Probe>& probes, pid_t pid, ClientId owner) {
+    for (const auto& [id, p] : probes)
+      if (p.pid == pid && p.owner == owner && !p.gone) taken_.insert(p.full_name());
+  }
+  void take(const std::string& group, const std::string& name) { taken_.insert(group + "/" + name); }
+  // `wanted`, or the first of wanted_1, wanted_2, ... that is free; taken from then on.
+  std::string take_free(const std::string& group, const std::string& wanted) {
+    std::string name = wanted;
+    unsigned& last = last_number_[group + "/" + wanted];
+    while (!taken_.insert(group + "/" + name).second) name = fmt::format("{}_{}", wanted, ++last);
+    return name;
+  }
+
+ private:
+  std::unordered_set<std::string> taken_;                  // GROUP/NAME
+  std::unordered_map<std::string, unsigned> last_number_;  // numbers up to this one are taken
+};
 
 // Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
 Result<void> ControllerImpl::register_probes(Plan& plan) {
@@ -177,6 +194,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
                  fmt::format("process {} would have more than {} probes", request.pid, kMaxProbesPerTarget),
                  "use a narrower glob",
                  {}};
+  Names names(probes_, request.pid, plan.owner);
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
@@ -186,9 +204,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.pid = request.pid;
     probe.owner = plan.owner;
     probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
-    probe.name = definition.name.empty()
-                     ? free_name(request.pid, plan.owner, probe.group, generated_name(definition, planned.where))
-                     : definition.name;
+    probe.name = definition.name;
+    if (probe.name.empty()) probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
+    names.take(probe.group, probe.name);
     probe.definition = spec.definition;
     probe.filter = spec.filter.value_or("");
     probe.symbol = planned.where.symbol.empty() ? fmt::format("{:#x}", planned.where.address.value)
@@ -228,20 +246,27 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           for (const ProbeId id : plan->ids) probes_.erase(id);
           return plan->reply(std::move(done).error());
         }
-        std::vector<ProbeView> views;
+        Added added{{}, std::move(plan->skipped)};
+        std::vector<ProbeId> ownerless;
         for (const ProbeId id : plan->ids) {
           const auto it = probes_.find(id);
-          if (it == probes_.end()) continue;  // its client went meanwhile
+          if (it == probes_.end()) {  // its client went meanwhile, before the tracer knew it
+            ownerless.push_back(id);
+            continue;
+          }
           it->second.committed = true;
-          views.push_back(view(it->second));
+          added.probes.push_back(view(it->second));
         }
+        if (!ownerless.empty())
+          tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless); });
         std::vector<ProbeId> cleared;
-        for (const lang::Definition& d : plan->definitions)
+        for (const lang::Definition& d : plan->definitions) {
+          if (d.kind != lang::Kind::remove) continue;
           for (const auto& [id, p] : probes_)
-            if (d.kind == lang::Kind::remove && p.pid == plan->request.pid && p.owner == plan->owner && named_by(p, d))
-              cleared.push_back(id);
-        if (cleared.empty()) return plan->reply(std::move(views));
-        take_out(std::move(cleared), [plan, views = std::move(views)](auto) { plan->reply(views); });
+            if (p.pid == plan->request.pid && p.owner == plan->owner && named_by(p, d)) cleared.push_back(id);
+        }
+        if (cleared.empty()) return plan->reply(std::move(added));
+        take_out(std::move(cleared), [plan, added = std::move(added)](auto) { plan->reply(added); });
       });
     });
   });
@@ -396,13 +421,12 @@ std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
   return views;
 }
 
-void ControllerImpl::functions(pid_t pid, std::string glob, std::size_t limit,
+void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit,
                                Reply<std::vector<symbols::Function>> reply) {
-  boost::asio::post(pool_, [this, pid, glob = std::move(glob), limit, reply = std::move(reply)] {
+  boost::asio::post(pool_, [this, pid, pattern = std::move(pattern), limit, reply = std::move(reply)] {
     auto symbols = symbols::TargetSymbols::load(pid, modules_);
-    Result<std::vector<symbols::Function>> result =
-        symbols ? Result<std::vector<symbols::Function>>((*symbols)->functions(glob, limit))
-                : std::move(symbols).error();
+    auto result = symbols ? (*symbols)->list_functions(pattern, limit)
+                          : Result<std::vector<symbols::Function>>(std::move(symbols).error());
     post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
   });
 }

@@ -183,6 +183,7 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
       if (result) {
         Target& t = target(pid);
         t.explicitly = true;
+        if (options.hold_at_entry) t.holder = who;
         t.interested.insert(who);
         reply(view(t));
         return next();
@@ -244,6 +245,7 @@ void ControllerImpl::drop_target(pid_t pid) {
   if (it == targets_.end()) return;
   it->second.attached = false;
   it->second.explicitly = false;
+  it->second.holder = ClientId::none;
   it->second.interested.clear();
   it->second.members.clear();
   it->second.known.clear();
@@ -251,6 +253,7 @@ void ControllerImpl::drop_target(pid_t pid) {
 }
 
 void ControllerImpl::resume(pid_t pid, Reply<void> reply) {
+  if (const auto it = targets_.find(pid); it != targets_.end()) it->second.holder = ClientId::none;
   tracer_->post([this, pid, reply = std::move(reply)](tracer::Engine& engine) {
     post([reply, result = engine.resume_held(pid)]() mutable { reply(std::move(result)); });
   });

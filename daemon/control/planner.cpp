@@ -1,12 +1,14 @@
 #include "daemon/control/planner.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 
 #include "arch/arch.hpp"
+#include "daemon/symbols/target_files.hpp"
 
 namespace probed::control {
 namespace {
@@ -15,6 +17,9 @@ namespace native = arch::native;
 
 // Decoding from a function's start to a place far inside it: no compiler emits functions near this size.
 constexpr std::uint64_t kMaxDecode = 4 << 20;
+
+constexpr std::uint64_t kWindow = 64 << 10;  // bytes of text read at a time
+constexpr std::uint64_t kPage = 4096;        // at most this much of a window is in front of what is asked for
 
 // Intel CET, arm64 GCS: calls push a second copy of the return address, which a relocated call could not.
 bool uses_shadow_stack(pid_t pid) {
@@ -29,6 +34,29 @@ std::string place(const symbols::Site& site) {
   return fmt::format("{}+{:#x} ({:#x})", site.symbol, site.offset, site.address.value);
 }
 
+std::string address_or_place(const symbols::Site& site) {
+  return site.symbol.empty() ? fmt::format("address {:#x}", site.address.value) : place(site);
+}
+
+using TrapBytes = std::array<std::uint8_t, native::kBreakpointSize>;
+
+// What the file behind a place holds there; nullopt: no file, or not the one that is mapped any more.
+std::optional<TrapBytes> bytes_in_file(pid_t pid, const symbols::Mapping& mapping, RemoteAddr address) {
+  if (mapping.inode == 0) return std::nullopt;
+  const auto file = symbols::open_mapped(pid, mapping, [](int) { return false; });
+  const auto offset = mapping.file_offset + (address.value - mapping.start.value);
+  TrapBytes bytes{};
+  if (!file || ::pread(file->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)) != ssize_t{bytes.size()})
+    return std::nullopt;
+  return bytes;
+}
+
+std::string hex_of(std::span<const std::uint8_t> bytes) {
+  std::string text;
+  for (const std::uint8_t byte : bytes) text += fmt::format("{}{:#04x}", text.empty() ? "" : ",", byte);
+  return text;
+}
+
 }  // namespace
 
 Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known)
@@ -41,7 +69,7 @@ Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPl
 // What the program itself has there: our own breakpoints are replaced by what they hide.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
   std::vector<std::uint8_t> bytes(size);
-  bytes.resize(memory_.read_some(from, std::as_writable_bytes(std::span(bytes))));
+  bytes.resize(read(from, bytes));
   const auto& trap = native::kBreakpoint;
   for (std::size_t i = 0; i + trap.size() <= bytes.size(); ++i) {
     if (!std::equal(trap.begin(), trap.end(), bytes.begin() + static_cast<std::ptrdiff_t>(i))) continue;
@@ -53,32 +81,48 @@ std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t s
   return bytes;
 }
 
-Result<void> Planner::check_mapping(RemoteAddr address) const {
+// As many bytes as are readable from `from` on, through the window.
+std::size_t Planner::read(RemoteAddr from, std::span<std::uint8_t> to) {
+  if (to.size() > kPage) return memory_.read_some(from, std::as_writable_bytes(to));
+  const auto holds = [&](std::uint64_t size) {
+    return from >= window_start_ && from.value + size <= window_start_.value + window_.size();
+  };
+  if (!holds(to.size())) {
+    window_start_ = RemoteAddr{from.value / kPage * kPage};
+    window_.resize(kWindow);
+    window_.resize(memory_.read_some(window_start_, std::as_writable_bytes(std::span(window_))));
+  }
+  // At the end of what is mapped; or from where the page's start isn't.
+  if (!holds(to.size())) return memory_.read_some(from, std::as_writable_bytes(to));
+  std::copy_n(window_.begin() + (from - window_start_), to.size(), to.begin());
+  return to.size();
+}
+
+Result<void> Planner::check_mapping(const symbols::Site& site) const {
+  const RemoteAddr address = site.address;
+  const std::string where = address_or_place(site);
   const symbols::Mapping* mapping = symbols_.mapping_at(address);
   if (!mapping)
     return Error{Reason::unmapped_address,
-                 fmt::format("address {:#x} is not mapped in process {}", address.value, pid_),
+                 fmt::format("{} is not mapped in process {}", where, pid_),
                  fmt::format("see /proc/{}/maps", pid_),
                  {}};
   if (mapping->path == "[vsyscall]")
     return Error{Reason::blacklisted,
-                 fmt::format("address {:#x} is in the vsyscall page, which belongs to the kernel", address.value),
+                 where + " is in the vsyscall page, which belongs to the kernel",
                  "probe the function that calls it",
                  {}};
   if (!mapping->executable)
     return Error{Reason::not_executable,
-                 fmt::format("address {:#x} is data: its mapping ({}) is not executable", address.value,
+                 fmt::format("{} is data: its mapping ({}) is not executable", where,
                              mapping->path.empty() ? "anonymous" : mapping->path),
                  "probes go on code; read data with @ADDR in a fetch argument",
                  {}};
   if (mapping->shared)
-    return Error{
-        Reason::unsupported_target,
-        fmt::format(
-            "address {:#x} is in a MAP_SHARED mapping: a breakpoint would be seen by every process that maps it",
-            address.value),
-        "let the program map the file MAP_PRIVATE, as the dynamic loader does",
-        {}};
+    return Error{Reason::unsupported_target,
+                 where + " is in a MAP_SHARED mapping: a breakpoint would be seen by every process that maps it",
+                 "let the program map the file MAP_PRIVATE, as the dynamic loader does",
+                 {}};
   return {};
 }
 
@@ -113,22 +157,54 @@ Result<void> Planner::check_boundary(const symbols::Site& site) {
                {}};
 }
 
-Result<void> Planner::check_blacklist(RemoteAddr address) {
+Result<void> Planner::check_blacklist(const symbols::Site& site) {
+  const RemoteAddr address = site.address;
   const std::span<const std::uint8_t> code(native::kSignalReturn);
   // Any of the trampoline's instructions: look for it around the address. Nothing may be mapped in front of it.
   auto bytes = original_bytes(address - (code.size() - 1), 2 * code.size() - 1);
   if (bytes.empty()) bytes = original_bytes(address, code.size());
   if (!std::ranges::search(bytes, code).empty())
     return Error{Reason::blacklisted,
-                 fmt::format("address {:#x} is in the signal return trampoline: unwinders recognise it by its bytes",
-                             address.value),
+                 address_or_place(site) + " is in the signal return trampoline: unwinders recognise it by its bytes",
                  "probe the signal handler instead",
+                 {}};
+  if (symbols_.restartable(address))
+    return Error{Reason::blacklisted,
+                 address_or_place(site) +
+                     " is in a restartable sequence (rseq): executed elsewhere, its thread would no longer be sent to "
+                     "the abort handler",
+                 "probe the function's start, or an instruction behind the sequence",
                  {}};
   return {};
 }
 
+// Its file tells who put it there: text is changed in memory only by debuggers and by us.
+Error Planner::existing_breakpoint(const symbols::Site& site) const {
+  const symbols::Mapping* mapping = symbols_.mapping_at(site.address);
+  const auto on_disk = mapping ? bytes_in_file(pid_, *mapping, site.address) : std::nullopt;
+  const std::string message = place(site) + " already holds a breakpoint instruction";
+  if (!on_disk || native::is_breakpoint(*on_disk))
+    return {Reason::existing_breakpoint,
+            message,
+            on_disk ? "it is the program's own, its file has it too; probe the next instruction"
+                    : "it is the program's own, or another debugger's; probe the next instruction",
+            {}};
+  const std::string bytes = hex_of(*on_disk);
+  return {
+      Reason::existing_breakpoint,
+      fmt::format("{} that {} does not have on disk ({} is there): a probed that was killed, or a debugger, has left "
+                  "it behind",
+                  message, site.module, bytes),
+      fmt::format("process {0} dies when it gets there: restart it, or put back what belongs there with "
+                  "gdb -p {0} -batch -ex 'set {{unsigned char[{1}]}}{2:#x}={{{3}}}'",
+                  pid_, on_disk->size(), site.address.value, bytes),
+      {}};
+}
+
 Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
-  if (auto fit = check_mapping(site.address); !fit) return std::move(fit).error();
+  if (auto fit = check_mapping(site); !fit) return std::move(fit).error();
+  // First: the unwind table gives the trampoline a start of its own, which is no instruction's.
+  if (auto fit = check_blacklist(site); !fit) return std::move(fit).error();
   if (auto fit = check_boundary(site); !fit) return std::move(fit).error();
   const auto bytes = original_bytes(site.address, arch::kMaxInsnLength);
   if (bytes.empty())
@@ -136,11 +212,7 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
                  fmt::format("{} can't be read", place(site)),
                  fmt::format("see /proc/{}/maps; it may just have been unmapped", pid_),
                  {}};
-  if (native::is_breakpoint(bytes))
-    return Error{Reason::existing_breakpoint,
-                 fmt::format("{} already holds a breakpoint instruction", place(site)),
-                 "it is the program's own, or another debugger's; probe the next instruction",
-                 {}};
+  if (native::is_breakpoint(bytes)) return existing_breakpoint(site);
   tracer::SitePlan plan;
   plan.address = site.address;
   plan.insn = native::decode(bytes, site.address.value);
@@ -156,41 +228,59 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
                  fmt::format("the call at {} can't be probed: the process uses a shadow stack", place(site)),
                  "probe the called function's start",
                  {}};
-  if (auto fit = check_blacklist(site.address); !fit) return std::move(fit).error();
   std::copy_n(bytes.begin(), plan.insn.length, plan.bytes.begin());
   return plan;
 }
 
-Result<std::vector<PlannedProbe>> Planner::plan(std::size_t spec, const lang::Definition& definition,
-                                                const std::optional<std::string>& filter) {
-  auto sites = symbols_.resolve(definition.location);
-  if (!sites) {
-    if (!sites.error().column) sites.error().column = definition.location.column;
-    return std::move(sites).error();
+// A fault of the arguments or the filter is the definition's, and the same at each of its places; a fault of the place
+// is that place's.
+Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition& definition,
+                                       const std::optional<std::string>& filter, symbols::Site site) {
+  events::CompileContext context;
+  context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
+  context.at_function_entry = !site.function_start || site.function_start == site.address;
+  if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
+  auto fetch = events::FetchProgram::compile(definition.args, context);
+  if (!fetch) return std::move(fetch).error();
+  std::optional<lang::Filter> compiled;
+  if (filter) {
+    auto result = lang::Filter::compile(*filter, fetch->args());
+    if (!result) return std::move(result).error();
+    compiled = std::move(result).value();
   }
-  std::vector<PlannedProbe> planned;
-  planned.reserve(sites->size());
-  for (symbols::Site& site : *sites) {
+  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(compiled)};
+}
+
+Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,
+                              const std::optional<std::string>& filter) {
+  const auto at_location = [&](Error error) {
+    if (!error.column) error.column = definition.location.column;
+    return error;
+  };
+  auto places = symbols_.places(definition.location);
+  if (!places) return at_location(std::move(places).error());
+  Planned planned;
+  for (symbols::LeftOut& left : places->left_out)
+    planned.skipped.push_back({std::move(left.symbol), left.address, std::move(left.why)});
+  planned.probes.reserve(places->sites.size());
+  for (symbols::Site& site : places->sites) {
     auto fit = analyse(site);
+    if (!fit && !places->by_glob) return at_location(std::move(fit).error());
     if (!fit) {
-      if (!fit.error().column) fit.error().column = definition.location.column;
-      return std::move(fit).error();
+      planned.skipped.push_back({site.symbol, site.address, std::move(fit).error()});
+      continue;
     }
-    events::CompileContext context;
-    context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
-    context.at_function_entry = !site.function_start || site.function_start == site.address;
-    if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
-    auto fetch = events::FetchProgram::compile(definition.args, context);
-    if (!fetch) return std::move(fetch).error();
-    std::optional<lang::Filter> compiled;
-    if (filter) {
-      auto result = lang::Filter::compile(*filter, fetch->args());
-      if (!result) return std::move(result).error();
-      compiled = std::move(result).value();
-    }
-    planned.push_back({spec, std::move(site), std::move(fit).value(), std::move(fetch).value(), std::move(compiled)});
+    auto probe = plan_one(spec, definition, filter, std::move(site));
+    if (!probe) return std::move(probe).error();
+    probe->plan = std::move(fit).value();
+    planned.probes.push_back(std::move(probe).value());
   }
-  return planned;
+  if (!planned.probes.empty()) return planned;
+  Error why = std::move(planned.skipped.front().why);
+  if (planned.skipped.size() > 1)
+    why.message = fmt::format("none of the {} functions that match {} can be probed; the first: {}",
+                              planned.skipped.size(), definition.location.text, why.message);
+  return at_location(std::move(why));
 }
 
 }  // namespace probed::control

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,29 +35,42 @@ struct PlannedProbe {
   std::optional<lang::Filter> filter;
 };
 
+struct Planned {
+  std::vector<PlannedProbe> probes;
+  std::vector<Skipped> skipped;  // of a glob
+};
+
 class Planner {
  public:
   Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known);
 
-  // Every probe that the definition names. Errors: whatever resolve(), FetchProgram::compile() and Filter::compile()
-  // answer, and those of analyse().
-  Result<std::vector<PlannedProbe>> plan(std::size_t spec, const lang::Definition& definition,
-                                         const std::optional<std::string>& filter);
+  // Every probe that the definition names; what a glob matches and cannot be probed is skipped. Errors: whatever
+  // places(), FetchProgram::compile() and Filter::compile() answer; those of analyse(), unless something is left of a
+  // glob.
+  Result<Planned> plan(std::size_t spec, const lang::Definition& definition, const std::optional<std::string>& filter);
 
   // Whether the instruction at a place can carry a probe. Errors: unmapped_address, not_executable, unsupported_target,
   // blacklisted, not_instruction_boundary, existing_breakpoint, unsupported_instruction.
   Result<tracer::SitePlan> analyse(const symbols::Site& site);
 
  private:
-  Result<void> check_mapping(RemoteAddr address) const;
+  Result<void> check_mapping(const symbols::Site& site) const;
   Result<void> check_boundary(const symbols::Site& site);
-  Result<void> check_blacklist(RemoteAddr address);
+  Result<void> check_blacklist(const symbols::Site& site);
+  Error existing_breakpoint(const symbols::Site& site) const;
+  Result<PlannedProbe> plan_one(std::size_t spec, const lang::Definition& definition,
+                                const std::optional<std::string>& filter, symbols::Site site);
   std::vector<std::uint8_t> original_bytes(RemoteAddr from, std::size_t size);
+  std::size_t read(RemoteAddr from, std::span<std::uint8_t> to);
 
   pid_t pid_;
   const symbols::TargetSymbols& symbols_;
   const KnownPlans& known_;
   tracer::TargetMemory memory_;
+  // The text read last. The places of a glob come in the order of their addresses; a read for each would cost more than
+  // all the rest.
+  std::vector<std::uint8_t> window_;
+  RemoteAddr window_start_{};
   bool shadow_stack_;
 };
 

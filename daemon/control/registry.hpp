@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "daemon/base/types.hpp"
@@ -23,6 +24,7 @@ struct Subscription {
   std::uint64_t id = 0;
   Client* client = nullptr;
   SubscribeRequest request;
+  std::unordered_set<std::string> wanted;  // request.probes, to be looked up for each probe there is
   SubscriptionTotals totals;
 };
 
@@ -53,6 +55,7 @@ struct Target {
   bool attached = false;
   bool explicitly = false;  // by target.attach: stays without probes
   bool follow_fork = false;
+  ClientId holder{};  // who wants it held at its entry, and will let it go on; none: nobody
   std::uint32_t threads = 0;
   std::uint32_t execs = 0;  // see tracer::AttachResult
   std::set<pid_t> members;  // itself and the children it is followed into

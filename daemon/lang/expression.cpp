@@ -25,8 +25,7 @@ struct Level {
 // ---- $-variables ----
 
 Error bad_variable(Word word) {
-  return bad_definition(word.column, "unknown variable " + quoted(word.text),
-                        "variables: $retval $stack $stackN $comm $argN $args");
+  return bad_definition(word.column, "unknown variable " + quoted(word.text), "variables: $argN $stack $stackN $comm");
 }
 
 bool is_path_continuation(std::string_view text) {
@@ -77,8 +76,9 @@ Result<Node> variable(Word word, std::size_t skip) {
 
 Result<Node> retval(Word word, std::string_view rest, Kind kind) {
   if (kind != Kind::return_probe)
-    return bad_definition(word.column, "$retval is only there on return probes",
-                          "use r:NAME FUNCTION or FUNCTION%return");
+    return bad_definition(
+        word.column, "$retval is only there on return probes",
+        "this version has none: probe the instruction behind the call, where the result's register holds it");
   if (rest.empty()) return Node(RetvalExpr{});
   if (is_path_continuation(rest)) return variable(word, 1);
   return bad_variable(word);
@@ -177,9 +177,8 @@ Result<Node> operand(Word word, Kind kind) {
   if (first == '@') return memory(word, kind);
   if (first == '\\') return immediate(word, kind);
   if (is_letter(first)) return variable(word, 0);
-  return bad_definition(
-      word.column, "bad argument " + quoted(word.text) + ": expected a fetch argument",
-      "arguments: %REG @ADDR @SYM $stackN $stack $retval $comm $argN +OFFS(ARG) \\IMM \\\"text\" or a variable");
+  return bad_definition(word.column, "bad argument " + quoted(word.text) + ": expected a fetch argument",
+                        "arguments: %REG @ADDR @SYM $argN $stack $stackN $comm +OFFS(ARG) \\IMM \\\"text\"");
 }
 
 // ---- dereferences ----

@@ -12,6 +12,8 @@
 
 namespace probed::lang {
 
+struct FilterProgram;
+
 inline constexpr std::size_t kMaxFilter = 64 << 10;  // bytes of one filter
 inline constexpr std::size_t kMaxFilterDepth = 200;  // of parentheses
 inline constexpr std::size_t kMaxFilterComparisons = 4096;
@@ -31,6 +33,10 @@ class Filter {
   static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args);
   // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.
   bool matches(std::span<const std::byte> packed, const events::CommonFields& common) const;
+
+  // The compiled form (filter_program.hpp), from which another back end can be made; null: no filter. Valid as long as
+  // a copy of this filter lives.
+  const FilterProgram* program() const;
 
  private:
   struct Impl;

@@ -1,4 +1,4 @@
-// Private to the filter: what a compiled filter is.
+// What a compiled filter is, for the filter itself and for those who make code of it.
 //
 // A flat list of predicates, each with the index to go on at when it is true and when it is false; always forward, so
 // evaluation ends after at most as many steps as there are predicates. Two indices behind the last stand for the
@@ -47,6 +47,9 @@ constexpr std::uint64_t cut(std::uint64_t value, unsigned size, bool is_signed) 
   if (is_signed) return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
   return value << unused >> unused;
 }
+
+// How a predicate on a number decides.
+bool number_matches(const Predicate& p, std::uint64_t value);
 
 // The kernel's glob_match(): * ? [a-z] [!a-z] \x. Time at most |pattern| * |text|, no recursion.
 bool glob_matches(std::string_view pattern, std::string_view text);

@@ -24,11 +24,6 @@ bool compare(FilterOp op, T left, T right) {
   return false;
 }
 
-bool number_matches(const Predicate& p, std::uint64_t value) {
-  if (!p.is_signed) return compare(p.op, value, p.value);
-  return compare(p.op, static_cast<std::int64_t>(value), static_cast<std::int64_t>(p.value));
-}
-
 bool text_matches(const Predicate& p, std::string_view text) {
   switch (p.op) {
     case FilterOp::eq: return text == p.text;
@@ -84,6 +79,11 @@ bool element_matches(std::string_view pattern, std::size_t& i, char c) {
 
 }  // namespace
 
+bool number_matches(const Predicate& p, std::uint64_t value) {
+  if (!p.is_signed) return compare(p.op, value, p.value);
+  return compare(p.op, static_cast<std::int64_t>(value), static_cast<std::int64_t>(p.value));
+}
+
 bool glob_matches(std::string_view pattern, std::string_view text) {
   constexpr std::size_t kNone = std::string_view::npos;
   std::size_t i = 0, star = kNone, resume = 0;
@@ -103,6 +103,8 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
   while (i < pattern.size() && pattern[i] == '*') ++i;
   return i == pattern.size();
 }
+
+const FilterProgram* Filter::program() const { return impl_.get(); }
 
 bool Filter::matches(std::span<const std::byte> packed, const events::CommonFields& common) const {
   if (!impl_ || impl_->predicates.empty()) return true;

@@ -56,6 +56,10 @@ std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string 
   module->segments_ = loaded_segments(image);
   module->build_id_ = image.build_id();
   module->soname_ = read_dynamic(image).soname;
+  if (const Elf64_Shdr* section = image.section("__rseq_cs")) {
+    module->restartable_start_ = {section->sh_addr};
+    module->restartable_size_ = section->sh_size;
+  }
   return module;
 }
 

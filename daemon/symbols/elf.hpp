@@ -54,6 +54,9 @@ class Module {
   bool loads(std::uint64_t file_offset, ElfAddr address) const;
   // nullopt: no byte of the file is there.
   std::optional<std::uint64_t> file_offset_of(ElfAddr address) const;
+  // Section __rseq_cs (restartable.hpp) as loaded; size 0: none.
+  ElfAddr restartable_start() const { return restartable_start_; }
+  std::uint64_t restartable_size() const { return restartable_size_; }
   // Whether a symbol or an unwind table entry begins here, and not just covers it.
   bool function_begins_at(ElfAddr address) const;
 
@@ -88,6 +91,8 @@ class Module {
   std::string path_, soname_;
   std::vector<std::byte> build_id_;
   std::vector<Segment> segments_;
+  ElfAddr restartable_start_{};
+  std::uint64_t restartable_size_ = 0;  // bytes
   mutable std::mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
   std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true

@@ -225,9 +225,27 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
                                ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
                                : "nm and nm -D list a module's symbols";
   std::string hint = names.empty() ? list : "did you mean " + join(names) + "?";
+  if (const std::string why = stripped(asked); want == Want::code && !why.empty())
+    hint = names.empty() ? why : why + "; or " + hint;
   const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
   if (unreadable != asked.end()) hint += "; " + (*unreadable)->module->path() + " can't be read any more";
   return {Reason::no_such_symbol, what + where, hint, {}};
+}
+
+// Without a MODULE it is the main program that people mean.
+std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked) const {
+  const auto meant =
+      std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return asked.size() == 1 || in->main; });
+  if (meant == asked.end() || (*meant)->vdso || !ready(**meant)) return "";
+  // What a linker leaves in .symtab has local functions; .dynsym has none.
+  const auto symbols = (*meant)->module->symbols().all();
+  if (std::any_of(symbols.begin(), symbols.end(),
+                  [](const Symbol& s) { return s.code() && s.binding == Binding::local; }))
+    return "";
+  const std::string name((*meant)->name());
+  const bool none = std::none_of(symbols.begin(), symbols.end(), [](const Symbol& s) { return s.code(); });
+  return name + " is stripped: " + (none ? "none of its functions has a name" : "only what it exports has a name") +
+         "; install its debug symbols, or probe " + std::string(short_module_name(name)) + ":0xFILEOFFSET";
 }
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "daemon/base/file.hpp"
+#include "daemon/base/process.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -114,7 +115,7 @@ std::vector<Mapping> parse_maps(std::string_view text) {
 
 Result<std::vector<Mapping>> read_maps(pid_t pid) {
   std::string text;
-  const std::string path = "/proc/" + std::to_string(pid) + "/maps";
+  const std::string path = "/proc/" + std::to_string(process::task_with_memory(pid)) + "/maps";
   const int why = read_file(path, text, kMaxMapsText);
   if (why == 0) return parse_maps(text);
   if (why == ENOENT || why == ESRCH)

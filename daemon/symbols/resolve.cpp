@@ -34,6 +34,19 @@ std::uint64_t bytes_left(const FunctionBounds& bounds, ElfAddr from) {
   return into < bounds.size ? bounds.size - into : 0;
 }
 
+Result<Places> as_named(Result<std::vector<Site>> sites) {
+  if (!sites) return std::move(sites).error();
+  return Places{std::move(sites).value(), false, {}};
+}
+
+// MODULE:GLOB. A C++ name's "::" is no such separator.
+std::pair<std::string_view, std::string_view> split_module(std::string_view pattern) {
+  const auto is_colon = [&](std::size_t at) { return at < pattern.size() && pattern[at] == ':'; };
+  for (std::size_t at = 1; at < pattern.size(); ++at)
+    if (is_colon(at) && !is_colon(at - 1) && !is_colon(at + 1)) return {pattern.substr(0, at), pattern.substr(at + 1)};
+  return {{}, pattern};
+}
+
 template <class T>
 Result<T> with_column(Result<T> result, const lang::Location& location) {
   if (result.ok()) return result;
@@ -55,8 +68,13 @@ Result<std::shared_ptr<const TargetSymbols>> TargetSymbols::load(pid_t pid, Modu
   return std::shared_ptr<const TargetSymbols>(new TargetSymbols(std::move(impl)));
 }
 
+Result<Places> TargetSymbols::places(const lang::Location& location) const {
+  return with_column(impl_->places(location), location);
+}
 Result<std::vector<Site>> TargetSymbols::resolve(const lang::Location& location) const {
-  return with_column(impl_->resolve(location), location);
+  Result<Places> found = places(location);
+  if (!found) return std::move(found).error();
+  return std::move(found->sites);
 }
 Result<RemoteAddr> TargetSymbols::resolve_data(std::string_view symbol) const { return impl_->resolve_data(symbol); }
 Result<Site> TargetSymbols::site_at(RemoteAddr address) const { return impl_->site_at(address); }
@@ -66,20 +84,24 @@ std::optional<SymbolizedAddress> TargetSymbols::symbolize(RemoteAddr address) co
 std::vector<Function> TargetSymbols::functions(std::string_view glob, std::size_t limit) const {
   return impl_->functions(glob, limit);
 }
+Result<std::vector<Function>> TargetSymbols::list_functions(std::string_view pattern, std::size_t limit) const {
+  return impl_->list_functions(pattern, limit);
+}
 const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
 const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
+bool TargetSymbols::restartable(RemoteAddr address) const { return impl_->restartable(address); }
 
 // ---- locations
 // ----------------------------------------------------------------------------------------------------------
 
-Result<std::vector<Site>> TargetSymbols::Impl::resolve(const lang::Location& location) const {
+Result<Places> TargetSymbols::Impl::places(const lang::Location& location) const {
   if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return resolve_symbol(location, *symbol);
   if (const auto* file = std::get_if<lang::FileOffsetLocation>(&location.where))
-    return resolve_offset(location, file->offset);
+    return as_named(resolve_offset(location, file->offset));
   if (const auto* bare = std::get_if<lang::AddressLocation>(&location.where)) {
     Result<Site> site = site_at({bare->address});
     if (!site) return std::move(site).error();
-    return std::vector<Site>{std::move(site).value()};
+    return Places{{std::move(site).value()}, false, {}};
   }
   const bool line = std::holds_alternative<lang::LineLocation>(location.where);
   return Error{Reason::unsupported,
@@ -89,15 +111,15 @@ Result<std::vector<Site>> TargetSymbols::Impl::resolve(const lang::Location& loc
                {}};
 }
 
-Result<std::vector<Site>> TargetSymbols::Impl::resolve_symbol(const lang::Location& location,
-                                                              const lang::SymbolLocation& where) const {
+Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& location,
+                                                   const lang::SymbolLocation& where) const {
   const NameQuery query = parse_name(where.name);
   Result<std::vector<const Instance*>> selected = select(location.module);
   if (!selected) return std::move(selected).error();
   const auto groups = stages(*selected, location.module.empty());
   for (const auto& stage : groups)
     if (std::vector<Found> found = literal(stage, query, Want::code); !found.empty())
-      return sites_of_one(query, std::move(found), where.offset);
+      return as_named(sites_of_one(query, std::move(found), where.offset));
   if (has_glob(query.text) && query.text.size() > kMaxGlob)
     return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
   for (const auto& stage : groups) {
@@ -107,7 +129,7 @@ Result<std::vector<Site>> TargetSymbols::Impl::resolve_symbol(const lang::Locati
       const std::vector<Found> here = matching(*in, query.text);
       found.insert(found.end(), here.begin(), here.end());
     }
-    if (!found.empty()) return sites_of_glob(query.text, found, where.offset);
+    if (!found.empty()) return places_of_glob(found, where.offset);
   }
   return not_found(query, location.module, *selected, Want::code);
 }
@@ -135,31 +157,33 @@ Result<std::vector<Site>> TargetSymbols::Impl::sites_of_one(const NameQuery& que
   return sites;
 }
 
-// Matches that are shorter than the offset, whose implementation isn't known or whose text isn't there are left out.
-Result<std::vector<Site>> TargetSymbols::Impl::sites_of_glob(std::string_view glob, std::span<const Found> found,
-                                                             std::uint64_t offset) const {
-  std::map<RemoteAddr, Found> places;
+// Nobody has named each match: what has no place is left out, with the reason.
+Result<Places> TargetSymbols::Impl::places_of_glob(std::span<const Found> found, std::uint64_t offset) const {
+  Places places;
+  places.by_glob = true;
+  const auto leave_out = [&](const Found& f, Error why) {
+    const std::string name = f.in->module->symbols().display(*f.symbol);
+    places.left_out.push_back({name, f.in->remote(f.symbol->address), std::move(why)});
+  };
+  std::map<RemoteAddr, Found> starts;
   for (const Found& f : found) {
-    if (f.symbol->kind == SymbolKind::ifunc)
-      for (const RemoteAddr a : implementations(*f.in, f.symbol->address)) places.try_emplace(a, f);
-    else
-      places.try_emplace(f.in->remote(f.symbol->address), f);
+    if (f.symbol->kind != SymbolKind::ifunc) {
+      starts.try_emplace(f.in->remote(f.symbol->address), f);
+      continue;
+    }
+    const auto chosen = implementations(*f.in, f.symbol->address);
+    if (chosen.empty()) leave_out(f, undetermined_ifunc(f));
+    for (const RemoteAddr a : chosen) starts.try_emplace(a, f);
   }
-  std::vector<Site> sites;
-  std::optional<Error> first_error;
-  for (const auto& [start, f] : places) {
+  for (const auto& [start, f] : starts) {
     Result<Site> site = site_of(f, start, offset);
     if (site)
-      sites.push_back(std::move(site).value());
-    else if (!first_error)
-      first_error = std::move(site).error();
+      places.sites.push_back(std::move(site).value());
+    else
+      leave_out(f, std::move(site).error());
   }
-  if (!sites.empty()) return sites;
-  if (first_error) return *std::move(first_error);
-  return Error{Reason::ambiguous_symbol,
-               "everything that matches " + std::string(glob) + " is an IFUNC whose implementation isn't known",
-               "name an implementation",
-               {}};
+  if (places.sites.empty()) return std::move(places.left_out.front().why);
+  return places;
 }
 
 // The place `offset` bytes behind `start`, which is the symbol's address or, for an IFUNC, its implementation's.
@@ -309,7 +333,21 @@ std::optional<SymbolizedAddress> TargetSymbols::Impl::symbolize(RemoteAddr addre
 // ---- lists
 // ----------------------------------------------------------------------------------------------------------------
 
+Result<std::vector<Function>> TargetSymbols::Impl::list_functions(std::string_view pattern, std::size_t limit) const {
+  const auto [module, glob] = split_module(pattern);
+  Result<std::vector<const Instance*>> selected = select(module);
+  if (!selected) return std::move(selected).error();
+  return functions_of(*selected, glob, limit);
+}
+
 std::vector<Function> TargetSymbols::Impl::functions(std::string_view glob, std::size_t limit) const {
+  std::vector<const Instance*> all;
+  for (const Instance& in : instances_) all.push_back(&in);
+  return functions_of(all, glob, limit);
+}
+
+std::vector<Function> TargetSymbols::Impl::functions_of(std::span<const Instance* const> instances,
+                                                        std::string_view glob, std::size_t limit) const {
   std::map<RemoteAddr, Function> found;
   if (glob.size() > kMaxGlob) return {};
   const auto add = [&](RemoteAddr address, const Found& f) {
@@ -319,12 +357,12 @@ std::vector<Function> TargetSymbols::Impl::functions(std::string_view glob, std:
                       std::string(f.in->name()), address, f.symbol->size};
     found.try_emplace(address, std::move(function));
   };
-  for (const Instance& in : instances_) {
-    for (const Found& f : matching(in, glob.empty() ? "*" : glob)) {
+  for (const Instance* in : instances) {
+    for (const Found& f : matching(*in, glob.empty() ? "*" : glob)) {
       if (f.symbol->kind != SymbolKind::ifunc)
-        add(in.remote(f.symbol->address), f);
+        add(in->remote(f.symbol->address), f);
       else
-        for (const RemoteAddr a : implementations(in, f.symbol->address)) add(a, f);
+        for (const RemoteAddr a : implementations(*in, f.symbol->address)) add(a, f);
     }
     if (limit != 0 && found.size() >= limit) break;  // instances are in address order
   }

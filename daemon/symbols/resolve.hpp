@@ -35,6 +35,21 @@ struct Site {
   std::uint64_t function_size = 0;
 };
 
+// A match of a glob that has no place, and why: an IFUNC nothing has been bound for yet, a function that is shorter
+// than the offset.
+struct LeftOut {
+  std::string symbol;
+  RemoteAddr address;
+  Error why;
+};
+
+// What a location names.
+struct Places {
+  std::vector<Site> sites;        // never empty
+  bool by_glob = false;           // found by a pattern: nobody has asked for each of them by name
+  std::vector<LeftOut> left_out;  // of a glob only
+};
+
 // "symbol+0xoffset" (or "0xaddr" when there is no symbol); module is the base name, empty when anonymous.
 struct SymbolizedAddress {
   std::string symbol;
@@ -60,9 +75,12 @@ class TargetSymbols {
   // kind).
   static Result<std::shared_ptr<const TargetSymbols>> load(pid_t pid, ModuleCache& cache);
 
-  // Every place the location names: one, or many for a glob. Never empty on success. Errors: no_such_symbol (with near
-  // names in the hint), no_such_module, ambiguous_symbol (hint lists the candidates), unmapped_address, unsupported.
+  // Every place the location names: one, or many for a glob. Errors: no_such_symbol (with near names in the hint),
+  // no_such_module, ambiguous_symbol (hint lists the candidates), unmapped_address, unsupported; for a glob of which
+  // everything is left out, why the first one is.
   // Only names and mappings are checked here; instruction boundaries and blacklists are the caller's.
+  Result<Places> places(const lang::Location& location) const;
+  // Its sites alone.
   Result<std::vector<Site>> resolve(const lang::Location& location) const;
 
   // The address of a data or function symbol for @SYM. Errors: no_such_symbol, ambiguous_symbol.
@@ -76,10 +94,14 @@ class TargetSymbols {
 
   // What can be probed, in address order; glob matches plain and demangled names (empty: all); at most limit (0: all).
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
+  // The same for [MODULE:]GLOB. Errors: no_such_module.
+  Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
 
   const std::vector<Mapping>& mappings() const;
   // The mapping that holds address, or null.
   const Mapping* mapping_at(RemoteAddr address) const;
+  // Whether the address is in a restartable sequence, or in the signature in front of its abort handler.
+  bool restartable(RemoteAddr address) const;
 
  private:
   class Impl;

@@ -17,6 +17,7 @@
 #include "daemon/symbols/match.hpp"
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/symbols/resolve.hpp"
+#include "daemon/symbols/restartable.hpp"
 
 namespace probed::symbols {
 
@@ -54,13 +55,15 @@ class TargetSymbols::Impl {
   Result<void> load(pid_t pid, ModuleCache& cache);
 
   // ---- resolve.cpp
-  Result<std::vector<Site>> resolve(const lang::Location& location) const;
+  Result<Places> places(const lang::Location& location) const;
   Result<RemoteAddr> resolve_data(std::string_view text) const;
   Result<Site> site_at(RemoteAddr address) const;
   std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
+  Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
   const Mapping* mapping_at(RemoteAddr address) const;
   const std::vector<Mapping>& mappings() const { return mappings_; }
+  bool restartable(RemoteAddr address) const;
 
  private:
   // ---- target_load.cpp
@@ -70,6 +73,7 @@ class TargetSymbols::Impl {
   void add_instances(const std::shared_ptr<const Module>& module, const Instance& like);
   void mark_main();
   void assign_mappings();
+  void read_restartable_sequences();
   bool same_build_in_memory(const Mapping& mapping, int fd) const;
   // Reads the module's contents if nobody has yet. False: its file can't be opened any more.
   bool ready(const Instance& in) const;
@@ -98,6 +102,8 @@ class TargetSymbols::Impl {
   Error ambiguous(const NameQuery& query, std::span<const Found> found) const;
   std::vector<std::string> candidate_names(std::span<const Found> found) const;
   Error undetermined_ifunc(const Found& found) const;
+  // What to say of a module in which nothing but exported functions has a name; empty: it has a symbol table.
+  std::string stripped(std::span<const Instance* const> asked) const;
 
   // ---- ifunc.cpp
   // The implementations that the target's loader has chosen for the IFUNC at this address; empty: unknown.
@@ -107,11 +113,12 @@ class TargetSymbols::Impl {
                                                    ElfAddr resolver) const;
 
   // ---- resolve.cpp
-  Result<std::vector<Site>> resolve_symbol(const lang::Location& location, const lang::SymbolLocation& where) const;
+  Result<Places> resolve_symbol(const lang::Location& location, const lang::SymbolLocation& where) const;
   Result<std::vector<Site>> resolve_offset(const lang::Location& location, std::uint64_t offset) const;
   Result<std::vector<Site>> sites_of_one(const NameQuery& query, std::vector<Found> found, std::uint64_t offset) const;
-  Result<std::vector<Site>> sites_of_glob(std::string_view glob, std::span<const Found> found,
-                                          std::uint64_t offset) const;
+  Result<Places> places_of_glob(std::span<const Found> found, std::uint64_t offset) const;
+  std::vector<Function> functions_of(std::span<const Instance* const> instances, std::string_view glob,
+                                     std::size_t limit) const;
   Result<Site> site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const;
   Site place(RemoteAddr address, const Mapping& mapping, const Instance* in) const;
 
@@ -119,7 +126,8 @@ class TargetSymbols::Impl {
   UniqueFd memory_;
   std::vector<std::string> program_names_;  // comm and the base name of argv[0]: what users call the main program
   std::vector<std::string> debug_roots_;
-  std::vector<Mapping> mappings_;         // by address
+  std::vector<Mapping> mappings_;  // by address
+  std::vector<RestartableSequence> restartable_;
   std::vector<Instance> instances_;       // by address
   std::vector<int> instance_of_mapping_;  // index, or -1
   struct Failure {

@@ -17,6 +17,7 @@ namespace probed::symbols {
 namespace {
 
 constexpr std::uint64_t kMaxVdso = 1u << 20;
+constexpr std::uint64_t kMaxRestartable = 1 << 20;  // bytes of a section
 constexpr std::uint64_t kMaxHeaderBytes = 64u << 10;
 constexpr std::size_t kMaxInstances = 65536;
 
@@ -33,7 +34,7 @@ Result<void> check_kind(pid_t pid) {
   Result<process::Stat> stat = process::read_stat(pid);
   if (!stat) return std::move(stat).error();
   if (stat->kernel_thread()) return unsupported(pid, "a kernel thread: it has no program (no /proc/PID/exe)", "");
-  if (stat->zombie())
+  if (stat->zombie() && process::task_with_memory(pid) == pid)
     return unsupported(pid, "a zombie: it has exited and has no program any more (no /proc/PID/exe)", "");
   Result<bool> narrow = process::is_32bit(pid);
   if (!narrow) return std::move(narrow).error();
@@ -66,6 +67,7 @@ void set_range(Instance& in) {
 
 Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
   if (Result<void> kind = check_kind(pid); !kind) return kind;
+  pid = process::task_with_memory(pid);
   pid_ = pid;
   debug_roots_ = cache.options().debug_roots;
   program_names_ = program_names(pid);
@@ -81,7 +83,20 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
             [](const Instance& a, const Instance& b) { return a.mapping.start < b.mapping.start; });
   mark_main();
   assign_mappings();
+  read_restartable_sequences();
   return {};
+}
+
+void TargetSymbols::Impl::read_restartable_sequences() {
+  for (const Instance& in : instances_) {
+    std::vector<std::byte> section(std::min(in.module->restartable_size(), kMaxRestartable));
+    if (section.empty() || !read_memory(in.remote(in.module->restartable_start()), section)) continue;
+    std::ranges::move(parse_restartable_sequences(section), std::back_inserter(restartable_));
+  }
+}
+
+bool TargetSymbols::Impl::restartable(RemoteAddr address) const {
+  return std::ranges::any_of(restartable_, [address](const RestartableSequence& s) { return s.covers(address); });
 }
 
 void TargetSymbols::Impl::add_files(ModuleCache& cache) {

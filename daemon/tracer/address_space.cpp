@@ -8,6 +8,7 @@
 #include <set>
 
 #include "daemon/base/check.hpp"
+#include "daemon/base/process.hpp"
 #include "daemon/symbols/maps.hpp"
 
 namespace probed::tracer {
@@ -29,15 +30,14 @@ bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
          std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
 }
 
-// Our breakpoint followed by the rest of the original instruction.
+// Whether a breakpoint instruction is there. What follows it is the program's to change (an inline cache, say).
 bool holds_breakpoint(const TargetMemory& memory, const SitePlan& plan) {
-  InsnBytes now{};
-  if (read_insn(memory, plan, now) != plan.insn.length) return false;
-  const auto& trap = native::kBreakpoint;
-  return std::equal(trap.begin(), trap.end(), now.begin()) &&
-         std::equal(plan.bytes.begin() + trap.size(), plan.bytes.begin() + plan.insn.length, now.begin() + trap.size());
+  std::array<std::uint8_t, native::kBreakpointSize> now{};
+  return memory.read_some(plan.address, std::as_writable_bytes(std::span(now))) == now.size() &&
+         std::ranges::equal(now, native::kBreakpoint);
 }
 
+// Takes our breakpoint out of a memory that holds it.
 void restore(TargetMemory& memory, const SitePlan& plan) {
   if (holds_breakpoint(memory, plan)) memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
 }
@@ -45,7 +45,7 @@ void restore(TargetMemory& memory, const SitePlan& plan) {
 // The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
 class FileOfMapping {
  public:
-  explicit FileOfMapping(pid_t pid) : pid_(pid) {}
+  explicit FileOfMapping(pid_t pid) : pid_(process::task_with_memory(pid)) {}
 
   // Whether the page of memory holds just what the file has there.
   bool has(const symbols::Mapping& mapping, RemoteAddr page, const TargetMemory& memory) {
@@ -91,6 +91,17 @@ bool Site::wanted() const {
 Site* AddressSpace::find(RemoteAddr address) {
   const auto it = sites_.find(address);
   return it == sites_.end() ? nullptr : &it->second;
+}
+
+const Site* AddressSpace::overlapping(const SitePlan& plan) const {
+  constexpr auto kReach = static_cast<std::int64_t>(arch::kMaxInsnLength);
+  for (std::int64_t offset = 1 - kReach; offset < plan.insn.length; ++offset) {
+    const RemoteAddr at = plan.address + static_cast<std::uint64_t>(offset);
+    const auto it = offset == 0 ? sites_.end() : sites_.find(at);
+    if (it == sites_.end()) continue;
+    if (offset > 0 || -offset < it->second.plan.insn.length) return &it->second;
+  }
+  return nullptr;
 }
 
 Result<void> AddressSpace::verify(const SitePlan& plan) const {
@@ -141,16 +152,38 @@ bool AddressSpace::set_armed(Site& site, bool armed) {
   return true;
 }
 
+bool AddressSpace::plant_entry(const SitePlan& plan) {
+  if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) return false;
+  entry_ = plan;
+  return true;
+}
+
+void AddressSpace::remove_entry() {
+  if (!entry_) return;
+  restore(memory_, *entry_);
+  removed_.insert_or_assign(entry_->address, *entry_);
+  entry_.reset();
+}
+
 void AddressSpace::close() {
   closed_ = true;
+  remove_entry();
   for (auto& [address, site] : sites_) set_armed(site, false);
 }
 
 void AddressSpace::clean_copy(TargetMemory& copy) const {
+  if (entry_) restore(copy, *entry_);
   for (const auto& [address, site] : sites_)
     if (site.armed) restore(copy, site.plan);
-  for (const auto& [address, plan] : removed_)
-    if (!sites_.contains(address) || !sites_.at(address).armed) restore(copy, plan);
+  clean_removed(copy);
+}
+
+// What was taken out between the fork and now. A breakpoint that is still in the parent's text is the program's own.
+void AddressSpace::clean_removed(TargetMemory& copy) const {
+  for (const auto& [address, plan] : removed_) {
+    const auto site = sites_.find(address);
+    if ((site == sites_.end() || !site->second.armed) && !holds_breakpoint(memory_, plan)) restore(copy, plan);
+  }
 }
 
 std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const {
@@ -158,11 +191,11 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const 
   clone->sites_ = sites_;
   clone->removed_ = removed_;
   clone->syscall_insn_ = syscall_insn_;
+  clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
-  // Sites disarmed between the fork and now are still in the child's text.
-  for (const auto& [address, plan] : removed_)
-    if (!sites_.contains(address) || !sites_.at(address).armed) restore(clone->memory_, plan);
+  if (entry_) restore(clone->memory_, *entry_);
+  clean_removed(clone->memory_);
   return clone;
 }
 
@@ -188,7 +221,12 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid)
 }
 
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {
-  if (syscall_insn_) return syscall_insn_;
+  // The place may have been unmapped, or hold a breakpoint, since it was found.
+  std::array<std::uint8_t, std::size(native::kSyscallInsn)> now{};
+  if (syscall_insn_ && memory_.read_some(syscall_insn_, std::as_writable_bytes(std::span(now))) == now.size() &&
+      std::ranges::equal(now, native::kSyscallInsn))
+    return syscall_insn_;
+  syscall_insn_ = {};
   auto maps = symbols::read_maps(pid);
   if (!maps) return {};
   const auto rank = [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; };

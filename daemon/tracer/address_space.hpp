@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -35,8 +36,13 @@ class AddressSpace {
 
   TargetMemory& memory() { return memory_; }
   XolAreas& xol() { return xol_; }
+  // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
+  RemoteAddr scratch() const { return scratch_; }
+  void set_scratch(RemoteAddr page) { scratch_ = page; }
   const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
   Site* find(RemoteAddr address);
+  // A site at another address whose instruction shares bytes with this one; null: none.
+  const Site* overlapping(const SitePlan& plan) const;
   // Whether a site was here earlier and its breakpoint has been taken out since.
   bool was_site(RemoteAddr address) const { return removed_.contains(address); }
 
@@ -49,6 +55,11 @@ class AddressSpace {
   // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the
   // site is then not armed, and nothing was written.
   bool set_armed(Site& site, bool armed);
+  // The breakpoint at the program's entry point, before any site: a thread is to stop there once. False: the text can't
+  // be written. remove_entry: no-op when there is none.
+  bool plant_entry(const SitePlan& plan);
+  const std::optional<SitePlan>& entry() const { return entry_; }
+  void remove_entry();
   // Takes every breakpoint out of the text for good: the target is being let go, and nothing is armed any more.
   void close();
 
@@ -58,7 +69,7 @@ class AddressSpace {
   std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
 
   // Whether breakpoints of ours have ever been written here.
-  bool touched() const { return !removed_.empty() || !sites_.empty(); }
+  bool touched() const { return entry_ || !removed_.empty() || !sites_.empty(); }
   // Pages that we made private copies of and whose bytes are the mapped file's again: giving the copies back changes
   // nothing but the memory used. In address order, neighbours merged. Only mappings that can't be written to count.
   struct PageRange {
@@ -71,13 +82,17 @@ class AddressSpace {
   RemoteAddr syscall_insn(pid_t pid);
 
  private:
+  void clean_removed(TargetMemory& copy) const;
+
   TargetMemory memory_;
   XolAreas xol_;
+  std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
   // forked before that may still contain it. One entry an address, however often it is probed.
   std::unordered_map<RemoteAddr, SitePlan> removed_;
   RemoteAddr syscall_insn_;
+  RemoteAddr scratch_;
   bool closed_ = false;
 };
 

@@ -43,10 +43,17 @@ Error already_traced(pid_t pid, pid_t tracer_thread) {
                 fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));
 }
 
-bool task_is_dead(pid_t pid, pid_t tid) {
-  const auto text = process::read_stat(tid);
-  (void)pid;
-  return !text || text->zombie();
+// io_uring's and vhost's workers are listed among the threads: the kernel's own code in the process's name. They can't be
+// stopped as threads are (include/linux/sched.h: PF_IO_WORKER, PF_USER_WORKER).
+bool never_runs_user_code(pid_t tid) {
+  constexpr std::uint32_t kIoWorker = 0x10, kUserWorker = 0x4000;
+  const auto stat = process::read_stat(tid);
+  return stat && (stat->flags & (kIoWorker | kUserWorker)) != 0;
+}
+
+bool task_is_dead(pid_t tid) {
+  const auto stat = process::read_stat(tid);
+  return !stat || stat->zombie();
 }
 
 }  // namespace
@@ -86,6 +93,7 @@ Result<void> Engine::check_attachable(pid_t pid) const {
 }
 
 Result<std::size_t> Engine::seize_threads(Process& process) {
+  const Waiter::Collecting collecting(waiter_);
   const pid_t pid = process.id.pid;
   // A thread that a not yet seized thread creates is seen by a later pass; one that a seized thread creates is ours
   // from the start (TRACECLONE). So a pass that finds nothing new has found everything.
@@ -94,12 +102,12 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
     auto ids = process::thread_ids(pid);
     if (!ids) break;
     for (const pid_t tid : *ids) {
-      if (process.threads.contains(tid)) continue;
+      if (process.threads.contains(tid) || never_runs_user_code(tid)) continue;
       const Outcome outcome = ptrace::seize(tid);
       if (outcome == Outcome::ok) {
         add_tracee(tid, process);
         found = true;
-      } else if (outcome == Outcome::failed && !task_is_dead(pid, tid)) {
+      } else if (outcome == Outcome::failed && !task_is_dead(tid)) {
         const int error = errno;
         if (tracees_.contains(tid)) continue;  // seized a moment ago by way of its creator
         const auto tracer = process::tracer_pid(tid);
@@ -138,24 +146,26 @@ void Engine::settle(pid_t pid) {
   waiter_.wake();  // one of those that were taken may have announced a command
 }
 
-// Children that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
-// from now on are reported by the kernel.
+// Processes that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
+// from now on by the ones we have are reported by the kernel; so a pass that finds nobody new has found everybody.
 Result<void> Engine::seize_sharers(Process& process) {
-  for (const pid_t child : children_of(process.id.pid)) {
-    if (find_process(child) || !shares_memory(process.id.pid, child)) continue;
-    auto id = process::target_id(child);
-    if (!id) continue;
-    auto& owned = processes_[child] = std::make_unique<Process>();
-    owned->id = *id;
-    owned->root = process.root;
-    owned->space = process.space;
-    if (auto seized = seize_threads(*owned); !seized) {
+  for (bool found = true; found;) {
+    found = false;
+    for (const pid_t pid : processes_sharing_memory(process.id.pid)) {
+      if (find_process(pid)) continue;
+      auto id = process::target_id(pid);
+      if (!id) continue;
+      auto& owned = processes_[pid] = std::make_unique<Process>();
+      owned->id = *id;
+      owned->root = process.root;
+      owned->space = process.space;
+      auto seized = seize_threads(*owned);
+      found |= seized.ok();
+      if (seized) continue;
       const bool gone = owned->threads.empty() && seized.error().reason == Reason::no_such_process;
-      if (owned->threads.empty()) processes_.erase(child);
-      if (gone || !shares_memory(process.id.pid, child)) continue;
-      return std::move(seized).error();
+      if (owned->threads.empty()) processes_.erase(pid);
+      if (!gone && shares_memory(process.id.pid, pid)) return std::move(seized).error();
     }
-    if (auto further = seize_sharers(*owned); !further) return further;
   }
   return {};
 }
@@ -164,10 +174,14 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   if (Process* known = find_process(pid)) {
     if (known->detaching)
       return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
+    if (known->root != pid)
+      return refuse(Reason::already_traced,
+                    fmt::format("process {} ({}) is traced already as a child of process {}, whose probes it carries", pid,
+                                process::comm(pid), known->root),
+                    fmt::format("add probes to process {}, or detach that first", known->root));
     known->follow_fork |= params.follow_fork;
     known->keep_after_exec |= params.keep_after_exec;
     known->hold_at_entry |= params.hold_at_entry;
-    known->root = pid;  // a child that came by fork is now a target in its own right
     return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs};
   }
   if (auto fit = check_attachable(pid); !fit) return std::move(fit).error();
@@ -307,6 +321,11 @@ void Engine::start_detach(Process& process) {
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);
     if (it == tracees_.end()) continue;
+    // A main thread that has exited before the others reports so after the last of them: there is nothing to let go.
+    if (tid == process.id.pid && process.threads.size() > 1 && task_is_dead(tid)) {
+      forget_tracee(tid);
+      continue;
+    }
     if (it->second.state == Tracee::State::held)
       release(it->second, 0);
     else
@@ -334,11 +353,22 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
 Result<void> Engine::resume_held(pid_t pid) {
   Process* process = find_process(pid);
   if (!process) return refuse(Reason::not_attached, fmt::format("process {} is not attached", pid));
-  for (const pid_t tid : process->threads) {
+  resume_held_threads(*process);
+  return {};
+}
+
+void Engine::forget_hold(pid_t pid) {
+  Process* process = find_process(pid);
+  if (!process) return;
+  process->hold_at_entry = false;
+  resume_held_threads(*process);
+}
+
+void Engine::resume_held_threads(const Process& process) {
+  for (const pid_t tid : process.threads) {
     Tracee& tracee = tracees_.at(tid);
     if (tracee.state == Tracee::State::held) resume(tracee);
   }
-  return {};
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -396,6 +426,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (tracee.state == Tracee::State::unclaimed) consider(tracee.unclaimed_until);
   for (const auto& [pid, process] : processes_) {
     if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
+    if (process->ask_again) consider(*process->ask_again);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
   }
@@ -415,6 +446,11 @@ void Engine::check_deadlines() {
                  "each is let go as soon as it wakes; nothing more is needed");
       for (auto& reply : std::exchange(process->detach_replies, {}))
         late.push_back([reply = std::move(reply), error] { reply(error); });
+    }
+    if (process->ask_again && now >= *process->ask_again) {
+      process->ask_again.reset();
+      for (const pid_t tid : process->threads)
+        if (std::exchange(tracees_.at(tid).interrupt_again, false)) ptrace::interrupt(tid);
     }
     if (process->jobs.empty()) continue;
     if (!process->interrupt_all_sent && now >= process->jobs.front().deadline - kJobTimeout + kWidenAfter)

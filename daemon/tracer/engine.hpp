@@ -5,6 +5,7 @@
 //   engine.cpp        processes: attach, detach, jobs, deadlines
 //   engine_sites.cpp  commands on probes: add, remove, enable, arm
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
+//   engine_traps.cpp  what our own traps do to the program's SIGTRAP, undone
 //   engine_events.cpp clone, fork, vfork, exec, exit
 #pragma once
 
@@ -74,6 +75,8 @@ class Engine {
   void detach_all(std::function<void()> done);
   // Lets a held process go on.
   Result<void> resume_held(pid_t pid);
+  // Whoever wanted it held has gone: it goes on, or will not be held.
+  void forget_hold(pid_t pid);
 
   // All or none. Enabled programs are armed when `done` is called. `execs`: as attach() answered before the batch was
   // planned; target_gone when the process has started another program since.
@@ -96,8 +99,9 @@ class Engine {
   // engine.cpp
   Process* find_process(pid_t pid);
   // Runs f(RemoteSyscalls&) in a thread that stands in an event stop. False: the thread died meanwhile.
+  // `put_back`: see RemoteSyscalls.
   template <class F>
-  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f);
+  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0);
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
   Result<void> seize_sharers(Process& process);
@@ -112,6 +116,7 @@ class Engine {
   void request_job(Process& process, Job job);
   void run_jobs(Tracee& tracee);
   void interrupt_some(Process& process, bool everyone);
+  void resume_held_threads(const Process& process);
   bool leave_no_trace(Tracee& tracee, AddressSpace& space);
 
   // engine_sites.cpp
@@ -120,16 +125,21 @@ class Engine {
   Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
+  void learn_trap_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
   bool update_arming(AddressSpace& space, Site& site);
 
   // engine_stops.cpp
+  bool give_back(Tracee& tracee, const WaitStatus& status);
   void on_signal(Tracee& tracee, int signal);
   bool on_trap(Tracee& tracee);
-  void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs);
-  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step);
+  struct AfterTrap;
+  bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const Site* site) const;
+  void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
+  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal);
   void on_step(Tracee& tracee, int signal);
   void finish_step(Tracee& tracee, ptrace::Registers& regs);
+  bool may_hold_signals(const Tracee& tracee) const;
   void deliver(Tracee& tracee, int signal);
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
   void on_interrupt(Tracee& tracee, bool group_stop);
@@ -142,10 +152,40 @@ class Engine {
   void release(Tracee& tracee, int signal);
   void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
 
+  // engine_traps.cpp
+  struct AfterTrap {
+    bool alive = true;
+    bool blocks = false;         // the thread blocks SIGTRAP; its mask says so again
+    bool may_step = true;        // a step's trap would reset nothing
+    bool in_handler = false;     // it is in its SIGTRAP handler
+    bool program_first = false;  // a SIGTRAP of the program's own has come before ours: deliver it first
+    int signal = 0;              // a SIGTRAP of the program's own that is to be pending again: resume with it
+  };
+  template <class F>
+  bool with_trap_action(Tracee& tracee, int put_back, F f);
+  bool suspect_others(const Tracee& tracee);
+  bool others_may_reset(const Tracee& tracee) const;
+  bool stop_others(const Tracee& tracee);
+  void see_into_handler(Tracee& tracee);
+  std::optional<Disposition> look_at_trap(Tracee& tracee);
+  bool must_learn_trap(const Process& process) const;
+  void learn_trap(Tracee& tracee);
+  AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, bool merged);
+  bool queue_trap_again(Tracee& tracee);
+  void mend_action(Tracee& tracee, bool merged, AfterTrap& after);
+  bool before_own_trap(Tracee& tracee);
+  void note_own_trap(Tracee& tracee);
+  void trap_after_exec(Tracee& tracee);
+  bool must_leave_trap(const Process& process) const;
+  bool leave_trap(Tracee& tracee);
+  void mend_entry_mask(Tracee& tracee);
+
   // engine_events.cpp
   void on_unknown(const Stop& stop);
   void on_new_task(Tracee& parent);
   void claim(Tracee& child, Process& parent);
+  void inherit_slot(Tracee& child, const Tracee& creator);
+  void leave_birth_place(Tracee& child);
   void adopt_child(Tracee& child, Process& parent);
   void release_copy(Tracee& child, AddressSpace& parent_space);
   void on_exec(Tracee& tracee);

@@ -1,7 +1,7 @@
 // New tasks, new programs, ends: clone, fork, vfork, exec, exit.
 //
 // A new task's first stop and its parent's event arrive in either order. Whatever comes first identifies the child:
-// a thread by its thread group, a process by its parent. Whether a child shares memory is asked of the kernel (kcmp),
+// a thread by its thread group, a process by its creator's event only (CLONE_PARENT: its parent may be another one). Whether a child shares memory is asked of the kernel (kcmp),
 // not guessed from the kind of event: clone() with odd flags reports itself as fork or vfork.
 #include <elf.h>
 #include <fcntl.h>
@@ -39,15 +39,13 @@ RemoteAddr entry_point(pid_t pid) {
   return {};
 }
 
-std::optional<SitePlan> plan_entry_breakpoint(AddressSpace& space, pid_t pid) {
+bool plant_entry_breakpoint(AddressSpace& space, pid_t pid) {
   SitePlan plan;
   plan.address = entry_point(pid);
   if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes))))
-    return std::nullopt;
+    return false;
   plan.insn.length = static_cast<std::uint8_t>(native::kBreakpointSize);
-  const std::span<const std::uint8_t> trap(native::kBreakpoint);
-  if (!space.memory().write(plan.address, std::as_bytes(trap))) return std::nullopt;
-  return plan;
+  return space.plant_entry(plan);
 }
 
 }  // namespace
@@ -61,11 +59,7 @@ void Engine::on_unknown(const Stop& stop) {
   child.stop = stop.status.kind();
   child.state = Tracee::State::unclaimed;
   const auto group = process::thread_group(stop.tid);
-  if (Process* own = group ? find_process(*group) : nullptr) {
-    claim(child, *own);
-  } else if (const auto stat = process::read_stat(stop.tid)) {
-    if (Process* parent = find_process(stat->parent)) claim(child, *parent);
-  }
+  if (Process* own = group ? find_process(*group) : nullptr) claim(child, *own);
   if (child.process) return handle(stop);
   child.unclaimed_until = Waiter::Clock::now() + kClaimTimeout;  // its creator's event comes before that, or never
 }
@@ -80,11 +74,15 @@ void Engine::on_new_task(Tracee& parent) {
       if (const auto tracer = process::tracer_pid(tid); tracer && *tracer == gettid()) {
         tracees_[tid].tid = tid;
         claim(tracees_[tid], *parent.process);
+        inherit_slot(tracees_[tid], parent);
       }
     } else if (it->second.state == Tracee::State::unclaimed) {
       const Stop stop{tid, WaitStatus(SIGTRAP << 8 | 0x7f | (128 << 16))};  // the PTRACE_EVENT_STOP it stands in
       claim(it->second, *parent.process);
+      inherit_slot(it->second, parent);
       handle(stop);
+    } else {
+      inherit_slot(it->second, parent);
     }
   }
   if (parent.process->detaching) return release(parent, 0);
@@ -94,11 +92,9 @@ void Engine::on_new_task(Tracee& parent) {
 // Gives a new task its process: its creator's, or one of its own.
 void Engine::claim(Tracee& child, Process& parent) {
   const auto group = process::thread_group(child.tid);
-  if (group && *group != child.tid) {
-    Process* own = find_process(*group);
-    add_tracee(child.tid, own ? *own : parent);
-    return;
-  }
+  // Also when it is the process's own id: after an exec that is the thread that called it, whoever had the id before.
+  if (Process* own = group ? find_process(*group) : nullptr) return void(add_tracee(child.tid, *own));
+  if (group && *group != child.tid) return void(add_tracee(child.tid, parent));
   const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;
@@ -106,6 +102,7 @@ void Engine::claim(Tracee& child, Process& parent) {
   process.root = parent.root;
   process.follow_fork = parent.follow_fork;
   process.detaching = parent.detaching;
+  process.trap = parent.trap;
   if (parent.space && shares_memory(child.tid, parent.id.pid))
     process.space = parent.space;
   else
@@ -114,10 +111,34 @@ void Engine::claim(Tracee& child, Process& parent) {
   add_tracee(child.tid, process);
 }
 
+// Whoever is made by a system call in a slot begins in that slot. The creator stands in its event, so it is still in it.
+void Engine::inherit_slot(Tracee& child, const Tracee& creator) {
+  if (!creator.slot || !child.process || child.slot) return;
+  if (child.process->space && child.process->space == creator.process->space) return enter_slot(child, creator.slot);
+  RemoteAddr base;
+  if (const Slot* slot = creator.process->space->xol().find(creator.slot, base)) child.process->born_in = {base, *slot};
+}
+
+// Takes a forked child, before its first instruction, to where it would be without us.
+void Engine::leave_birth_place(Tracee& child) {
+  const auto born_in = std::exchange(child.process->born_in, std::nullopt);
+  ptrace::Registers regs;
+  if (!born_in || ptrace::get_registers(child.tid, regs) != Outcome::ok) return;
+  const std::uint64_t offset = regs.pc() - born_in->base.value;
+  if (offset >= kSlotSize) return;
+  const arch::CopyPoint* point = born_in->slot.copy.at(offset);
+  // A new task starts behind its creator's system call, never in front of it.
+  if (!point || point->meaning != arch::CopyPoint::Meaning::after) return;
+  regs.set_pc(point->original_pc);
+  if (point->fix_link) regs.set_link(point->link);
+  ptrace::set_registers(child.tid, regs);
+}
+
 // A forked child at its first stop, before its first instruction.
 void Engine::adopt_child(Tracee& child, Process& process) {
   const std::shared_ptr<AddressSpace> parent_space = std::exchange(process.copy_of, nullptr);
   const pid_t pid = process.id.pid;
+  leave_birth_place(child);
   TargetMemory memory = TargetMemory::open(pid);
   if (process.follow_fork && !process.detaching && memory.valid()) {
     process.space = parent_space->clone_for(std::move(memory));
@@ -132,22 +153,12 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   release_copy(child, *parent_space);
 }
 
-// The child's breakpoints are out: take it off the injected code, take that out too, let it go.
+// The child's breakpoints are out: take the injected code out, let it go.
 void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   Process& process = *child.process;
-  ptrace::Registers regs;
-  if (ptrace::get_registers(child.tid, regs) != Outcome::ok) return;
-  RemoteAddr base;
-  if (const Slot* slot = parent_space.xol().find(RemoteAddr{regs.pc()}, base)) {
-    const arch::CopyPoint* point = slot->copy.at(regs.pc() - base.value);
-    if (point && point->meaning == arch::CopyPoint::Meaning::after) {
-      regs.set_pc(point->original_pc);
-      if (point->fix_link) regs.set_link(point->link);
-    } else {
-      regs.set_pc(slot->original.value);  // a new task starts behind its creator's system call, never in front of it
-    }
-    ptrace::set_registers(child.tid, regs);
-  }
+  process.space->set_scratch(parent_space.scratch());
+  if (must_leave_trap(process) && !leave_trap(child)) return;
+  process.detaching = true;  // also when it can't be let go at once
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
         for (const XolAreas::Area& area : parent_space.xol().areas())
@@ -169,12 +180,14 @@ void Engine::on_exec(Tracee& tracee) {
     if (tid != pid) forget_tracee(tid);
   leave_slot(tracee);
   tracee.stepping.reset();
-  tracee.rehit.reset();
-  tracee.rewound.reset();
+  tracee.rehits.clear();
+  tracee.stands.reset();
+  tracee.trap_looked = false;
+  tracee.trap_frame.reset();
+  trap_after_exec(tracee);
   tracee.rseq.reset();
   tracee.comm_read = {};
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
-  process.entry_breakpoint.reset();
   ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});
@@ -182,23 +195,29 @@ void Engine::on_exec(Tracee& tracee) {
   const bool own = process.root == pid;
   const bool hold = own && process.hold_at_entry && !process.detaching;
   const bool kept = own && !process.detaching && (process.keep_after_exec || hold);
-  if (hold) {
-    process.hold_at_entry = false;
-    process.entry_breakpoint = plan_entry_breakpoint(*process.space, pid);
-  }
+  const bool runs_to_entry = hold && plant_entry_breakpoint(*process.space, pid);
   const pid_t root = process.root;
   if (kept) {
     listener_.process_execed(root, pid, true);
-    if (hold && !process.entry_breakpoint) {  // nothing to wait for: hold it right here
+    if (hold && !runs_to_entry) {  // nothing to wait for: hold it right here
+      process.hold_at_entry = false;
       tracee.state = Tracee::State::held;
       return listener_.process_ready(pid);
     }
+    if (process.trap.owed) request_job(process, Job{[this](Tracee& t) { learn_trap(t); }, [](const Error&) {}, {}});
     return resume(tracee);
   }
-  ptrace::detach(pid, 0);
-  forget_tracee(pid);
-  if (!process.detaching) listener_.process_execed(root, pid, false);
-  finish_detach_if_empty(process);
+  const bool detaching = process.detaching;
+  if (!process.trap.owed) {
+    ptrace::detach(pid, 0);
+    forget_tracee(pid);
+  }
+  if (!detaching) listener_.process_execed(root, pid, false);
+  if (process.threads.empty()) return forget_process(process);
+  // What is owed is put back from the next stop, before the program's first instruction.
+  process.detaching = true;
+  ptrace::interrupt(pid);
+  resume(tracee);
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------

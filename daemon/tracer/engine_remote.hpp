@@ -7,14 +7,18 @@
 namespace probed::tracer {
 
 template <class F>
-bool Engine::with_remote_calls(Tracee& tracee, AddressSpace& space, F f) {
-  RemoteSyscalls remote(waiter_, tracee.tid, space.syscall_insn(tracee.tid));
+bool Engine::with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back) {
+  RemoteSyscalls remote(waiter_, tracee.tid, space.syscall_insn(tracee.tid), put_back);
   f(remote);
   const bool alive = remote.finish();
-  if (alive)
+  if (alive && remote.ran()) {
+    tracee.stop = remote.final_stop();
     tracee.group_stopped = remote.final_stop() == WaitStatus::Kind::group_stop;
-  else if (remote.exit_status())
+  } else if (remote.late()) {
+    tracee.borrowed = remote.late();  // handle() gives it back
+  } else if (remote.exit_status()) {
     ended_meanwhile_.push_back({tracee.tid, *remote.exit_status()});
+  }
   return alive;
 }
 

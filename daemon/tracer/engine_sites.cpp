@@ -51,6 +51,7 @@ struct Engine::Batch {
   std::unordered_map<RemoteAddr, RemoteAddr> slots;  // allocated for new sites, not yet published
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
   unsigned growth = 0;
+  bool trap_learned = false;
 };
 
 void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> requests, Done done) {
@@ -67,6 +68,7 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
+  if (!std::exchange(batch->trap_learned, true) && must_learn_trap(*process)) return learn_trap_first(std::move(batch));
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
@@ -102,7 +104,14 @@ Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
   AddressSpace& space = *find_process(batch.pid)->space;
   for (const SiteRequest& request : batch.requests) {
     const RemoteAddr address = request.plan.address;
-    if (space.find(address) || batch.slots.contains(address) || !needs_slot(request)) continue;
+    if (space.find(address)) continue;
+    if (const Site* other = space.overlapping(request.plan))
+      return Error{Reason::not_instruction_boundary,
+                   fmt::format("the instruction at {:#x} overlaps the probed one at {:#x}", address.value,
+                               other->plan.address.value),
+                   "only one of two such readings of the same bytes can be right; remove the other probe first",
+                   {}};
+    if (batch.slots.contains(address) || !needs_slot(request)) continue;
     const auto slot = space.xol().allocate(address);
     if (!slot) return std::optional(address);
     batch.slots.emplace(address, *slot);
@@ -170,6 +179,19 @@ void Engine::roll_back(Batch& batch) {
   batch.slots.clear();
 }
 
+// What a hit may reset has to be known before the first one.
+void Engine::learn_trap_first(std::shared_ptr<Batch> batch) {
+  const auto learn = [this, batch](Tracee& tracee) {
+    learn_trap(tracee);
+    continue_batch(batch);
+  };
+  const auto fail = [this, batch](Error error) {
+    roll_back(*batch);
+    batch->done(std::move(error));
+  };
+  request_job(*find_process(batch->pid), Job{learn, fail, {}});
+}
+
 // Maps an area with room for `slots` slots near an address, then goes on with the batch.
 void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots) {
   const std::uint64_t size = (std::max<std::size_t>(slots, 1) * kSlotSize + kPageSize - 1) / kPageSize * kPageSize;
@@ -190,7 +212,7 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t
         if (!hole) return;
         const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
-        if (!at) return void(why = "the thread that was to map it has gone, or has no system call instruction");
+        if (!at) return void(why = remote.refusal() ? remote.refusal() : "the thread that was to map it has gone");
         if (*at == static_cast<std::int64_t>(hole->value)) {
           mapped = true;
           space.xol().add_area(*hole, size);
@@ -202,6 +224,11 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t
       }
     };
     const bool alive = with_remote_calls(tracee, space, try_holes);
+    if (!alive && tracee.borrowed)
+      return fail(Error{Reason::timed_out,
+                        fmt::format("process {}: the thread that was to map memory has not come back", batch->pid),
+                        "is it frozen (docker pause, cgroup.freeze)? try again when it runs",
+                        {}});
     if (!alive) return fail(Error{Reason::target_gone, fmt::format("process {} has gone", batch->pid), "", {}});
     if (!mapped) return fail(no_room(batch->pid, near, why));
     continue_batch(batch);

@@ -20,6 +20,9 @@ using arch::CopyPoint;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
+constexpr std::uint8_t kMostPutOff = 100;
+constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
+
 constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
 // Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
 constexpr std::uint64_t kSynchronous = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP);
@@ -35,6 +38,29 @@ bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
 
 // Whether an asynchronous signal must not wait for the instruction: it may take for ever, or can't be stepped.
 bool must_not_wait(const arch::Insn& insn) { return insn.may_block || insn.repeats || insn.sees_trap_flag; }
+
+// A handler may run into probes and be interrupted in their slots itself, so executions that are to be continued nest.
+// Handlers that are left by a jump leave theirs behind: the oldest go when there are too many.
+void note_rehit(Tracee& tracee, const Slot& slot, const ptrace::Registers& regs) {
+  constexpr std::size_t kDeepest = 16;
+  if (tracee.rehits.size() == kDeepest) tracee.rehits.erase(tracee.rehits.begin());
+  tracee.rehits.push_back({slot.original, regs});
+}
+
+// Whether a hit continues an execution that was counted before a signal came.
+bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
+  const auto same = [&](const Rehit& r) { return r.site.value == regs.pc() && native::same_execution(r.regs, regs); };
+  const auto found = std::find_if(tracee.rehits.rbegin(), tracee.rehits.rend(), same);
+  if (found == tracee.rehits.rend()) return false;
+  tracee.rehits.erase(std::prev(found.base()), tracee.rehits.end());
+  return true;
+}
+
+// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
+bool was_only_interrupted(const ptrace::Registers& regs) {
+  return native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
+         may_be_made_again(native::syscall_number(regs));
+}
 
 void apply(const CopyPoint& point, ptrace::Registers& regs) {
   regs.set_pc(point.original_pc);
@@ -60,6 +86,7 @@ void Engine::handle(const Stop& stop) {
     on_unknown(stop);
   } else {
     Tracee& tracee = it->second;
+    if (tracee.borrowed && give_back(tracee, stop.status)) return;
     tracee.stop = stop.status.kind();
     tracee.group_stopped = false;
     switch (stop.status.kind()) {
@@ -84,6 +111,24 @@ void Engine::handle(const Stop& stop) {
     ended_meanwhile_.pop_back();
     handle(ended);
   }
+}
+
+// A thread that took too long over a system call for us. True: the stop was on the way back, and is dealt with.
+bool Engine::give_back(Tracee& tracee, const WaitStatus& status) {
+  const Kind kind = status.kind();
+  if (!status.stopped() || kind == Kind::exec) {
+    tracee.borrowed.reset();
+    return false;
+  }
+  if (kind == Kind::interrupt || kind == Kind::group_stop) {
+    std::exchange(tracee.borrowed, std::nullopt)->give_back(tracee.tid);
+    return false;
+  }
+  // The interrupt traps before the first user instruction. What can arrive with everything blocked is SIGSTOP.
+  ptrace::set_registers(tracee.tid, tracee.borrowed->regs);
+  ptrace::interrupt(tracee.tid);
+  ptrace::resume(tracee.tid, kind == Kind::signal && status.signal() == SIGSTOP ? SIGSTOP : 0);
+  return true;
 }
 
 // ---- letting go on --------------------------------------------------------------------------------------------------
@@ -148,14 +193,16 @@ void Engine::release(Tracee& tracee, int signal) {
   }
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && tracees_sharing(*space) == 1;
+  const bool owes = must_leave_trap(process);
   const bool clean =
       tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
-  if (last && !clean) {
+  if ((last || owes) && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
     ptrace::interrupt(tracee.tid);
     return resume(tracee, signal);
   }
+  if (owes && !leave_trap(tracee)) return;
   if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
   forget_tracee(tracee.tid);
@@ -170,22 +217,25 @@ void Engine::on_signal(Tracee& tracee, int signal) {
   deliver(tracee, signal);
 }
 
+// Whether the signals that a thread gets in a slot may wait until the instruction has been stepped.
+bool Engine::may_hold_signals(const Tracee& tracee) const {
+  constexpr std::uint64_t kTrap = bit(SIGTRAP);
+  const auto& action = tracee.process->trap.known;
+  std::uint64_t mask = 0;
+  if (action && disposition_of(*action) == Disposition::ignored) return false;
+  return ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && (mask & kTrap) == 0;
+}
+
 // Hands a signal that is the program's own on to it.
 void Engine::deliver(Tracee& tracee, int signal) {
-  const auto rewound = std::exchange(tracee.rewound, std::nullopt);
-  if (tracee.process->detaching) return release(tracee, signal);
+  if (signal == SIGTRAP && before_own_trap(tracee)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (rewound && regs.pc() == rewound->pc() && regs.sp() == rewound->sp()) {
-    // The call we put back hasn't been made again yet: this signal interrupted it, and the program shall see that.
-    native::undo_rewind_syscall(regs, -EINTR);
+  if (was_only_interrupted(regs) && would_be_ignored(tracee.tid, signal)) {
+    native::restart_unless_handled(regs);
     ptrace::set_registers(tracee.tid, regs);
-  } else if (native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
-             may_be_made_again(native::syscall_number(regs)) && would_be_ignored(tracee.tid, signal)) {
-    native::rewind_syscall(regs);
-    ptrace::set_registers(tracee.tid, regs);
-    tracee.rewound = regs;
   }
+  if (tracee.process->detaching) return release(tracee, signal);
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
@@ -201,7 +251,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   const bool fault = is_fault(signal, info);
   if (point && point->meaning == CopyPoint::Meaning::after) {
     apply(*point, regs);
-  } else if (fault || must_not_wait(slot.insn)) {
+  } else if (fault || must_not_wait(slot.insn) || !may_hold_signals(tracee)) {
     const std::uint64_t pc = regs.pc();
     undo(point, slot, base, regs);
     if (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
@@ -210,7 +260,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     }
     // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second
     // execution.
-    if (!fault) tracee.rehit = Rehit{slot.original, regs};
+    if (!fault) note_rehit(tracee, slot, regs);
   } else {
     // Let the instruction complete first; nothing else may come in between.
     Stepping stepping{base, signal, info, 0};
@@ -232,44 +282,60 @@ bool Engine::on_trap(Tracee& tracee) {
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
-  const bool entry = process.entry_breakpoint && process.entry_breakpoint->address == address;
+  const bool entry = process.space->entry() && process.space->entry()->address == address;
   Site* site = process.space->find(address);
   if (!entry && !site && !process.space->was_site(address)) return false;
-  // Behind a one-byte instruction pc is also where a program may legitimately be when someone sends it a SIGTRAP.
-  const bool certain = site && site->armed && site->plan.insn.length > native::kBreakpointSize;
-  if (!certain) {
-    siginfo_t info{};
-    if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
-    if (!is_breakpoint_trap(info)) return false;
+  siginfo_t info{};
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
+  // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
+  // legacy_queue).
+  const bool merged = !is_breakpoint_trap(info);
+  if (merged && !ran_into(tracee, regs, entry ? nullptr : site)) return false;
+  const bool armed = entry || (site && site->armed);
+  if (!armed) {
+    // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
+    std::array<std::uint8_t, arch::kMaxInsnLength> now{};
+    process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
+    if (native::is_breakpoint(now)) return false;
   }
-  if (entry) {
+  const AfterTrap after = mend_after_trap(tracee, regs, merged);
+  if (!after.alive) return true;
+  if (after.program_first) {
+    leave_slot(tracee);
+    regs.set_pc(address.value);
+    ptrace::set_registers(tracee.tid, regs);
+    tracee.stands = regs;
+    deliver(tracee, SIGTRAP);
+  } else if (entry) {
+    if (after.signal != 0 && !queue_trap_again(tracee)) return true;
     on_entry_breakpoint(tracee, regs);
-    return true;
+  } else if (armed && !process.detaching) {
+    on_hit(tracee, *site, regs, after);
+  } else {
+    leave_slot(tracee);
+    regs.set_pc(address.value);
+    ptrace::set_registers(tracee.tid, regs);
+    if (process.detaching)
+      release(tracee, after.signal);
+    else
+      resume(tracee, after.signal);
   }
-  if (site && site->armed && !process.detaching) {
-    on_hit(tracee, *site, regs);
-    return true;
-  }
-  // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
-  std::array<std::uint8_t, arch::kMaxInsnLength> now{};
-  process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
-  if (native::is_breakpoint(now)) return false;
-  leave_slot(tracee);
-  regs.set_pc(address.value);
-  ptrace::set_registers(tracee.tid, regs);
-  if (process.detaching)
-    release(tracee, 0);
-  else
-    resume(tracee);
   return true;
 }
 
-void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs) {
+// A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
+// executing it. In the middle of an instruction it can't have come otherwise. Behind one of the breakpoint's size it may
+// stand because we emulated that, or sent it there; it is unlikely to be seen there by chance.
+bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const Site* site) const {
+  if (!site) return false;
+  if (site->plan.insn.length > native::kBreakpointSize) return true;
+  return site->armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
+}
+
+void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
   leave_slot(tracee);
-  tracee.rewound.reset();
   regs.set_pc(site.plan.address.value);
-  const auto rehit = std::exchange(tracee.rehit, std::nullopt);
-  const bool again = rehit && rehit->site == site.plan.address && native::same_execution(rehit->regs, regs);
+  const bool again = take_rehit(tracee, regs);
   bool step = false;
   if (!again && site.wanted()) {
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
@@ -279,21 +345,22 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs) {
       if (recorder_.run(hit, *program)) listener_.limit_reached(program->limit->probes);
     }
   }
-  continue_past(tracee, site, regs, step);
+  continue_past(tracee, site, regs, step && after.may_step, after.signal);
 }
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
-void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step) {
+void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal) {
   if (!site.slot) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "a site without a slot is emulable");
+    if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
     if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, 0};
   }
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
-  resume(tracee);
+  resume(tracee, signal);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
@@ -308,6 +375,8 @@ void Engine::on_step(Tracee& tracee, int signal) {
   const CopyPoint* point = slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
   if (signal == SIGTRAP && is_step_trap(info)) {
     if (slot && !(point && point->meaning == CopyPoint::Meaning::after)) return resume(tracee);  // another step
+    // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
+    if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, false).alive) return;
     if (point) apply(*point, regs);
     return finish_step(tracee, regs);
   }
@@ -317,7 +386,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
   if (stepping.held_signal == 0) return deliver(tracee, signal);
   // The held signal goes first, as it came first; the fault comes again when the instruction does.
   if (slot) undo(point, *slot, base, regs);
-  if (slot) tracee.rehit = Rehit{slot->original, regs};
+  if (slot) note_rehit(tracee, *slot, regs);
   tracee.stepping = stepping;
   finish_step(tracee, regs);
 }
@@ -336,20 +405,16 @@ void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
 
 // ---- interrupts -----------------------------------------------------------------------------------------------------
 
-// Our interrupt made a call return EINTR although nothing happened to the program: it is made again. Should a signal
-// arrive before it is, deliver() takes this back.
+// Our interrupt made a call return EINTR although nothing happened to the program: it is made again.
 void Engine::put_back_interrupted_call(Tracee& tracee) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   RemoteAddr base;
   const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (!in_slot) leave_slot(tracee);
-  tracee.rewound.reset();
-  if (!native::in_syscall(regs) || native::syscall_result(regs) != -EINTR) return;
-  if (!may_be_made_again(native::syscall_number(regs))) return;
-  native::rewind_syscall(regs);
+  if (!was_only_interrupted(regs)) return;
+  native::restart_unless_handled(regs);
   ptrace::set_registers(tracee.tid, regs);
-  tracee.rewound = regs;
 }
 
 void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
@@ -359,13 +424,16 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (!group_stop) put_back_interrupted_call(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
-  if (wanted && (holds_signal || synchronous_signal_pending(tid))) {
+  if (wanted && (holds_signal || synchronous_signal_pending(tid)) && tracee.interrupts_put_off < kMostPutOff) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
-    // comes first, then we ask again.
+    // comes first, then we ask again; also when it doesn't come.
+    ++tracee.interrupts_put_off;
     tracee.group_stopped = false;
     tracee.interrupt_again = true;
+    tracee.process->ask_again = Waiter::Clock::now() + kAskAgainAfter;
     return resume(tracee);
   }
+  tracee.interrupts_put_off = 0;
   if (tracee.process->detaching) return release(tracee, 0);
   if (!tracee.process->jobs.empty()) run_jobs(tracee);
   const auto it = tracees_.find(tid);
@@ -379,11 +447,12 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
 
 void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
-  const SitePlan plan = *std::exchange(process.entry_breakpoint, std::nullopt);
-  process.space->memory().write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize));
-  regs.set_pc(plan.address.value);
+  mend_entry_mask(tracee);
+  regs.set_pc(process.space->entry()->address.value);
+  process.space->remove_entry();
   ptrace::set_registers(tracee.tid, regs);
   if (process.detaching) return release(tracee, 0);
+  if (!std::exchange(process.hold_at_entry, false)) return resume(tracee);  // nobody waits for it any more
   tracee.state = Tracee::State::held;
   listener_.process_ready(process.id.pid);
 }

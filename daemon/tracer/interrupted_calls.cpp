@@ -24,11 +24,18 @@ constexpr std::uint64_t kMadeAgain[] = {
 #ifdef SYS_accept
     SYS_accept,
 #endif
+#ifdef SYS_select
+    SYS_select,
+#endif
+    // These write the rest of their time limit back, and return EINTR only where they can't: it is constant.
+    SYS_pselect6, SYS_ppoll,
     SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop, SYS_io_getevents,
     SYS_io_uring_enter, SYS_msgrcv, SYS_msgsnd, SYS_futex,
     // Sockets with a timeout set (SO_RCVTIMEO, SO_SNDTIMEO) return EINTR, and only when nothing was transferred.
     SYS_read, SYS_readv, SYS_write, SYS_writev, SYS_recvfrom, SYS_recvmsg, SYS_sendto, SYS_sendmsg, SYS_accept4,
-    SYS_connect};
+    SYS_connect, SYS_recvmmsg, SYS_sendmmsg,
+    // On files of a file system in user space (FUSE).
+    SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev};
 
 // Calls that return a short count when stopped half-way: a program may not expect that.
 constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto,   SYS_sendmsg,
@@ -42,11 +49,15 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+// name: from its line's beginning; the first line, Name:, is the program's own to choose.
 std::uint64_t hex_field(std::string_view text, std::string_view name) {
-  const std::size_t at = text.find(name);
   std::uint64_t value = 0;
-  if (at != std::string_view::npos)
-    std::from_chars(text.data() + at + name.size(), text.data() + text.size(), value, 16);
+  for (std::size_t line = text.find('\n'); line != std::string_view::npos; line = text.find('\n', line + 1)) {
+    const std::string_view rest = text.substr(line + 1);
+    if (!rest.starts_with(name)) continue;
+    std::from_chars(rest.data() + name.size(), rest.data() + rest.size(), value, 16);
+    break;
+  }
   return value;
 }
 
@@ -84,8 +95,7 @@ bool synchronous_signal_pending(pid_t tid) {
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   std::uint64_t synchronous = 0;
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) synchronous |= 1ULL << (signal - 1);
-  const std::uint64_t pending = hex_field(status, "SigPnd:\t") | hex_field(status, "ShdPnd:\t");
-  return (pending & synchronous & ~hex_field(status, "SigBlk:\t")) != 0;
+  return (hex_field(status, "SigPnd:\t") & synchronous & ~hex_field(status, "SigBlk:\t")) != 0;
 }
 
 bool would_be_ignored(pid_t tid, int signal) {
@@ -94,6 +104,11 @@ bool would_be_ignored(pid_t tid, int signal) {
   if (hex_field(status, "SigIgn:\t") & bit) return true;
   if (hex_field(status, "SigCgt:\t") & bit) return false;
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
+}
+
+bool under_seccomp(pid_t tid) {
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  return hex_field(status, "Seccomp:\t") != 0;
 }
 
 }  // namespace probed::tracer

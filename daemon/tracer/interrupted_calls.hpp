@@ -30,4 +30,7 @@ bool would_be_ignored(pid_t tid, int signal);
 // may already be behind a breakpoint. Reads /proc/TID/status.
 bool synchronous_signal_pending(pid_t tid);
 
+// Whether a seccomp filter or strict mode is in force for the thread.
+bool under_seccomp(pid_t tid);
+
 }  // namespace probed::tracer

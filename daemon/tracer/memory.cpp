@@ -1,11 +1,15 @@
 #include "daemon/tracer/memory.hpp"
 
 #include <fcntl.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
+
+#include "daemon/base/process.hpp"
+#include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -17,17 +21,37 @@ bool addressable(RemoteAddr a, std::size_t size) { return a.value <= static_cast
 
 }  // namespace
 
-TargetMemory TargetMemory::open(pid_t tid) {
+TargetMemory TargetMemory::open(pid_t pid) {
   TargetMemory memory;
-  memory.fd_.reset(::open(("/proc/" + std::to_string(tid) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+  const pid_t task = process::task_with_memory(pid);
+  memory.fd_.reset(::open(("/proc/" + std::to_string(task) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+  if (!memory.fd_ && (errno == EMFILE || errno == ENFILE)) memory.stopped_ = task;
   return memory;
+}
+
+std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {
+  if (fd_) return pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(from.value));
+  const iovec local{to.data(), to.size()}, remote{reinterpret_cast<void*>(from.value), to.size()};
+  return process_vm_readv(stopped_, &local, 1, &remote, 1, 0);
+}
+
+std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byte> from) {
+  if (fd_) return pwrite(fd_.get(), from.data(), from.size(), static_cast<off_t>(to.value));
+  // A word at a time, never beyond the aligned word: the next page may not be mapped.
+  const std::uint64_t aligned = to.value / sizeof(long) * sizeof(long), skip = to.value - aligned;
+  const std::size_t size = std::min(from.size(), sizeof(long) - static_cast<std::size_t>(skip));
+  std::uint64_t word = 0;
+  if (ptrace::peek_word(stopped_, aligned, word) != ptrace::Outcome::ok) return -1;
+  std::memcpy(reinterpret_cast<std::byte*>(&word) + skip, from.data(), size);
+  if (ptrace::poke_word(stopped_, aligned, word) != ptrace::Outcome::ok) return -1;
+  return static_cast<std::ptrdiff_t>(size);
 }
 
 std::size_t TargetMemory::read_some(RemoteAddr from, std::span<std::byte> to) const {
   if (!addressable(from, to.size())) return 0;
   std::size_t done = 0;
   while (done < to.size()) {
-    const ssize_t n = pread(fd_.get(), to.data() + done, to.size() - done, static_cast<off_t>(from.value + done));
+    const std::ptrdiff_t n = read_piece(from + done, to.subspan(done));
     if (n <= 0) {
       if (n < 0 && errno == EINTR) continue;
       break;
@@ -57,7 +81,7 @@ bool TargetMemory::write(RemoteAddr to, std::span<const std::byte> from) {
   if (!addressable(to, from.size())) return false;
   std::size_t done = 0;
   while (done < from.size()) {
-    const ssize_t n = pwrite(fd_.get(), from.data() + done, from.size() - done, static_cast<off_t>(to.value + done));
+    const std::ptrdiff_t n = write_piece(to + done, from.subspan(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     done += static_cast<std::size_t>(n);

@@ -3,6 +3,9 @@
 // Writes go through /proc/PID/mem, which the kernel lets write read-only private mappings by copying the page for this
 // process first (FOLL_FORCE, mm/gup.c): only this process sees them. The descriptor stays bound to the address space it
 // was opened on, so after an exec a new one is needed and the old one simply reads nothing.
+//
+// When the daemon has run out of descriptors, process_vm_readv(2) and PTRACE_POKETEXT do: a child that a target forks
+// must be cleaned in any case.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +22,8 @@ namespace probed::tracer {
 class TargetMemory final : public events::MemoryReader {
  public:
   // Invalid (valid() false) when the process is gone or may not be accessed.
-  static TargetMemory open(pid_t tid);
-  bool valid() const { return static_cast<bool>(fd_); }
+  static TargetMemory open(pid_t pid);
+  bool valid() const { return fd_ || stopped_ != 0; }
 
   // All or nothing.
   bool read(RemoteAddr from, std::span<std::byte> to) override;
@@ -30,7 +33,11 @@ class TargetMemory final : public events::MemoryReader {
   bool write(RemoteAddr to, std::span<const std::byte> from);
 
  private:
+  std::ptrdiff_t read_piece(RemoteAddr from, std::span<std::byte> to) const;
+  std::ptrdiff_t write_piece(RemoteAddr to, std::span<const std::byte> from);
+
   UniqueFd fd_;
+  pid_t stopped_ = 0;  // there was no descriptor left: the thread to go through, which must stand still for a write
 };
 
 }  // namespace probed::tracer

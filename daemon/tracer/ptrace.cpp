@@ -25,6 +25,8 @@ struct RseqConfiguration {
   std::uint32_t size, signature, flags, pad;
 };
 
+constexpr int kSetSyscallDispatch = 0x4210, kGetSyscallDispatch = 0x4211;
+
 // glibc declares the request as an enum and the call as variadic; every call goes through here.
 long raw(int request, pid_t tid, std::uintptr_t addr, std::uintptr_t data) {
   return ::ptrace(static_cast<__ptrace_request>(request), tid, addr, data);
@@ -43,7 +45,9 @@ Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
 Outcome interrupt(pid_t tid) { return call(PTRACE_INTERRUPT, tid, 0, 0); }
 Outcome resume(pid_t tid, int signal) { return call(PTRACE_CONT, tid, 0, static_cast<std::uintptr_t>(signal)); }
 Outcome step(pid_t tid, int signal) { return call(PTRACE_SINGLESTEP, tid, 0, static_cast<std::uintptr_t>(signal)); }
-Outcome resume_to_syscall(pid_t tid) { return call(PTRACE_SYSCALL, tid, 0, 0); }
+Outcome resume_to_syscall(pid_t tid, int signal) {
+  return call(PTRACE_SYSCALL, tid, 0, static_cast<std::uintptr_t>(signal));
+}
 Outcome listen(pid_t tid) { return call(PTRACE_LISTEN, tid, 0, 0); }
 Outcome detach(pid_t tid, int signal) { return call(PTRACE_DETACH, tid, 0, static_cast<std::uintptr_t>(signal)); }
 
@@ -72,6 +76,17 @@ Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now) {
   return set_registers(tid, regs);
 }
 
+// glibc returns the word (ptrace(2), "C library/kernel differences"), so only errno tells -1 from an error.
+Outcome peek_word(pid_t tid, std::uint64_t address, std::uint64_t& word) {
+  errno = 0;
+  word = static_cast<std::uint64_t>(raw(PTRACE_PEEKTEXT, tid, address, 0));
+  if (errno == 0) return Outcome::ok;
+  return errno == ESRCH ? Outcome::gone : Outcome::failed;
+}
+Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word) {
+  return call(PTRACE_POKETEXT, tid, address, word);
+}
+
 Outcome get_siginfo(pid_t tid, siginfo_t& info) { return call(PTRACE_GETSIGINFO, tid, 0, pointer(&info)); }
 Outcome set_siginfo(pid_t tid, const siginfo_t& info) { return call(PTRACE_SETSIGINFO, tid, 0, pointer(&info)); }
 
@@ -86,6 +101,13 @@ Outcome get_event_message(pid_t tid, unsigned long& message) {
 
 Outcome suspend_seccomp(pid_t tid, bool on) {
   return call(PTRACE_SETOPTIONS, tid, 0, on ? kOptions | PTRACE_O_SUSPEND_SECCOMP : kOptions);
+}
+
+Outcome get_syscall_dispatch(pid_t tid, SyscallDispatch& config) {
+  return call(kGetSyscallDispatch, tid, sizeof config, pointer(&config));
+}
+Outcome set_syscall_dispatch(pid_t tid, const SyscallDispatch& config) {
+  return call(kSetSyscallDispatch, tid, sizeof config, pointer(&config));
 }
 
 std::optional<std::uint64_t> rseq_area(pid_t tid) {

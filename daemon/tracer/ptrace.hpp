@@ -26,8 +26,8 @@ Outcome interrupt(pid_t tid);
 Outcome resume(pid_t tid, int signal);
 // Resumes for exactly one instruction.
 Outcome step(pid_t tid, int signal);
-// Resumes to the next system call entry or exit stop.
-Outcome resume_to_syscall(pid_t tid);
+// Resumes to the next system call entry or exit stop; `signal` as for resume().
+Outcome resume_to_syscall(pid_t tid, int signal = 0);
 // Leaves a group-stopped thread stopped, but open to SIGCONT and PTRACE_INTERRUPT.
 Outcome listen(pid_t tid);
 Outcome detach(pid_t tid, int signal);
@@ -37,6 +37,10 @@ Outcome set_registers(pid_t tid, const Registers& regs);
 // The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less
 // than half the price (a twelfth of a whole hit; tests/bench, part-pc-only).
 Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now);
+
+// The word at an aligned address, text included; the thread must stand still.
+Outcome peek_word(pid_t tid, std::uint64_t address, std::uint64_t& word);
+Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word);
 
 Outcome get_siginfo(pid_t tid, siginfo_t& info);
 Outcome set_siginfo(pid_t tid, const siginfo_t& info);
@@ -50,6 +54,14 @@ Outcome get_event_message(pid_t tid, unsigned long& message);
 
 // While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
 Outcome suspend_seccomp(pid_t tid, bool on);
+
+// Syscall User Dispatch (PR_SET_SYSCALL_USER_DISPATCH): system calls from outside of a range raise SIGSYS instead.
+struct SyscallDispatch {
+  std::uint64_t mode = 0, selector = 0, offset = 0, length = 0;  // struct ptrace_sud_config, linux/ptrace.h
+};
+// failed: the kernel is older than 6.4, which can't be asked.
+Outcome get_syscall_dispatch(pid_t tid, SyscallDispatch& config);
+Outcome set_syscall_dispatch(pid_t tid, const SyscallDispatch& config);
 
 // Address of the thread's registered rseq area (PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13); nullopt: none.
 std::optional<std::uint64_t> rseq_area(pid_t tid);

@@ -1,34 +1,62 @@
 #include "daemon/tracer/remote_syscall.hpp"
 
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "daemon/tracer/interrupted_calls.hpp"
 
 namespace probed::tracer {
 namespace {
 
+using namespace std::chrono_literals;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
-// Synchronous signals stay deliverable: a blocked one would be forced, and its handler reset (kernel/signal.c,
-// force_sig_info_to_task).
-constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
-constexpr std::uint64_t kSynchronous = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP);
+// Nothing is delivered in between: not even a trap that the thread has just run into, whose registers are the saved
+// ones. No instruction but the system call's own runs, so none can raise another.
+constexpr std::uint64_t kEverything = ~0ULL;
+// For one system call, under load. The daemon serves nobody else meanwhile.
+constexpr auto kPatience = 1s;
+constexpr unsigned kMostStops = 64;  // until the one we wait for; job control may make some more
+
+bool is_forced(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGSYS || signal == SIGTRAP;
+}
 
 }  // namespace
 
-RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn)
-    : waiter_(waiter), tid_(tid), syscall_insn_(syscall_insn) {
-  if (!syscall_insn_) return;
-  if (ptrace::get_registers(tid_, saved_) != Outcome::ok) return;
-  if (ptrace::get_sigmask(tid_, saved_mask_) != Outcome::ok) return;
+void Borrowed::give_back(pid_t tid) const {
+  ptrace::set_registers(tid, regs);
+  ptrace::set_sigmask(tid, mask);
+  if (dispatch) ptrace::set_syscall_dispatch(tid, *dispatch);
+  ptrace::suspend_seccomp(tid, false);
+}
+
+RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn, int put_back)
+    : waiter_(waiter), tid_(tid), syscall_insn_(syscall_insn), put_back_(put_back) {
+  if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
+  if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
+  if ((refusal_ = why_not()) != nullptr) return;
   // From here on the thread needs giving back.
   usable_ = true;
-  ptrace::set_sigmask(tid_, saved_mask_ | ~kSynchronous);
-  ptrace::suspend_seccomp(tid_, true);  // fails without CAP_SYS_ADMIN; a filter that forbids the call then says so
+  ptrace::set_sigmask(tid_, kEverything);
 }
 
 RemoteSyscalls::~RemoteSyscalls() { finish(); }
+
+const char* RemoteSyscalls::why_not() {
+  if (!syscall_insn_) return "it has no system call instruction in its text";
+  // Suspending needs CAP_SYS_ADMIN; a filter that forbids the call may answer by killing.
+  if (ptrace::suspend_seccomp(tid_, true) != Outcome::ok && under_seccomp(tid_))
+    return "it is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN may suspend";
+  ptrace::SyscallDispatch dispatch;
+  if (ptrace::get_syscall_dispatch(tid_, dispatch) != Outcome::ok || dispatch.mode == 0) return nullptr;
+  if (ptrace::set_syscall_dispatch(tid_, {}) != Outcome::ok) return "it uses Syscall User Dispatch";
+  saved_.dispatch = dispatch;
+  return nullptr;
+}
 
 bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {
   // An exec in another thread takes this one's id over: what was borrowed is gone then, too.
@@ -39,20 +67,39 @@ bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {
   return true;
 }
 
-bool RemoteSyscalls::run_to_syscall_stop() {
-  for (;;) {
-    if (ptrace::resume_to_syscall(tid_) == Outcome::failed) return false;
-    const auto status = waiter_.wait_for(tid_);
-    if (gone(status)) return false;
-    if (status->kind() == Kind::syscall) return true;
-    // Everything blockable is blocked; SIGSTOP is not. Swallowed here, sent again when we are done.
-    if (status->kind() == Kind::signal && status->signal() == SIGSTOP) stop_requested_ = true;
+// The thread's next stop, to which it has been resumed. nullopt: there will be none for us.
+std::optional<WaitStatus> RemoteSyscalls::next_stop(bool resumed) {
+  if (!resumed) return std::nullopt;
+  bool is_late = false;
+  const auto status = waiter_.wait_for(tid_, Waiter::Clock::now() + kPatience, is_late);
+  if (is_late) {
+    ptrace::interrupt(tid_);
+    late_ = saved_;
+    usable_ = false;
+    finished_ = true;
+    return std::nullopt;
   }
+  if (gone(status)) return std::nullopt;
+  // Everything blockable is blocked; SIGSTOP is not, and takes effect: only so does a SIGCONT after it end it again.
+  // A signal of the instruction's own says that there was no system call to make (any more).
+  if (status->kind() == Kind::signal && !is_forced(status->signal())) put_back_ = status->signal();
+  return status;
+}
+
+bool RemoteSyscalls::run_to_syscall_stop() {
+  for (unsigned i = 0; i < kMostStops; ++i) {
+    const bool resumed = ptrace::resume_to_syscall(tid_, std::exchange(put_back_, 0)) != Outcome::failed;
+    const auto status = next_stop(resumed);
+    if (!status) return false;
+    if (status->kind() == Kind::syscall) return true;
+    if (status->kind() == Kind::signal && is_forced(status->signal())) return false;
+  }
+  return false;
 }
 
 std::optional<std::int64_t> RemoteSyscalls::call(std::uint64_t number, const std::array<std::uint64_t, 6>& args) {
   if (!usable_) return std::nullopt;
-  ptrace::Registers regs = saved_;
+  ptrace::Registers regs = saved_.regs;
   const std::uint64_t plain[6] = {args[0], args[1], args[2], args[3], args[4], args[5]};
   arch::native::prepare_syscall(regs, syscall_insn_.value, number, plain);
   if (ptrace::set_registers(tid_, regs) != Outcome::ok) return std::nullopt;
@@ -62,29 +109,23 @@ std::optional<std::int64_t> RemoteSyscalls::call(std::uint64_t number, const std
 }
 
 bool RemoteSyscalls::run_to_event_stop() {
-  for (;;) {
+  for (unsigned i = 0; i < kMostStops; ++i) {
     ptrace::interrupt(tid_);
-    if (ptrace::resume(tid_, 0) == Outcome::failed) return false;
-    const auto status = waiter_.wait_for(tid_);
-    if (gone(status)) return false;
-    if (status->kind() == Kind::interrupt || status->kind() == Kind::group_stop) {
-      final_stop_ = status->kind();
-      return true;
-    }
-    if (status->kind() == Kind::signal && status->signal() == SIGSTOP) stop_requested_ = true;
+    const bool resumed = ptrace::resume(tid_, std::exchange(put_back_, 0)) != Outcome::failed;
+    const auto status = next_stop(resumed);
+    if (!status) return false;
+    if (status->kind() != Kind::interrupt && status->kind() != Kind::group_stop) continue;
+    final_stop_ = status->kind();
+    return true;
   }
+  return false;
 }
 
 bool RemoteSyscalls::finish() {
-  if (finished_ || !usable_) return usable_ || !finished_;
+  if (finished_ || !usable_) return !finished_ || usable_;
   // A pending interrupt traps before the first user instruction, so these registers never run.
-  ptrace::set_registers(tid_, saved_);
-  if (run_to_event_stop()) {
-    ptrace::set_registers(tid_, saved_);
-    ptrace::set_sigmask(tid_, saved_mask_);
-    ptrace::suspend_seccomp(tid_, false);
-    if (stop_requested_) syscall(SYS_tkill, tid_, SIGSTOP);
-  }
+  ptrace::set_registers(tid_, saved_.regs);
+  if (run_to_event_stop()) saved_.give_back(tid_);
   finished_ = true;
   return usable_;
 }

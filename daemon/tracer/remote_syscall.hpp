@@ -7,6 +7,16 @@
 // How a displaced system call survives: if the thread was stopped inside one, its registers hold -ERESTART*, which the
 // kernel only acts upon on its way out through get_signal() (arch/x86/kernel/signal.c). So we leave the way we came in:
 // PTRACE_INTERRUPT, one more EVENT_STOP, and there the saved registers go back.
+//
+// Two kinds of stop will do: a PTRACE_EVENT_STOP, and the signal-delivery-stop of a SIGTRAP, both inside get_signal().
+// In the latter the signal is dropped, when it was our own trap; or it is put back: everything is blocked meanwhile, and
+// a signal that the tracer passes on while it is blocked is queued again as it was, siginfo included (kernel/signal.c,
+// ptrace_signal). It arrives anew once the mask is back. For standard signals only: others would lose their place.
+//
+// What would make the call something else than a call is looked at first: a seccomp filter that can't be suspended, and
+// Syscall User Dispatch, which is switched off meanwhile. A thread that doesn't come back in time (a frozen cgroup, a
+// userfaultfd that nobody serves) is not waited for: its registers are handed to the caller as Borrowed, to go back at
+// the thread's next stop.
 #pragma once
 
 #include <array>
@@ -19,35 +29,55 @@
 
 namespace probed::tracer {
 
+// What a thread that is away on a call for us must get back.
+struct Borrowed {
+  ptrace::Registers regs{};
+  std::uint64_t mask = 0;
+  std::optional<ptrace::SyscallDispatch> dispatch;  // was on
+
+  void give_back(pid_t tid) const;
+};
+
 class RemoteSyscalls {
  public:
-  RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn);
+  // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
+  RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn, int put_back = 0);
   RemoteSyscalls(const RemoteSyscalls&) = delete;
   RemoteSyscalls& operator=(const RemoteSyscalls&) = delete;
   ~RemoteSyscalls();
 
-  // The call's result, negative errno included; nullopt: the thread is gone (see exit_status()).
+  // The call's result, negative errno included; nullopt: no call could be made: the thread is gone (exit_status()), late
+  // (late()), or may make none (refusal()).
   std::optional<std::int64_t> call(std::uint64_t number, const std::array<std::uint64_t, 6>& args);
-  // Gives the thread back early; false: it died meanwhile.
+  // Gives the thread back early; false: it died meanwhile, or is late.
   bool finish();
+  // Why this thread may make no call for us; null: it may.
+  const char* refusal() const { return refusal_; }
+  // Set when the thread was interrupted but has not stopped within the time we give it.
+  const std::optional<Borrowed>& late() const { return late_; }
   // When it died, or was replaced by an exec, while borrowed: the status that the main loop still has to handle.
   std::optional<WaitStatus> exit_status() const { return exit_; }
+  // Whether the thread has left the stop it was borrowed in.
+  bool ran() const { return usable_; }
   // The stop the thread was given back in: interrupt, or group_stop when job control stopped it.
   WaitStatus::Kind final_stop() const { return final_stop_; }
 
  private:
+  const char* why_not();
   bool run_to_syscall_stop();
   bool run_to_event_stop();
+  std::optional<WaitStatus> next_stop(bool resumed);
   bool gone(std::optional<WaitStatus> status);
 
   Waiter& waiter_;
   pid_t tid_;
   RemoteAddr syscall_insn_;
-  ptrace::Registers saved_{};
-  std::uint64_t saved_mask_ = 0;
+  int put_back_;  // signal to pass on at the next resumption
+  Borrowed saved_;
+  const char* refusal_ = nullptr;
   bool usable_ = false;
   bool finished_ = false;
-  bool stop_requested_ = false;  // a SIGSTOP arrived meanwhile; sent again at the end
+  std::optional<Borrowed> late_;
   std::optional<WaitStatus> exit_;
   WaitStatus::Kind final_stop_ = WaitStatus::Kind::interrupt;
 };

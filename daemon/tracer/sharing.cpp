@@ -1,11 +1,13 @@
 #include "daemon/tracer/sharing.hpp"
 
+#include <dirent.h>
 #include <linux/kcmp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <string>
+#include <charconv>
+#include <memory>
+#include <string_view>
 
 #include "daemon/base/process.hpp"
 
@@ -13,15 +15,18 @@ namespace probed::tracer {
 
 bool shares_memory(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0; }
 
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> children;
-  const auto threads = process::thread_ids(pid);
-  if (!threads) return children;
-  for (const pid_t tid : *threads) {
-    std::ifstream list("/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/children");
-    for (pid_t child = 0; list >> child;) children.push_back(child);
+std::vector<pid_t> processes_sharing_memory(pid_t pid) {
+  std::vector<pid_t> sharing;
+  const auto closer = [](DIR* d) { ::closedir(d); };
+  const std::unique_ptr<DIR, decltype(closer)> proc(::opendir("/proc"), closer);
+  const pid_t mine = process::task_with_memory(pid);
+  while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {
+    pid_t other = 0;
+    const std::string_view name = entry->d_name;
+    if (std::from_chars(name.data(), name.data() + name.size(), other).ec != std::errc() || other == pid) continue;
+    if (shares_memory(mine, other)) sharing.push_back(other);
   }
-  return children;
+  return sharing;
 }
 
 }  // namespace probed::tracer

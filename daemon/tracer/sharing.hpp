@@ -12,7 +12,7 @@ namespace probed::tracer {
 // Asks the kernel (kcmp, KCMP_VM). False also when one of them is gone.
 bool shares_memory(pid_t a, pid_t b);
 
-// The child processes of all threads of a process, as /proc/PID/task/TID/children lists them.
-std::vector<pid_t> children_of(pid_t pid);
+// The other processes that do, wherever in the tree of processes they are. A kcmp for each process there is.
+std::vector<pid_t> processes_sharing_memory(pid_t pid);
 
 }  // namespace probed::tracer

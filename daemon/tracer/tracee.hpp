@@ -11,11 +11,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/tracer/address_space.hpp"
 #include "daemon/tracer/ptrace.hpp"
+#include "daemon/tracer/remote_syscall.hpp"
+#include "daemon/tracer/trap_action.hpp"
 #include "daemon/tracer/wait.hpp"
 
 namespace probed::tracer {
@@ -38,6 +41,15 @@ struct Rehit {
   ptrace::Registers regs{};
 };
 
+// What the process has arranged for SIGTRAP (trap_action.hpp), as far as has been seen.
+struct TrapArrangement {
+  std::optional<Action> known;  // as we left it in the kernel, marked; nullopt: the default action
+  bool contended = false;       // threads that block SIGTRAP have run into breakpoints: the handler was reset
+  bool owed = false;            // the kernel has reset it, and it can't be put back while other threads run
+  std::chrono::steady_clock::time_point looked{};   // when /proc was last asked whether there is one
+  std::chrono::steady_clock::time_point fetched{};  // when the kernel was last asked for it
+};
+
 struct Tracee {
   enum class State : std::uint8_t {
     running,
@@ -53,16 +65,29 @@ struct Tracee {
   bool group_stopped = false;                       // that stop is job control's: let go on with listen()
   Waiter::Clock::time_point unclaimed_until{};      // when unclaimed: then nobody will claim it any more
   bool interrupt_again = false;                     // once the signal it was about to get has been dealt with
+  std::uint8_t interrupts_put_off = 0;              // for such a signal, in a row
   RemoteAddr slot;                                  // sent there and not seen outside since; 0: none
   std::optional<Stepping> stepping;
-  std::optional<Rehit> rehit;
-  std::optional<ptrace::Registers> rewound;  // registers we left when putting an interrupted system call back
+  std::optional<Borrowed> borrowed;  // away on a system call for us that takes too long
+  std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
+  // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
+  std::optional<ptrace::Registers> stands;
+  bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
+  bool trap_looked = false;                  // SIGTRAP's action has been looked at for the SIGTRAP it gets next
+  std::optional<std::uint64_t> trap_frame;   // sp where a SIGTRAP handler was entered that hasn't been seen left
 
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
   bool one_cpu = false;               // it was confined to one CPU when last looked at
   char comm[16] = {};
   std::chrono::steady_clock::time_point comm_read{};
+};
+
+// A slot as it was when a thread in it forked: the creator may leave it, and it may be used for something else, before
+// the child, whose pc is in its copy, is seen.
+struct BirthPlace {
+  RemoteAddr base;
+  Slot slot;
 };
 
 // Work that needs a thread of the process standing in a PTRACE_EVENT_STOP.
@@ -79,16 +104,19 @@ struct Process {
   std::shared_ptr<AddressSpace> space;
   std::shared_ptr<AddressSpace> before_exec;  // what a child forked just before the exec may still be a copy of
   std::shared_ptr<AddressSpace> copy_of;      // a forked child until its first stop: its memory is a copy of this
+  std::optional<BirthPlace> born_in;          // the slot that its creator made it in; until its first stop
   std::set<pid_t> threads;
+  TrapArrangement trap;
+  std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
   bool follow_fork = false;
   bool keep_after_exec = false;  // attached explicitly: stays attached, without probes
   bool hold_at_entry = false;    // at its next exec, run to the entry point and hold there
-  std::optional<SitePlan> entry_breakpoint;
   bool detaching = false;
   bool interrupt_all_sent = false;
   std::deque<Job> jobs;
   std::vector<std::function<void(Result<void>)>> detach_replies;
   Waiter::Clock::time_point detach_deadline{};
+  std::optional<Waiter::Clock::time_point> ask_again;  // to interrupt threads whose interrupt was put off
 };
 
 }  // namespace probed::tracer

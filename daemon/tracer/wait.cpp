@@ -34,7 +34,8 @@ timespec timespec_of(std::chrono::nanoseconds t) {
   return {seconds.count(), (t - seconds).count()};
 }
 
-constexpr int kAlarm = 1, kAgain = 2;
+constexpr int kAlarm = 1, kAgain = 2, kCollect = 3;
+constexpr auto kCollectEvery = std::chrono::milliseconds(5);
 
 // A timer whose signal goes to the calling thread and carries `value`.
 timer_t make_timer(int value) {
@@ -83,6 +84,7 @@ Waiter::~Waiter() {
   if (!bound_) return;
   timer_delete(alarm_);
   timer_delete(again_);
+  timer_delete(collect_);
 }
 
 void Waiter::block_signals() {
@@ -106,23 +108,51 @@ void Waiter::bind_to_this_thread() {
   thread_ = pthread_self();
   alarm_ = make_timer(kAlarm);
   again_ = make_timer(kAgain);
+  collect_ = make_timer(kCollect);
   bound_ = true;
   waiter_of_this_thread = this;
   const sigset_t set = wake_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// On the tracer thread, in the middle of anything. timer_settime is async-signal-safe (signal-safety(7)).
+// On the tracer thread, in the middle of anything. timer_settime and waitpid are async-signal-safe (signal-safety(7)).
 void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
   Waiter* const self = waiter_of_this_thread;
   if (!self) return;
   const int saved = errno;
+  if (self->collecting_.load()) self->collect();
   if (info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm) self->woken_.store(true);
   if (self->woken_.load() && self->blocking_.load()) {
     const itimerspec again{{}, timespec_of(kAgainAfter)};
     timer_settime(self->again_, 0, &again, nullptr);
   }
   errno = saved;
+}
+
+// In the signal's handler. What doesn't fit stays with the kernel.
+void Waiter::collect() {
+  std::size_t count = collected_count_.load();
+  for (int raw = 0; count < collected_.size(); ++count) {
+    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD | WNOHANG);
+    if (tid <= 0) break;
+    collected_[count] = {tid, raw};
+  }
+  collected_count_.store(count);
+}
+
+Waiter::Collecting::Collecting(Waiter& waiter) : waiter_(waiter) {
+  waiter_.collecting_.store(true);
+  const itimerspec every{timespec_of(kCollectEvery), timespec_of(kCollectEvery)};
+  timer_settime(waiter_.collect_, 0, &every, nullptr);
+}
+
+Waiter::Collecting::~Collecting() {
+  const itimerspec never{};
+  timer_settime(waiter_.collect_, 0, &never, nullptr);
+  waiter_.collecting_.store(false);
+  const std::size_t count = waiter_.collected_count_.exchange(0);
+  for (std::size_t i = 0; i < count; ++i)
+    waiter_.gathered_.push_back({waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)});
 }
 
 std::optional<Stop> Waiter::wait() {
@@ -177,18 +207,59 @@ void Waiter::sleep_until_woken() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
+std::optional<WaitStatus> Waiter::take_gathered(pid_t tid) {
   const auto earlier = std::ranges::find(gathered_, tid, &Stop::tid);
-  if (earlier != gathered_.end()) {
-    const WaitStatus status = earlier->status;
-    gathered_.erase(earlier);
-    return status;
+  if (earlier == gathered_.end()) return std::nullopt;
+  const WaitStatus status = earlier->status;
+  gathered_.erase(earlier);
+  return status;
+}
+
+// The wake signal, which the alarm raises, comes again and again until this has returned; the main loop looks at its own
+// deadlines afterwards and sets its alarm anew.
+std::optional<WaitStatus> Waiter::wait_for(pid_t tid, Clock::time_point deadline, bool& late) {
+  late = false;
+  if (const auto earlier = take_gathered(tid)) return earlier;
+  set_alarm(deadline);
+  blocking_.store(true);
+  std::optional<WaitStatus> status;
+  for (;;) {
+    int raw = 0;
+    const bool last_look = Clock::now() >= deadline;
+    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD | (last_look ? WNOHANG : 0));
+    if (got == tid) status = WaitStatus(raw);
+    late = got == 0;
+    if (got >= 0 || errno != EINTR) break;
   }
+  blocking_.store(false);
+  woken_.store(true);
+  return status;
+}
+
+std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
+  if (const auto earlier = take_gathered(tid)) return earlier;
   int raw = 0;
   for (;;) {
     const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD);
     if (got == tid) return WaitStatus(raw);
     if (got == -1 && errno != EINTR) return std::nullopt;
+  }
+}
+
+bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
+  constexpr timespec kBlink{0, 50'000};
+  const auto deadline = Clock::now() + limit;
+  const auto has_stopped = [this](pid_t tid) {
+    if (std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end()) return true;
+    int raw = 0;
+    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD | WNOHANG);
+    if (got == tid) gathered_.push_back({tid, WaitStatus(raw)});
+    return got == tid || (got < 0 && errno == ECHILD);
+  };
+  for (;;) {
+    if (std::ranges::count_if(tids, has_stopped) == static_cast<std::ptrdiff_t>(tids.size())) return true;
+    if (Clock::now() >= deadline) return false;
+    nanosleep(&kBlink, nullptr);
   }
 }
 

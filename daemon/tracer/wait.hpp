@@ -27,11 +27,13 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 
 namespace probed::tracer {
 
@@ -87,6 +89,13 @@ class Waiter {
   std::optional<Stop> wait();
   // The next stop or exit of this one tracee, blocking. nullopt: there's no such tracee any more.
   std::optional<WaitStatus> wait_for(pid_t tid);
+  // The same, not longer than until then: `late` says that the time has passed (and the answer is nullopt).
+  std::optional<WaitStatus> wait_for(pid_t tid, Clock::time_point deadline, bool& late);
+  // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out what
+  // they said afterwards. False: some haven't.
+  bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
+  // For wait() to hand out, in its turn, what wait_for() gave.
+  void give_back(const Stop& stop) { gathered_.push_back(stop); }
   // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
   bool take_wake();
   // One wake-up at this time, instead of the alarm set before; nullopt: none.
@@ -94,12 +103,34 @@ class Waiter {
   // Any thread: ends the current or the next wait().
   void wake();
 
+  // While it lives, exits and stops are collected even if the tracer thread is blocked in another system call; wait()
+  // hands them out afterwards. For PTRACE_SEIZE: it waits for cred_guard_mutex, which a thread of the target that is in
+  // execve(2) holds until the others, which may be ours already, have been waited for (kernel/ptrace.c, ptrace_attach;
+  // fs/exec.c, de_thread). Not nested.
+  class Collecting {
+   public:
+    explicit Collecting(Waiter& waiter);
+    ~Collecting();
+    Collecting(const Collecting&) = delete;
+    Collecting& operator=(const Collecting&) = delete;
+
+   private:
+    Waiter& waiter_;
+  };
+
  private:
   static void on_wake_signal(int, siginfo_t* info, void*);
   std::optional<Stop> wait_in_kernel();
   void sleep_until_woken();
   bool may_hide_others(pid_t tid);
   void gather();
+  std::optional<WaitStatus> take_gathered(pid_t tid);
+  void collect();
+
+  struct Collected {
+    pid_t tid;
+    int raw;
+  };
 
   pthread_t thread_{};
   timer_t alarm_{};  // raises the wake signal for set_alarm()
@@ -108,6 +139,10 @@ class Waiter {
   std::deque<Stop> gathered_;
   pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
   unsigned in_a_row_ = 0;
+  timer_t collect_{};  // raises it while Collecting
+  std::array<Collected, 4096> collected_{};
+  std::atomic<std::size_t> collected_count_{0};
+  std::atomic<bool> collecting_{false};
   std::atomic<bool> woken_{false};
   std::atomic<bool> blocking_{false};
 };

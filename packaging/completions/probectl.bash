@@ -2,17 +2,19 @@
 # bash completion of probectl(1): sub-commands, options, pids, and the names of probes and functions as the daemon knows
 # them.
 _probectl_commands='trace attach detach ps add remove enable disable list profile stream format arm disarm optimize
-  functions vars lines status'
+  functions vars lines status help'
 
 _probectl_options() {
   case $1 in
-  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --no-spawn -o --format' ;;
-  add) echo '-p --filter --disabled --no-optimize --follow-fork' ;;
+  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --no-spawn -o --format --verbose' ;;
+  add) echo '-p --filter --disabled --no-optimize --follow-fork --verbose' ;;
   attach) echo '--follow-fork' ;;
-  remove | enable | disable) echo '--all' ;;
+  remove | enable | disable) echo '--all -p' ;;
+  format) echo '-p' ;;
   stream) echo '-p --count --duration -o --format' ;;
-  functions) echo '-p --limit' ;;
-  list | profile | vars | lines) echo '-p' ;;
+  functions) echo '-p --limit --no-spawn' ;;
+  list | profile) echo '-p --verbose' ;;
+  vars | lines) echo '-p --no-spawn' ;;
   esac
 }
 
@@ -59,7 +61,7 @@ _probectl() {
   -e | --filter | --count | --duration | --limit) return ;;
   *)
     case $command in
-    '') words="$_probectl_commands --socket --json --help --version" ;;
+    '' | help) words="$_probectl_commands --socket --json --help --version" ;;
     attach | detach) words="$(_probectl_pids) $(_probectl_options "$command")" ;;
     remove | enable | disable | stream | format) words="$(_probectl_probes) $(_probectl_options "$command") --json" ;;
     optimize) words='on off' ;;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <set>
 #include <string>
 #include <string_view>
@@ -72,6 +73,12 @@ struct Exit {
   int signal = 0;  // 0 when it exited
   bool operator==(const Exit&) const = default;
 };
+inline std::ostream& operator<<(std::ostream& out, const Exit& exit) {
+  return exit.signal != 0 ? out << "killed by signal " << exit.signal : out << "exit code " << exit.code;
+}
+inline std::ostream& operator<<(std::ostream& out, const std::optional<Exit>& exit) {
+  return exit ? out << *exit : out << "still running";
+}
 
 struct SpawnOptions {
   std::string directory;                 // empty: the test's

@@ -64,9 +64,7 @@ class Trace {
   Process process_;
 };
 
-std::string text_of(pid_t pid) {
-  return std::to_string(pid);
-}
+std::string text_of(pid_t pid) { return std::to_string(pid); }
 
 // Gone, or a zombie that waits for a reaper that isn't us.
 bool has_ended(pid_t pid) {
@@ -93,7 +91,7 @@ TEST_CASE("exit codes: 0 for what was done, 1 for what failed, 2 for wrong usage
       {{"list"}, 0, ""},
       {{"ps"}, 0, ""},
       {{"status"}, 0, ""},
-      {{"remove", "nobody"}, 0, ""},  // already gone
+      {{"remove", "999999"}, 0, ""},  // already gone
       {{"functions", "-p", pid, "work"}, 0, ""},
       {{"add", "-p", pid, "wrok"}, 1, "no-such-symbol"},
       {{"add", "-p", pid, "work %nosuch"}, 1, "bad-definition"},
@@ -106,6 +104,13 @@ TEST_CASE("exit codes: 0 for what was done, 1 for what failed, 2 for wrong usage
       {{"attach", "4194304"}, 1, "no-such-process"},
       {{"detach", pid}, 1, "not-attached"},
       {{"format", "nobody"}, 1, "no-such-probe"},
+      {{"remove", "nobody"}, 1, "no-such-probe"},
+      {{"enable", "nobody"}, 1, "no-such-probe"},
+      {{"list", "-p", "4194304"}, 1, "no-such-process"},
+      {{"profile", "-p", "4194304"}, 1, "no-such-process"},
+      {{"stream", "-p", "4194304"}, 1, "no-such-process"},
+      {{"functions", "-p", pid, "no_such_*"}, 1, "no-such-symbol"},
+      {{"functions", "-p", pid, "nowhere:*"}, 1, "no-such-module"},
       {{"vars", "-p", pid, "work"}, 1, "unsupported"},
       {{}, 2, "bad-params"},
       {{"dance"}, 2, "bad-params"},
@@ -214,6 +219,9 @@ struct Stop {
   int signal;
 };
 const Stop kStops[] = {{"^C", SIGINT}, {"SIGTERM", SIGTERM}, {"SIGHUP", SIGHUP}};
+
+// Ignored when the tests run under nohup: probectl would respect that.
+const auto kHangup = ::signal(SIGHUP, SIG_DFL);
 
 TEST_CASE("a trace that is interrupted has restored the target before it exits") {
   Daemon daemon;
@@ -456,6 +464,7 @@ TEST_CASE("a trace without a daemon starts a private one, says so, and leaves no
       CHECK(fs::is_empty(dir.path()));
     }
     CHECK(eventually([&] { return has_ended(daemon); }));  // a killed probectl's daemon notices by the end of its pipe
+    CHECK(fs::is_empty(dir.path()));
     CHECK(target.unharmed());
     CHECK(target.ask("call 3") == "called 3");
   }
@@ -538,6 +547,7 @@ TEST_CASE("probes of probectl add outlive it: listed, switched, profiled, stream
   CHECK(stream.wait() == Exit{0, 0});
   CHECK(lines_of(stream.output()).size() == 2);
   CHECK(stream.output().find("one: (work+0x0) a=3") != std::string::npos);
+  CHECK(stream.errors().find("delivered=2 missed=0\n") != std::string::npos);
 
   CHECK(probectl(daemon, {"remove", "one"}).ok());
   CHECK(lines_of(probectl(daemon, {"list"}).out).size() == 1);
@@ -573,9 +583,7 @@ TEST_CASE("probectl disarm and arm switch every probe and keep each one's state"
   CHECK(probectl(daemon, {"list"}).out.empty());
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

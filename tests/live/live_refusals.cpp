@@ -1,5 +1,6 @@
 // What is refused on real processes: with its reason, with a hint, and with nothing changed.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <pwd.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -20,9 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string message_of(const Json& error) {
-  return error.is_object() ? error.value("message", "") : "";
-}
+std::string message_of(const Json& error) { return error.is_object() ? error.value("message", "") : ""; }
 
 // What every refusal owes: its reason, what it is about, what to do.
 void check_refusal(const Json& error, const std::string& reason, const std::string& about) {
@@ -32,9 +31,7 @@ void check_refusal(const Json& error, const std::string& reason, const std::stri
   CHECK(!hint_of(error).empty());
 }
 
-std::string proc_stat(pid_t pid) {
-  return read_file("/proc/" + std::to_string(pid) + "/stat");
-}
+std::string proc_stat(pid_t pid) { return read_file("/proc/" + std::to_string(pid) + "/stat"); }
 
 // Field `number` (1-based, 3 or more) of /proc/PID/stat.
 std::string stat_field(pid_t pid, int number) {
@@ -155,7 +152,10 @@ TEST_CASE("refused: a process that another probed traces already") {
   RpcClient here(first.socket()), there(second.socket());
   Watched counter("counter");
   const std::vector<Json> probes = add(here, counter.pid(), {"work"});
-  check_refusal(add_error(there, counter.pid(), {"work"}), "already-traced", std::to_string(first.pid()));
+  const Json error = add_error(there, counter.pid(), {"work"});
+  check_refusal(error, "already-traced", std::to_string(first.pid()));
+  CHECK(hint_of(error).find("probectl --socket " + first.socket()) != std::string::npos);  // not: kill it
+  CHECK(hint_of(error).find("kill") == std::string::npos);
   counter.target.go();
   CHECK(counter.target.finish().ok());
   CHECK(counts_of(here, probes[0]).hits == 1000);
@@ -335,6 +335,61 @@ TEST_CASE("refused: the middle of an instruction, and a place that holds a break
   u.check_refused("work+0x1", "not-instruction-boundary", "work+0x1");
   u.check_refused(inside, "not-instruction-boundary", inside);
   u.check_refused("bad_int3", "existing-breakpoint", "bad_int3");
+  CHECK(hint_of(add_error(u.client, u.target.pid(), {"bad_int3"})).find("the program's own") != std::string::npos);
+}
+
+TEST_CASE("refused: a breakpoint that a killed daemon has left behind is told from one of the program's") {
+  Target target("family");
+  std::uint64_t place = 0;
+  {
+    Daemon killed;
+    RpcClient client(killed.socket());
+    place = address_of(add(client, target.pid(), {"work"}).at(0));
+    killed.kill();
+    REQUIRE(eventually([&] { return tracer_of(target.pid()) == 0; }));
+  }
+  if (!has_breakpoint(target.pid(), place)) return;  // something else has put the text right
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  const Json error = add_error(client, target.pid(), {"work"});
+  check_refusal(error, "existing-breakpoint", "does not have on disk");
+  CHECK(message_of(error).find("a probed that was killed") != std::string::npos);
+  // What the hint gives as the program's own byte is that.
+  const std::string command = "set {unsigned char[1]}" + hex(place) + "={0x";
+  const std::string hint = hint_of(error);
+  const std::size_t at = hint.find(command);
+  REQUIRE(at != std::string::npos);
+  const int byte = std::stoi(hint.substr(at + command.size(), 2), nullptr, 16);
+  const std::string memory = "/proc/" + std::to_string(target.pid()) + "/mem";
+  const int fd = ::open(memory.c_str(), O_WRONLY | O_CLOEXEC);
+  REQUIRE(::pwrite(fd, &byte, 1, static_cast<off_t>(place)) == 1);
+  ::close(fd);
+  CHECK(joined(text_differences(target.pid())) == "");
+}
+
+TEST_CASE("a glob takes what can be probed and tells what can't; what is named exactly stays all or none") {
+  Unprobeable u;
+  const Json result = u.client.call("probe.add", add_params(u.target.pid(), {"p unprobeable:*"}));
+  CHECK(result.at("probes").size() > 3);
+  const Json& skipped = result.at("skipped");
+  CHECK(skipped.size() >= 13);
+  bool named = false;
+  for (const Json& one : skipped) {
+    CHECK(!one.at("message").get<std::string>().empty());
+    CHECK(one.at("address").get<std::string>().starts_with("0x"));
+    named = named || (one.at("symbol") == "bad_hlt" && one.at("reason") == "unsupported-instruction");
+  }
+  CHECK(named);
+  for (const Json& probe : result.at("probes")) CHECK(!probe.at("symbol").get<std::string>().starts_with("bad_"));
+  remove_all(u.client, result.at("probes").get<std::vector<Json>>());
+
+  const Json nothing_left = add_error(u.client, u.target.pid(), {"bad_*"});
+  check_refusal(nothing_left, "existing-breakpoint", "that match bad_* can be probed");  // bad_int3's
+  check_refusal(add_error(u.client, u.target.pid(), {"unprobeable:*", "bad_hlt"}), "unsupported-instruction",
+                "bad_hlt");
+  CHECK(list_probes(u.client).empty());
+  CHECK(add(u.client, u.target.pid(), {"work"}).size() == 1);
+  remove_all(u.client, list_probes(u.client));
 }
 
 // ---- definitions ----------------------------------------------------------------------------------------------------
@@ -402,9 +457,7 @@ TEST_CASE("refused: one hundred and twenty-nine arguments; one hundred and twent
   CHECK(events.all()[0].at("args").at("a128") == "0x80");
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -121,10 +121,7 @@ TEST_CASE("probes on every odd instruction come and go while the program runs th
   }
 }
 
-// Expected to fail: the kernel resets SIGTRAP's handler and mask when a breakpoint is hit while the program blocks or
-// ignores SIGTRAP (force_sig_info_to_task), and nothing puts them back yet. The README's limits say so.
-TEST_CASE("signals of every kind arrive as they would, with probes in the code they interrupt and in their handlers" *
-          doctest::should_fail()) {
+TEST_CASE("signals of every kind arrive as they would, with probes in the code they interrupt and in their handlers") {
   for (const bool step : {false, true}) {
     CAPTURE(step);
     Daemon daemon;

@@ -1,12 +1,15 @@
 // The emulator against the processor: every conditional branch under many flags and counters, run natively for the
-// answer.
+// answer. And what no copy can hide.
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <random>
 #include <vector>
 
 #include "arch/x86_64/decode.hpp"
 #include "arch/x86_64/emulate.hpp"
+#include "arch/x86_64/relocate.hpp"
+#include "tests/arch/differential/compare.hpp"
 #include "tests/arch/differential/sandbox.hpp"
 #include "tests/arch/hex.hpp"
 
@@ -27,7 +30,8 @@ void check_against_processor(Sandbox& sandbox, const std::vector<std::uint8_t>& 
   start.regs.rcx = rcx;
   start.regs.eflags = flags | 0x202;  // bit 1 and IF are always set
   sandbox.write(sandbox.original(), bytes);
-  const Outcome expected = sandbox.run(start);
+  Outcome expected;
+  sandbox.run(start, expected);
   sandbox.erase(sandbox.original(), bytes.size());
   const Insn insn = arch::x86_64::decode(bytes, sandbox.original());
   Registers got = start.regs;
@@ -35,13 +39,13 @@ void check_against_processor(Sandbox& sandbox, const std::vector<std::uint8_t>& 
   REQUIRE(expected.signal == SIGTRAP);
   REQUIRE(insn.emulable);
   REQUIRE(arch::x86_64::emulate(bytes, insn, got));
-  CHECK(got == expected.machine.regs);
+  CHECK(register_differences(expected.machine.regs, got) == "");
 }
 
 }  // namespace
 
 TEST_CASE("emulated jcc goes where the processor goes, for every condition and all flags") {
-  Sandbox sandbox(0x3000'0000);
+  Sandbox sandbox(0x3000'0000, 0x2345'6789'0000);
   for (unsigned condition = 0; condition < 16; ++condition) {
     const auto short_form = static_cast<std::uint8_t>(0x70 | condition);
     const auto near_form = static_cast<std::uint8_t>(0x80 | condition);
@@ -57,7 +61,7 @@ TEST_CASE("emulated jcc goes where the processor goes, for every condition and a
 }
 
 TEST_CASE("emulated loops count and branch as the processor does, in both counter widths") {
-  Sandbox sandbox(0x3000'0000);
+  Sandbox sandbox(0x3000'0000, 0x2345'6789'0000);
   std::mt19937_64 random(42);
   std::vector<std::uint64_t> counters{0, 1, 2, 0xffffffff, 0x100000000, 0x100000001, 0x8000000000000000, ~0ULL};
   for (int i = 0; i < 24; ++i) counters.push_back(random());
@@ -72,8 +76,32 @@ TEST_CASE("emulated loops count and branch as the processor does, in both counte
       }
 }
 
+// A known difference, which relocate.hpp names: should it ever go away, its words there must go too.
+TEST_CASE("a popf that sets TF traps behind its copy's jump back instead of behind the next instruction") {
+  Sandbox sandbox(0x3000'0000, 0x2345'6789'0000);
+  const auto bytes = from_hex("9d");
+  Machine start;
+  start.regs.rsp = sandbox.stack() + kPage / 2;
+  start.regs.eflags = 0x202;
+  const std::uint64_t flags = start.regs.eflags | kTrapFlag;
+  std::memcpy(start.stack.data() + kPage / 2, &flags, sizeof flags);
+  const Insn insn = arch::x86_64::decode(bytes, sandbox.original());
+  const arch::Copy copy = arch::x86_64::relocate(bytes, insn, sandbox.original(), sandbox.near_copy()).copy;
+  Outcome original, copied;
+  sandbox.write(sandbox.original(), bytes);
+  start.regs.rip = sandbox.original();
+  sandbox.run(start, original);
+  sandbox.write(sandbox.near_copy(), std::span(copy.code).first(copy.size));
+  start.regs.rip = sandbox.near_copy();
+  sandbox.run(start, copied);
+  constexpr std::uint64_t kDebug = 1, kBreakpoint = 3;
+  CHECK(original.trap == kBreakpoint);  // the next instruction is one
+  CHECK(copied.trap == kDebug);
+  CHECK(register_differences(original.machine.regs, copied.machine.regs) == "");
+}
+
 TEST_CASE("emulated nops and jumps leave everything but the pc alone") {
-  Sandbox sandbox(0x3000'0000);
+  Sandbox sandbox(0x3000'0000, 0x2345'6789'0000);
   for (const char* text :
        {"90", "66 90", "48 90", "f2 90", "0f 1f 00", "0f 1f 44 00 00", "66 2e 0f 1f 84 00 00 00 00 00", "f3 0f 1e fa",
         "f3 0f 1e fb", "eb 40", "eb c0", "e9 00 01 00 00", "f2 e9 00 01 00 00", "66 48 eb 40"})

@@ -3,56 +3,51 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/arch/differential/forms.hpp"
+#include "tests/arch/differential/places.hpp"
+#include "tests/arch/differential/random.hpp"
 #include "tests/arch/differential/sandbox.hpp"
 
 namespace probed::test {
 
 struct Case {
   std::vector<std::uint8_t> bytes;
-  Machine start;  // rip is left to the caller
+  Machine start;           // rip is left to the caller
+  std::size_t family = 0;  // index into family_names()
+  ZydisMnemonic mnemonic = ZYDIS_MNEMONIC_INVALID;
 };
 
-// Where things are; what addresses and branch targets are made of.
-struct Places {
-  std::uint64_t original, landing, data, stack;
-};
+// The families' names, and one for the encodings written out.
+std::vector<std::string_view> family_names();
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, Places places) : random_(seed), places_(places) {}
+  Generator(std::uint64_t seed, Places places);
 
-  Case next();
+  const Case& next();
+  // A case of this form; null: none could be made.
+  const Case* of_form(const Form& form, std::size_t family);
 
  private:
-  friend class Request;
-  friend std::vector<std::uint8_t> encode_template(std::size_t number, Generator& generator);
-  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
-  bool chance(unsigned percent) { return below(100) < percent; }
+  const Form* draw_form();
+  bool draw_bytes();
+  bool encode_form(const Form& form);
+  bool draw_state();
+  void fill_background();
+  void fill_vectors(Machine& machine);
+  void fill_fpu(Machine& machine);
+  void fill_words(std::span<std::uint8_t> memory);
 
-  void aim(std::vector<std::uint8_t>& bytes);
-  void fill(Machine& machine);
-  std::uint64_t random_value();
-  std::uint64_t data_address();
-  void aim_registers(const std::vector<std::uint8_t>& bytes, Machine& machine);
-  void place_target(std::uint64_t address, Machine& machine);
-
-  std::mt19937_64 random_;
+  Random random_;
   Places places_;
+  std::vector<std::vector<std::uint8_t>> written_out_;
+  std::uint64_t total_weight_ = 0;
+  std::uint64_t drawn_ = 0;
+  Machine background_;  // memory and vectors, renewed now and then
+  Case case_;
 };
-
-// How many different instruction templates there are, and each one's name in messages.
-std::size_t template_count();
-std::string template_name(std::size_t number);
-// One encoding of a template, with random operands. Empty: the operands drawn don't go together; try again.
-std::vector<std::uint8_t> encode_template(std::size_t number, Generator& generator);
-// Whether the instruction reads memory in the word below sp: the one operand a relocated call cannot have.
-bool reads_below_sp(const Case& one, std::uint64_t address);
-// Disassembly, for messages.
-std::string disassemble(const std::vector<std::uint8_t>& bytes, std::uint64_t address);
 
 }  // namespace probed::test

@@ -1,24 +1,93 @@
 // The signal frame as a door in and out; see sandbox.hpp.
 #include "tests/arch/differential/sandbox.hpp"
 
-#include <fcntl.h>
-#include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <vector>
 
 #include "daemon/base/check.hpp"
+#include "tests/arch/differential/sandbox_state.hpp"
+
+// What the handler's first and last instructions exchange with the rest of it. The offsets are in the assembly below.
+struct ProbedSandboxDoor {
+  std::uint64_t has_bases;         // 0: fs and gs bases are left alone
+  std::uint64_t home_fs, home_gs;  // the process's own
+  std::uint64_t left_fs, left_gs;  // what the code under test had
+  std::uint64_t next_fs, next_gs;  // to be set when the handler returns
+  std::uint64_t ds, es, fs, gs;    // selectors the code under test had
+};
+extern "C" {
+ProbedSandboxDoor probed_sandbox_door;
+void probed_sandbox_entry(int, siginfo_t*, void*);
+void probed_sandbox_signal(int signal, siginfo_t* info, void* context);
+}
+
+// The code under test may have any AC, NT, fs base (which our stack protector and thread-local variables hang on) and
+// selectors. Nothing of C++ may run before they are ours again.
+asm(R"(
+  .text
+  .type probed_sandbox_entry, @function
+  .globl probed_sandbox_entry
+probed_sandbox_entry:
+  pushq $2
+  popfq
+  subq $8, %rsp
+  leaq probed_sandbox_door(%rip), %rcx
+  cmpq $0, (%rcx)
+  je 1f
+  rdfsbase %rax
+  movq %rax, 24(%rcx)
+  rdgsbase %rax
+  movq %rax, 32(%rcx)
+  movl %ds, %eax
+  movq %rax, 56(%rcx)
+  movl %es, %r8d
+  movq %r8, 64(%rcx)
+  movl %fs, %r9d
+  movq %r9, 72(%rcx)
+  movl %gs, %r10d
+  movq %r10, 80(%rcx)
+  orl %r8d, %eax
+  orl %r9d, %eax
+  orl %r10d, %eax
+  jz 2f
+  xorl %eax, %eax
+  movl %eax, %ds
+  movl %eax, %es
+  movl %eax, %fs
+  movl %eax, %gs
+2:
+  movq 8(%rcx), %rax
+  wrfsbase %rax
+  movq 16(%rcx), %rax
+  wrgsbase %rax
+1:
+  call probed_sandbox_signal
+  leaq probed_sandbox_door(%rip), %rcx
+  cmpq $0, (%rcx)
+  je 3f
+  movq 40(%rcx), %rax
+  wrfsbase %rax
+  movq 48(%rcx), %rax
+  wrgsbase %rax
+3:
+  addq $8, %rsp
+  ret
+  .size probed_sandbox_entry, . - probed_sandbox_entry
+)");
+static_assert(offsetof(ProbedSandboxDoor, left_fs) == 24 && offsetof(ProbedSandboxDoor, next_fs) == 40 &&
+              offsetof(ProbedSandboxDoor, ds) == 56 && offsetof(ProbedSandboxDoor, gs) == 80);
 
 namespace probed::test {
 namespace {
 
 using arch::x86_64::Registers;
 
-constexpr int kSignals[] = {SIGTRAP, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-constexpr std::uint64_t kTrapFlag = 0x100;
+constexpr int kSignals[] = {SIGTRAP, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGUSR1};
 constexpr std::uint64_t kResumeFlag = 0x10000;  // RF: the processor's own, differs between trap and fault
 constexpr greg_t kDebugTrap = 1, kBreakpointTrap = 3;
 
@@ -34,187 +103,186 @@ constexpr GregOf kGregs[] = {
     {REG_RIP, &Registers::rip}, {REG_EFL, &Registers::eflags},
 };
 
-// The signal frame's FPU area: FXSAVE's 512 bytes, then XSAVE's header and, in the standard format, the upper halves of
-// the ymm registers (SDM volume 1, 13.4).
-constexpr std::size_t kFcw = 0, kFsw = 2, kFtw = 4, kMxcsr = 24, kSt = 32, kXmm = 160, kXstateBv = 512, kYmmHigh = 576;
-constexpr std::size_t kSwReserved = 464;  // struct _fpx_sw_bytes: magic1, extended_size, xfeatures, ...
-constexpr std::uint32_t kXstateMagic = 0x46505853;
-constexpr std::uint64_t kX87 = 1, kSse = 2, kAvx = 4;
-
-std::uint8_t* fpu_area(ucontext_t& context) {
-  return reinterpret_cast<std::uint8_t*>(context.uc_mcontext.fpregs);
-}
-
-template <typename T>
-T get(const std::uint8_t* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-bool has_xstate(const std::uint8_t* area) {
-  return get<std::uint32_t>(area + kSwReserved) == kXstateMagic;
-}
-
-std::size_t fpu_area_size(const std::uint8_t* area) {
-  return has_xstate(area) ? get<std::uint32_t>(area + kSwReserved + 4) : 512;
-}
-
-void load_vectors(const Machine& machine, std::uint8_t* area) {
-  std::memcpy(area + kFcw, &machine.fpu_control, 2);
-  std::memcpy(area + kFsw, &machine.fpu_status, 2);
-  area[kFtw] = machine.fpu_tags;
-  std::memcpy(area + kMxcsr, &machine.mxcsr, 4);
-  for (std::size_t i = 0; i < 8; ++i) std::memcpy(area + kSt + 16 * i, machine.st[i].data(), 10);
-  for (std::size_t i = 0; i < 16; ++i) std::memcpy(area + kXmm + 16 * i, machine.ymm[i].data(), 16);
-  if (!has_xstate(area)) return;
-  const std::uint64_t supported = get<std::uint64_t>(area + kSwReserved + 8);
-  const std::uint64_t present = supported & (kX87 | kSse | kAvx);
-  std::memcpy(area + kXstateBv, &present, 8);  // the rest goes to its initial state
-  if ((supported & kAvx) == 0) return;
-  for (std::size_t i = 0; i < 16; ++i) std::memcpy(area + kYmmHigh + 16 * i, machine.ymm[i].data() + 16, 16);
-}
-
-// A component whose bit is clear is in its initial state whatever the bytes are.
-void save_vectors(const std::uint8_t* area, Machine& machine) {
-  const std::uint64_t present = has_xstate(area) ? get<std::uint64_t>(area + kXstateBv) : kX87 | kSse;
-  machine.mxcsr = get<std::uint32_t>(area + kMxcsr);
-  if ((present & kX87) != 0) {
-    machine.fpu_control = get<std::uint16_t>(area + kFcw);
-    machine.fpu_status = get<std::uint16_t>(area + kFsw);
-    machine.fpu_tags = area[kFtw];
-    for (std::size_t i = 0; i < 8; ++i) std::memcpy(machine.st[i].data(), area + kSt + 16 * i, 10);
-  }
-  for (std::size_t i = 0; i < 16; ++i) {
-    if ((present & kSse) != 0) std::memcpy(machine.ymm[i].data(), area + kXmm + 16 * i, 16);
-    if ((present & kAvx) != 0) std::memcpy(machine.ymm[i].data() + 16, area + kYmmHigh + 16 * i, 16);
-  }
-}
-
 // What must survive a visit to the sandbox.
 struct Home {
   gregset_t gregs;
-  std::vector<std::uint8_t> fpu;
+  std::array<std::uint8_t, kMaxFrameState> fpu;
 };
 
 Sandbox* g_active = nullptr;  // the one sandbox; signal handlers have no other way to find it
 Home g_home;
 struct sigaction g_previous[NSIG];
-std::array<std::uint8_t, 1 << 16> g_signal_stack;
+std::array<std::uint8_t, 1 << 18> g_signal_stack;
 stack_t g_previous_stack;
+
+ucontext_t& frame(void* context) { return *static_cast<ucontext_t*>(context); }
+
+std::uint8_t* fpu_area(ucontext_t& context) { return reinterpret_cast<std::uint8_t*>(context.uc_mcontext.fpregs); }
+
+std::uint8_t* at(std::uint64_t address) { return reinterpret_cast<std::uint8_t*>(address); }
+
+void map(std::uint64_t address, int protection, int flags, int fd) {
+  void* got = mmap(at(address), kPage, protection, flags | MAP_FIXED_NOREPLACE, fd, 0);
+  PROBED_CHECK(got == at(address), "the sandbox's addresses are free");
+}
+
+void set_bases(std::uint64_t fs, std::uint64_t gs) {
+  probed_sandbox_door.next_fs = fs;
+  probed_sandbox_door.next_gs = gs;
+}
+
+void set_home_bases() {
+  probed_sandbox_door.has_bases = Sandbox::has_segment_bases() ? 1 : 0;
+  if (probed_sandbox_door.has_bases == 0) return;
+  asm volatile("rdfsbase %0" : "=r"(probed_sandbox_door.home_fs));
+  asm volatile("rdgsbase %0" : "=r"(probed_sandbox_door.home_gs));
+  set_bases(probed_sandbox_door.home_fs, probed_sandbox_door.home_gs);
+}
 
 }  // namespace
 
-Sandbox::Sandbox(std::uint64_t base) : base_(base) {
-  PROBED_CHECK(g_active == nullptr, "one sandbox at a time");
-  constexpr int kCode = PROT_READ | PROT_WRITE | PROT_EXEC;
-  map(base_, kPage, kCode);
-  map(base_ + 0x10000, kPage, kCode);
-  map(landing(), kPage, kCode);
-  map(data(), kPage, PROT_READ | PROT_WRITE);
-  map(stack(), kPage, PROT_READ | PROT_WRITE);
-  map(far_copy() - 0x400, kPage, kCode);
-  for (const std::uint64_t page : {base_, base_ + 0x10000, landing(), far_copy() - 0x400}) erase(page, kPage);
-  PROBED_CHECK(mprotect(at(landing()), kPage, PROT_READ | PROT_EXEC) == 0, "mprotect of our own page");
+bool Sandbox::has_segment_bases() {
+  constexpr unsigned long kHwcap2Fsgsbase = 2;  // arch/x86/include/uapi/asm/hwcap2.h
+  static const bool allowed = (getauxval(AT_HWCAP2) & kHwcap2Fsgsbase) != 0;
+  return allowed;
+}
 
+bool Sandbox::has_wide_state() { return wide_state_in_frames(); }
+
+Sandbox::Sandbox(std::uint64_t base, std::uint64_t far_base) : base_(base), far_base_(far_base) {
+  PROBED_CHECK(g_active == nullptr, "one sandbox at a time");
+  map_code(base_, original_alias_);
+  map_code(base_ + 0x10000, near_alias_);
+  map_code(landing(), landing_alias_);
+  map_code(far_base_, far_alias_);
+  map(data(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  map(stack(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+  set_home_bases();
   const stack_t stack{.ss_sp = g_signal_stack.data(), .ss_flags = 0, .ss_size = g_signal_stack.size()};
   sigaltstack(&stack, &g_previous_stack);
   struct sigaction action {};
-  action.sa_sigaction = &Sandbox::on_signal;
+  action.sa_sigaction = probed_sandbox_entry;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigfillset(&action.sa_mask);
   for (const int signal : kSignals) sigaction(signal, &action, &g_previous[signal]);
-  sigaction(SIGUSR1, &action, &g_previous[SIGUSR1]);
   g_active = this;
 }
 
 Sandbox::~Sandbox() {
   g_active = nullptr;
   for (const int signal : kSignals) sigaction(signal, &g_previous[signal], nullptr);
-  sigaction(SIGUSR1, &g_previous[SIGUSR1], nullptr);
   sigaltstack(&g_previous_stack, nullptr);
-  for (const std::uint64_t page : {base_, base_ + 0x10000, landing(), data(), this->stack(), far_copy() - 0x400})
+  for (const std::uint64_t page : {base_, base_ + 0x10000, landing(), data(), this->stack(), far_base_})
     munmap(at(page), kPage);
+  for (std::uint8_t* alias : {original_alias_, near_alias_, landing_alias_, far_alias_}) munmap(alias, kPage);
 }
 
-void Sandbox::map(std::uint64_t address, std::size_t size, int protection) {
-  void* got = mmap(at(address), size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  PROBED_CHECK(got == at(address), "the sandbox's addresses are free");
+// One page, executable at `address` and writable at `alias`, full of int3.
+void Sandbox::map_code(std::uint64_t address, std::uint8_t*& alias) {
+  const int fd = memfd_create("sandbox", MFD_CLOEXEC);
+  PROBED_CHECK(fd >= 0 && ftruncate(fd, kPage) == 0, "a page of shared memory can be had");
+  map(address, PROT_READ | PROT_EXEC, MAP_SHARED, fd);
+  void* got = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  PROBED_CHECK(got != MAP_FAILED, "a page of shared memory can be mapped twice");
+  close(fd);
+  alias = static_cast<std::uint8_t*>(got);
+  std::memset(alias, 0xcc, kPage);
 }
 
-std::uint8_t* Sandbox::at(std::uint64_t address) {
-  return reinterpret_cast<std::uint8_t*>(address);
+std::uint8_t* Sandbox::writable(std::uint64_t code_address) {
+  const std::uint64_t page = code_address & ~(kPage - 1);
+  std::uint8_t* alias = page == base_ ? original_alias_ : page == far_base_ ? far_alias_ : near_alias_;
+  return alias + code_address % kPage;
 }
 
 void Sandbox::write(std::uint64_t address, std::span<const std::uint8_t> code) {
-  std::memcpy(at(address), code.data(), code.size());
+  std::memcpy(writable(address), code.data(), code.size());
 }
 
-void Sandbox::erase(std::uint64_t address, std::size_t size) {
-  std::memset(at(address), 0xcc, size);
-}
+void Sandbox::erase(std::uint64_t address, std::size_t size) { std::memset(writable(address), 0xcc, size); }
 
-Outcome Sandbox::run(const Machine& start) {
+void Sandbox::run(const Machine& start, Outcome& outcome) {
   start_ = &start;
-  stop_at_ = nullptr;
-  raise(SIGUSR1);
-  return outcome_;
+  outcome_ = &outcome;
+  syscall(SYS_tgkill, getpid(), gettid(), SIGUSR1);
+  PROBED_CHECK(start_ == nullptr, "the sandbox has been visited");
 }
 
-Outcome Sandbox::run_stepped(const Machine& start, const std::function<bool(std::uint64_t)>& stop_at) {
-  start_ = &start;
+void Sandbox::run_stepped(const Machine& start, const std::function<bool(std::uint64_t)>& stop_at, Outcome& outcome) {
   stop_at_ = &stop_at;
-  raise(SIGUSR1);
-  return outcome_;
+  run(start, outcome);
+  stop_at_ = nullptr;
 }
 
-void Sandbox::enter(ucontext_t& context) {
-  std::memcpy(g_home.gregs, context.uc_mcontext.gregs, sizeof g_home.gregs);
-  const std::uint8_t* area = fpu_area(context);
-  g_home.fpu.assign(area, area + fpu_area_size(area));
+void Sandbox::enter(void* context) {
+  ucontext_t& uc = frame(context);
+  std::memcpy(g_home.gregs, uc.uc_mcontext.gregs, sizeof g_home.gregs);
+  const std::uint8_t* area = fpu_area(uc);
+  std::memcpy(g_home.fpu.data(), area, frame_state_size(area));
 
-  for (const GregOf& row : kGregs) context.uc_mcontext.gregs[row.greg] = static_cast<greg_t>(start_->regs.*row.member);
-  if (stop_at_ != nullptr) context.uc_mcontext.gregs[REG_EFL] |= kTrapFlag;
-  load_vectors(*start_, fpu_area(context));
+  for (const GregOf& row : kGregs) uc.uc_mcontext.gregs[row.greg] = static_cast<greg_t>(start_->regs.*row.member);
+  if (stop_at_ != nullptr) uc.uc_mcontext.gregs[REG_EFL] |= kTrapFlag;
+  load_vectors(*start_, fpu_area(uc));
+  set_bases(start_->regs.fs_base, start_->regs.gs_base);
   std::memcpy(at(data()), start_->data.data(), kPage);
   std::memcpy(at(stack()), start_->stack.data(), kPage);
 }
 
-// False: a step that nobody wants to stop after.
-bool Sandbox::leave(int signal, const siginfo_t& info, ucontext_t& context) {
-  greg_t(&gregs)[NGREG] = context.uc_mcontext.gregs;
+void Sandbox::leave(int signal, const siginfo_t& info, void* context) {
+  greg_t(&gregs)[NGREG] = frame(context).uc_mcontext.gregs;
   const bool step = signal == SIGTRAP && gregs[REG_TRAPNO] == kDebugTrap && stop_at_ != nullptr;
-  if (step && !(*stop_at_)(static_cast<std::uint64_t>(gregs[REG_RIP]))) return false;
-  outcome_ = Outcome{};
-  outcome_.signal = signal;
-  outcome_.stepped = step;
-  outcome_.fault_address = reinterpret_cast<std::uint64_t>(info.si_addr);
-  Machine& machine = outcome_.machine;
-  for (const GregOf& row : kGregs) machine.regs.*row.member = static_cast<std::uint64_t>(gregs[row.greg]);
-  machine.regs.eflags &= ~(kResumeFlag | (stop_at_ != nullptr ? kTrapFlag : 0));
-  if (signal == SIGTRAP && gregs[REG_TRAPNO] == kBreakpointTrap) --machine.regs.rip;
-  save_vectors(fpu_area(context), machine);
-  std::memcpy(machine.data.data(), at(data()), kPage);
-  std::memcpy(machine.stack.data(), at(stack()), kPage);
-
+  if (step && !(*stop_at_)(static_cast<std::uint64_t>(gregs[REG_RIP]))) {
+    set_bases(probed_sandbox_door.left_fs, probed_sandbox_door.left_gs);
+    return;
+  }
+  save_outcome(signal, info, context, step);
   std::memcpy(gregs, g_home.gregs, sizeof g_home.gregs);
-  std::memcpy(fpu_area(context), g_home.fpu.data(), g_home.fpu.size());
+  std::uint8_t* area = fpu_area(frame(context));
+  std::memcpy(area, g_home.fpu.data(), frame_state_size(area));
+  set_bases(probed_sandbox_door.home_fs, probed_sandbox_door.home_gs);
   start_ = nullptr;
-  return true;
 }
 
-void Sandbox::on_signal(int signal, siginfo_t* info, void* context) {
-  // AC survives signal delivery, and our own code is not written for it.
-  asm volatile("leaq -128(%%rsp), %%rsp; pushfq; andq $~0x40000, (%%rsp); popfq; leaq 128(%%rsp), %%rsp" ::
-                   : "cc", "memory");
-  auto& frame = *static_cast<ucontext_t*>(context);
-  if (signal == SIGUSR1) {
-    g_active->enter(frame);
-  } else if (g_active != nullptr && g_active->start_ != nullptr) {
-    g_active->leave(signal, *info, frame);
+void Sandbox::save_outcome(int signal, const siginfo_t& info, void* context, bool step) {
+  const greg_t(&gregs)[NGREG] = frame(context).uc_mcontext.gregs;
+  Outcome& out = *outcome_;
+  out.signal = signal;
+  out.code = info.si_code;
+  out.stepped = step;
+  out.fault_address = signal == SIGTRAP ? 0 : reinterpret_cast<std::uint64_t>(info.si_addr);
+  out.trap = static_cast<std::uint64_t>(gregs[REG_TRAPNO]);
+  out.error = static_cast<std::uint64_t>(gregs[REG_ERR]);
+  Registers& regs = out.machine.regs;
+  for (const GregOf& row : kGregs) regs.*row.member = static_cast<std::uint64_t>(gregs[row.greg]);
+  regs.eflags &= ~(kResumeFlag | (stop_at_ != nullptr ? kTrapFlag : 0));
+  if (signal == SIGTRAP && gregs[REG_TRAPNO] == kBreakpointTrap) --regs.rip;
+  const ProbedSandboxDoor& door = probed_sandbox_door;
+  if (door.has_bases != 0) {
+    regs.fs_base = door.left_fs;
+    regs.gs_base = door.left_gs;
+    regs.ds = door.ds;
+    regs.es = door.es;
+    regs.fs = door.fs;
+    regs.gs = door.gs;
+  }
+  save_vectors(fpu_area(frame(context)), out.machine);
+  std::memcpy(out.machine.data.data(), at(data()), kPage);
+  std::memcpy(out.machine.stack.data(), at(stack()), kPage);
+}
+
+void Sandbox::on_signal(int signal, const siginfo_t& info, void* context) {
+  if (start_ != nullptr && signal == SIGUSR1 && info.si_code == SI_TKILL) {
+    enter(context);
+  } else if (start_ != nullptr && signal != SIGUSR1) {
+    leave(signal, info, context);
   } else {
     sigaction(signal, &g_previous[signal], nullptr);  // a fault of the test's own: let it happen again, for real
   }
 }
 
 }  // namespace probed::test
+
+void probed_sandbox_signal(int signal, siginfo_t* info, void* context) {
+  probed::test::g_active->on_signal(signal, *info, context);
+}

@@ -52,6 +52,10 @@ TEST_CASE("instructions that can carry a probe are described rightly") {
       {"41 90", Flow::next, "", 0},                              // xchg r8d, eax is no nop
       {"87 c0", Flow::next, "", 0},                              // xchg eax, eax clears the upper half
       {"f3 48 0f 1e c8", Flow::next, "", 0},                     // rdsspq rax is no nop
+      {"0f 0d c8", Flow::next, "", 0},                           // nop eax to Zydis, #UD to AMD
+      {"0f 0d 00", Flow::next, "", 0},                           // prefetch [rax]
+      {"0f 18 20", Flow::next, "", 0},                           // a hint that may come to mean something
+      {"f3 0f 1a c0", Flow::next, "", 0},                        // a nop without MPX
       {"f3 90", Flow::next, "", 0},                              // pause
       {"0f 0b", Flow::next, "", 0},                              // ud2 faults in the copy too
       {"0f 01 00", Flow::next, "", 0},                           // sgdt: emulated by the kernel under UMIP
@@ -81,6 +85,9 @@ TEST_CASE("instructions that can carry a probe are described rightly") {
       {"0f 8f 00 01 00 00", Flow::cond_jump, "e", 0x401106},     // jg rel32
       {"e2 fe", Flow::cond_jump, "e", 0x401000},                 // loop
       {"67 e3 00", Flow::cond_jump, "e", 0x401003},              // jecxz
+      {"f3 e2 fe", Flow::cond_jump, "", 0x401001},               // rep loop: AMD takes the prefix for a condition
+      {"f2 67 e1 10", Flow::cond_jump, "", 0x401014},            // repne loope
+      {"f2 75 00", Flow::cond_jump, "e", 0x401003},              // bnd jne
       {"e8 00 01 00 00", Flow::call, "", 0x401105},              // call
       {"66 66 48 e8 00 01 00 00", Flow::call, "", 0x401108},     // data16 data16 rex.W call: TLS general dynamic
       {"66 48 e8 00 01 00 00", Flow::call, "", 0x401107},        // data16 rex.W call
@@ -121,6 +128,8 @@ TEST_CASE("instructions that cannot carry a probe are refused, each for its reas
     Refusal refusal;
   };
   const Row rows[] = {
+      {"c5 f8 84 00 00 00 00", Refusal::undecodable},             // jkzd: Knights Corner only
+      {"c5 f8 85 00 00 00 00", Refusal::undecodable},             // jknzd
       {"cc", Refusal::breakpoint},                                // int3
       {"66 cc", Refusal::breakpoint},                             // data16 int3
       {"cd 03", Refusal::breakpoint},                             // int 3, long form

@@ -136,57 +136,73 @@ TEST_CASE("direct calls push the original return address from the copy's data") 
   for (const Row& row : rows) check(row);
 }
 
-TEST_CASE("indirect calls push, then jump through the same operand") {
-  const std::string points = "0 before 401000; 6 middle 401000 sp+8";
-  // push [rip+data]; jmp operand; padding; .quad return address
+TEST_CASE("indirect calls through a register push, then jump through it") {
+  const Row rows[] = {
+      // call rax -> push [rip+2]; jmp rax; .quad 401002
+      {"ff d0", kNear, "ff 35 02 00 00 00 ff e0 02 10 40 00 00 00 00 00", "0 before 401000; 6 middle 401000 sp+8"},
+      // call r11
+      {"41 ff d3", kNear, "ff 35 0a 00 00 00 41 ff e3 cc cc cc cc cc cc cc 03 10 40 00 00 00 00 00",
+       "0 before 401000; 6 middle 401000 sp+8"},
+      // call r12: rsp's number, another register
+      {"41 ff d4", kFar, "ff 35 0a 00 00 00 41 ff e4 cc cc cc cc cc cc cc 03 10 40 00 00 00 00 00",
+       "0 before 401000; 6 middle 401000 sp+8"},
+      // notrack, bnd, data16 rex.W call rdx: prefixes kept
+      {"3e ff d2", kNear, "ff 35 0a 00 00 00 3e ff e2 cc cc cc cc cc cc cc 03 10 40 00 00 00 00 00",
+       "0 before 401000; 6 middle 401000 sp+8"},
+      {"f2 ff d2", kNear, "ff 35 0a 00 00 00 f2 ff e2 cc cc cc cc cc cc cc 03 10 40 00 00 00 00 00",
+       "0 before 401000; 6 middle 401000 sp+8"},
+      {"66 48 ff d2", kNear, "ff 35 0a 00 00 00 66 48 ff e2 cc cc cc cc cc cc 04 10 40 00 00 00 00 00",
+       "0 before 401000; 6 middle 401000 sp+8"},
+  };
+  for (const Row& row : rows) check(row);
+}
+
+TEST_CASE("indirect calls through memory try the operand, push, then jump through it") {
+  // push operand; lea rsp, [rsp+8]; push [rip+data]; jmp operand; padding; .quad return address
   struct Short {
     std::string hex;
-    std::string jump;  // the copy's second instruction
+    std::string push, jump;
   };
   const Short table[] = {
-      {"ff d0", "ff e0"},                                      // call rax
-      {"41 ff d3", "41 ff e3"},                                // call r11
-      {"41 ff d4", "41 ff e4"},                                // call r12: rsp's number, another register
-      {"3e ff d2", "3e ff e2"},                                // notrack call rdx
-      {"f2 ff d2", "f2 ff e2"},                                // bnd call rdx
-      {"66 48 ff d2", "66 48 ff e2"},                          // data16 rex.W call rdx
-      {"ff 10", "ff 20"},                                      // call [rax]
-      {"ff 50 10", "ff 60 10"},                                // call [rax+0x10]
-      {"ff 55 f8", "ff 65 f8"},                                // call [rbp-8]
-      {"ff 14 c8", "ff 24 c8"},                                // call [rax+rcx*8]
-      {"42 ff 94 e0 00 01 00 00", "42 ff a4 e0 00 01 00 00"},  // call [rax+r12*8+0x100]
-      {"41 ff 14 24", "41 ff 24 24"},                          // call [r12]
-      {"41 ff 54 24 f8", "41 ff 64 24 f8"},                    // call [r12-8]
-      {"67 ff 10", "67 ff 20"},                                // call [eax]
-      {"64 ff 14 25 10 00 00 00", "64 ff 24 25 10 00 00 00"},  // call fs:[0x10]
-      {"ff 15 00 00 20 00", "ff 25 fa ff 0f 00"},              // call [rip+0x200000]
-      {"66 48 ff 15 00 00 20 00", "66 48 ff 25 fa ff 0f 00"},  // data16 rex.W call [rip+0x200000] (TLS)
-      {"ff 14 24", "ff 64 24 08"},                             // call [rsp]
-      {"ff 54 24 08", "ff 64 24 10"},                          // call [rsp+8]
-      {"ff 54 24 77", "ff 64 24 7f"},                          // call [rsp+0x77]
-      {"ff 54 24 78", "ff a4 24 80 00 00 00"},                 // call [rsp+0x78] outgrows a byte
-      {"ff 54 24 f0", "ff 64 24 f8"},                          // call [rsp-0x10]: below the pushed word
-      {"ff 54 24 80", "ff 64 24 88"},                          // call [rsp-0x80]
-      {"ff 94 24 10 00 00 00", "ff a4 24 18 00 00 00"},        // call [rsp+0x10], disp32 kept
-      {"ff 14 c4", "ff 64 c4 08"},                             // call [rsp+rax*8]
-      {"42 ff 54 e4 08", "42 ff 64 e4 10"},                    // call [rsp+r12*8+8]
-      {"48 ff 54 24 08", "48 ff 64 24 10"},                    // rex.W call [rsp+8]
-      {"65 ff 54 24 08", "65 ff 64 24 10"},                    // call gs:[rsp+8]
-      {"67 ff 54 24 08", "67 ff 64 24 10"},                    // call [esp+8]
+      {"ff 10", "ff 30", "ff 20"},                                                        // call [rax]
+      {"ff 50 10", "ff 70 10", "ff 60 10"},                                               // call [rax+0x10]
+      {"ff 55 f8", "ff 75 f8", "ff 65 f8"},                                               // call [rbp-8]
+      {"ff 14 c8", "ff 34 c8", "ff 24 c8"},                                               // call [rax+rcx*8]
+      {"42 ff 94 e0 00 01 00 00", "42 ff b4 e0 00 01 00 00", "42 ff a4 e0 00 01 00 00"},  // call [rax+r12*8+0x100]
+      {"41 ff 14 24", "41 ff 34 24", "41 ff 24 24"},                                      // call [r12]
+      {"41 ff 54 24 f8", "41 ff 74 24 f8", "41 ff 64 24 f8"},                             // call [r12-8]
+      {"67 ff 10", "67 ff 30", "67 ff 20"},                                               // call [eax]
+      {"64 ff 14 25 10 00 00 00", "64 ff 34 25 10 00 00 00", "64 ff 24 25 10 00 00 00"},  // call fs:[0x10]
+      {"ff 15 00 00 20 00", "ff 35 00 00 10 00", "ff 25 ef ff 0f 00"},                    // call [rip+0x200000]
+      {"66 48 ff 15 00 00 20 00", "66 48 ff 35 00 00 10 00", "66 48 ff 25 ed ff 0f 00"},  // data16 rex.W: TLS
+      {"ff 14 24", "ff 34 24", "ff 64 24 08"},                                            // call [rsp]
+      {"ff 54 24 08", "ff 74 24 08", "ff 64 24 10"},                                      // call [rsp+8]
+      {"ff 54 24 77", "ff 74 24 77", "ff 64 24 7f"},                                      // call [rsp+0x77]
+      {"ff 54 24 78", "ff 74 24 78", "ff a4 24 80 00 00 00"},  // call [rsp+0x78] outgrows a byte
+      {"ff 54 24 f0", "ff 74 24 f0", "ff 64 24 f8"},           // call [rsp-0x10]: below the pushed word
+      {"ff 54 24 80", "ff 74 24 80", "ff 64 24 88"},           // call [rsp-0x80]
+      {"ff 94 24 10 00 00 00", "ff b4 24 10 00 00 00", "ff a4 24 18 00 00 00"},  // call [rsp+0x10], disp32 kept
+      {"ff 14 c4", "ff 34 c4", "ff 64 c4 08"},                                   // call [rsp+rax*8]
+      {"42 ff 54 e4 08", "42 ff 74 e4 08", "42 ff 64 e4 10"},                    // call [rsp+r12*8+8]
+      {"48 ff 54 24 08", "48 ff 74 24 08", "48 ff 64 24 10"},                    // rex.W call [rsp+8]
+      {"65 ff 54 24 08", "65 ff 74 24 08", "65 ff 64 24 10"},                    // call gs:[rsp+8]
+      {"67 ff 54 24 08", "67 ff 74 24 08", "67 ff 64 24 10"},                    // call [esp+8]
   };
   for (const Short& row : table) {
     CAPTURE(row.hex);
     const RelocateResult result = relocate_hex(row.hex, kNear);
     REQUIRE(describe(result.refusal) == describe(Refusal::none));
-    const auto jump = test::from_hex(row.jump);
-    const std::span<const std::uint8_t> code = std::span(result.copy.code).first(result.copy.size);
-    CHECK(test::to_hex(code.subspan(6, jump.size())) == test::to_hex(jump));
-    CHECK(render_points(result.copy) == points);
-    CHECK(code.size() == (6 + jump.size() + 7) / 8 * 8 + 8);
-    const std::uint8_t to_data = static_cast<std::uint8_t>(code.size() - 8 - 6);
-    CHECK(test::to_hex(code.first(6)) == test::to_hex(std::vector<std::uint8_t>{0xff, 0x35, to_data, 0, 0, 0}));
-    const auto next = static_cast<std::uint8_t>(test::from_hex(row.hex).size());
-    CHECK(test::to_hex(code.last(8)) == test::to_hex(std::vector<std::uint8_t>{next, 0x10, 0x40, 0, 0, 0, 0, 0}));
+    const auto length = static_cast<std::uint8_t>(test::from_hex(row.push).size());
+    const auto data_at = static_cast<std::uint8_t>((length + 11 + test::from_hex(row.jump).size() + 7) / 8 * 8);
+    auto expected = test::from_hex(row.push + "48 8d 64 24 08 ff 35 00 00 00 00" + row.jump);
+    expected[length + 7u] = static_cast<std::uint8_t>(data_at - (length + 11));
+    expected.resize(data_at, 0xcc);
+    for (const int byte : {+length, 0x10, 0x40, 0, 0, 0, 0, 0}) expected.push_back(static_cast<std::uint8_t>(byte));
+    std::ostringstream points;
+    points << "0 before 401000; " << +length << " middle 401000 sp+8; " << length + 5 << " middle 401000; "
+           << length + 11 << " middle 401000 sp+8";
+    CHECK(test::to_hex(std::span(result.copy.code).first(result.copy.size)) == test::to_hex(expected));
+    CHECK(render_points(result.copy) == points.str());
   }
 }
 
@@ -209,6 +225,14 @@ TEST_CASE("jumps and conditional branches lead where the original does") {
       {"67 e3 10", kNear, "67 e3 05 e9 fb ff ef ff e9 06 00 f0 ff", "0 before 401000; 3 after 401003; 8 after 401013"},
       // rex.W loope 401013: the REX means nothing
       {"48 e1 10", kNear, "e1 05 e9 fc ff ef ff e9 07 00 f0 ff", "0 before 401000; 2 after 401003; 7 after 401013"},
+      // repne loope, rep loopne (AMD: the prefix replaces the condition), rep jrcxz: the prefix is kept
+      {"f2 4c e1 17", kNear, "f2 e1 05 e9 fc ff ef ff e9 0e 00 f0 ff",
+       "0 before 401000; 3 after 401004; 8 after 40101b"},
+      {"f2 f3 e0 58", kNear, "f3 e0 05 e9 fc ff ef ff e9 4f 00 f0 ff",
+       "0 before 401000; 3 after 401004; 8 after 40105c"},
+      {"67 f3 e3 10", kFar,
+       "67 f3 e3 06 ff 25 06 00 00 00 ff 25 08 00 00 00 04 10 40 00 00 00 00 00 14 10 40 00 00 00 00 00",
+       "0 before 401000; 4 after 401004; 10 after 401014"},
       // jmp rax, jmp [rip+0x200000], ret, ret 8, bnd ret: copied, nothing behind them
       {"ff e0", kNear, "ff e0", "0 before 401000"},
       {"ff 25 00 00 20 00", kNear, "ff 25 00 00 10 00", "0 before 401000"},
@@ -245,20 +269,20 @@ TEST_CASE("a system call leaves the original's address in rcx") {
 TEST_CASE("what cannot be moved is refused") {
   check_refused("cc", kNear, Refusal::breakpoint);  // decode's refusals are kept
   check_refused("f4", kNear, Refusal::privileged);
-  check_refused("48 8b 05 00 00 00 00", kFar, Refusal::out_of_range);   // mov rax, [rip]
-  check_refused("ff 25 00 00 00 00", kFar, Refusal::out_of_range);      // jmp [rip]
-  check_refused("ff 15 00 00 00 00", kFar, Refusal::out_of_range);      // call [rip]
-  check_refused("c7 f8 00 00 00 00", kFar, Refusal::out_of_range);      // xbegin
-  check_refused("ff d4", kNear, Refusal::unsupported);                  // call rsp
-  check_refused("48 ff d4", kNear, Refusal::unsupported);               // rex.W call rsp
-  check_refused("ff 54 24 f8", kNear, Refusal::unsupported);            // call [rsp-8] reads what call writes
-  check_refused("ff 54 24 f1", kNear, Refusal::unsupported);            // call [rsp-15]
-  check_refused("ff 54 24 ff", kNear, Refusal::unsupported);            // call [rsp-1]
-  check_refused("42 ff 54 e4 80", kNear, Refusal::unsupported);         // call [rsp+r12*8-128] may do so
-  check_refused("ff 94 24 f8 ff ff ff", kNear, Refusal::unsupported);   // call [rsp-8], disp32
-  check_refused("ff 94 24 f8 ff ff 7f", kNear, Refusal::out_of_range);  // call [rsp+0x7ffffff8]
+  check_refused("48 8b 05 00 00 00 00", kFar, Refusal::out_of_range);    // mov rax, [rip]
+  check_refused("ff 25 00 00 00 00", kFar, Refusal::out_of_range);       // jmp [rip]
+  check_refused("ff 15 00 00 00 00", kFar, Refusal::out_of_range);       // call [rip]
+  check_refused("c7 f8 00 00 00 00", kFar, Refusal::out_of_range);       // xbegin
+  check_refused("ff d4", kNear, Refusal::stack_operand);                 // call rsp
+  check_refused("48 ff d4", kNear, Refusal::stack_operand);              // rex.W call rsp
+  check_refused("ff 54 24 f8", kNear, Refusal::stack_operand);           // call [rsp-8] reads what call writes
+  check_refused("ff 54 24 f1", kNear, Refusal::stack_operand);           // call [rsp-15]
+  check_refused("ff 54 24 ff", kNear, Refusal::stack_operand);           // call [rsp-1]
+  check_refused("42 ff 54 e4 80", kNear, Refusal::stack_operand);        // call [rsp+r12*8-128] may do so
+  check_refused("ff 94 24 f8 ff ff ff", kNear, Refusal::stack_operand);  // call [rsp-8], disp32
+  check_refused("ff 94 24 f8 ff ff 7f", kNear, Refusal::stack_operand);  // call [rsp+0x7ffffff8]
   // call [rsp], its prefixes leaving no byte for a displacement
-  check_refused("3e 3e 3e 3e 3e 3e 3e 3e 3e 3e 3e 3e ff 14 24", kNear, Refusal::unsupported);
+  check_refused("3e 3e 3e 3e 3e 3e 3e 3e 3e 3e 3e 3e ff 14 24", kNear, Refusal::stack_operand);
 }
 
 TEST_CASE("every copy fits its slot and its points ascend") {

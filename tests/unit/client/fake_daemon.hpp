@@ -2,7 +2,8 @@
 //
 // A definition is "NAME WORD...": events=N (delivered when enabled), lost=N (hits beyond them, reported as missed),
 // json=TEXT (the event's args), exit (then the target exits), limit (then the limit was reached), die (then the daemon
-// goes), refuse (probe.add fails at the word's column), silent (probe.enable is never answered).
+// goes), refuse (probe.add fails at the word's column), silent (probe.enable is never answered), disarmed (the daemon's
+// global switch is off), skip (probe.add skips what a glob matches), killed (exit, by signal 15).
 #pragma once
 
 #include <fmt/format.h>
@@ -111,7 +112,18 @@ class FakeDaemon {
       }
       probes_.push_back(probe);
     }
-    reply(request.id, views());
+    const bool skips = said("skip");
+    auto result = views();
+    result.pop_back();
+    const char* skipped =
+        R"({"symbol":"__restore_rt","address":"0x2000","reason":"blacklisted","message":"it is the trampoline"})";
+    reply(request.id, fmt::format("{},\"skipped\":[{}]}}", result, skips ? skipped : ""));
+  }
+
+  bool said(std::string_view word) const {
+    for (const auto& probe : probes_)
+      if (std::find(probe.then.begin(), probe.then.end(), word) != probe.then.end()) return true;
+    return false;
   }
 
   static void take_word(Probe& probe, const std::string& word) {
@@ -132,8 +144,8 @@ class FakeDaemon {
     for (const auto& p : probes_)
       out += fmt::format(R"({}{{"id":{},"name":"probes/{}","kind":"p","pid":{},"address":"0x1000","symbol":"f+0x0",)"
                          R"("module":"m","state":"enabled","tier":"boosted","args":[{{"name":"s","type":"string"}}],)"
-                         R"("hits":{},"missed":0,"filtered":0}})",
-                         p.id == 3 ? "" : ",", p.id, p.name, pid_, p.hits);
+                         R"("armed":{},"hits":{},"missed":0,"filtered":0}})",
+                         p.id == 3 ? "" : ",", p.id, p.name, pid_, !said("disarmed"), p.hits);
     return out + "]}";
   }
 
@@ -167,12 +179,7 @@ class FakeDaemon {
     probe.hits = probe.events + probe.lost;
   }
 
-  bool held() const {
-    for (const auto& probe : probes_)
-      for (const auto& word : probe.then)
-        if (word == "held") return true;
-    return false;
-  }
+  bool held() const { return said("held"); }
 
   void perform_rest() {
     for (const auto& probe : probes_)
@@ -181,6 +188,8 @@ class FakeDaemon {
 
   void perform(const std::string& word, const Probe& probe) {
     if (word == "exit") send(proto::make_notification("target.exited", fmt::format("{{\"pid\":{},\"code\":0}}", pid_)));
+    if (word == "killed")
+      send(proto::make_notification("target.exited", fmt::format("{{\"pid\":{},\"signal\":15}}", pid_)));
     if (word == "limit")
       send(proto::make_notification("probe.disabled", fmt::format("{{\"ids\":[{}],\"reason\":\"limit\"}}", probe.id)));
     if (word == "die") {

@@ -119,11 +119,33 @@ TEST_CASE("the caret stands right after multi-byte and escaped characters, and u
   CHECK(error_report({Reason::bad_definition, "m", "", 99}, false, {}, {{&one[0], 1}, ""}).ends_with("^\n"));
 }
 
-TEST_CASE("of several definitions the one the message quotes is shown, and none when it quotes none") {
+TEST_CASE("of several definitions the one at fault is shown, as the daemon says which") {
   const std::vector<std::string> two{"f a=1", "g b=2"};
-  CHECK(error_report({Reason::bad_definition, "'g b=2': wrong", "", 2}, false, {}, {two, ""}) ==
-        "probectl: 'g b=2': wrong\n  g b=2\n    ^\n");
+  CHECK(error_report({Reason::bad_definition, "wrong", "", 2, 1}, false, {}, {two, ""}) ==
+        "probectl: wrong\n  g b=2\n    ^\n");
+  CHECK(error_report({Reason::bad_definition, "wrong", "", 2, 9}, false, {}, {two, ""}) == "probectl: wrong\n");
   CHECK(error_report({Reason::bad_definition, "wrong", "", 2}, false, {}, {two, ""}) == "probectl: wrong\n");
+  CHECK(error_report({Reason::bad_definition, "m", "", 2, 1}, true).find("\"column\":2,\"definition\":1}") !=
+        std::string::npos);
+}
+
+TEST_CASE("a sentence for people doubles no backslash, and still cannot drive the terminal") {
+  CHECK(error_report({Reason::bad_definition, R"(write \123 or \"text")", R"(not \x)", {}}, false) ==
+        "probectl: write \\123 or \\\"text\" (not \\x)\n");
+  CHECK(error_report({Reason::internal, "a\x1b[2J", "", {}}, false) == "probectl: a\\x1b[2J\n");
+}
+
+TEST_CASE("people get what it takes to act on a probe behind the columns that scripts know") {
+  const JsonView probe(R"({"id":3,"name":"my/h","kind":"p","pid":1447,"address":"0x55","symbol":"f+0x0","module":"m",)"
+                       R"("state":"enabled","tier":"boosted","filter":"argc > 1","hits":4,"missed":0,"filtered":2})");
+  CHECK(wide_list_line(probe) == list_line(probe) + "  id 3  pid 1447  if argc > 1");
+  CHECK(wide_profile_line(probe) == profile_line(probe) + "  id 3  pid 1447");
+  CHECK(probe_reference(probe) == "my/h (id 3, PID 1447)");
+}
+
+TEST_CASE("a probe that is not in place shows no tier: the daemon is disarmed") {
+  CHECK(list_line(JsonView(R"({"name":"g/n","kind":"p","address":"0x5","symbol":"f","module":"m","state":"enabled",)"
+                           R"("tier":"boosted","armed":false})")) == "0x5  p  f  m  g/n");
 }
 
 TEST_CASE("as JSON an error has the keys that apply and no others") {

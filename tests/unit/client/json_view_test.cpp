@@ -6,9 +6,7 @@
 namespace probed::client {
 namespace {
 
-std::string decoded(std::string_view literal) {
-  return JsonView(literal).string();
-}
+std::string decoded(std::string_view literal) { return JsonView(literal).string(); }
 
 TEST_CASE("members are found whatever surrounds and nests in them") {
   const JsonView view(R"( { "a" : { "b" : [1,"]}",{"b":2}] } , "b":"x\"y" , "c":true,"d":null} )");

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sstream>
+
 #include "client/probectl/process.hpp"
 #include "client/probectl/trace.hpp"
 
@@ -44,37 +46,37 @@ TEST_CASE("--socket and --json stand before or after the sub-command") {
   CHECK(accepted({"list", "--socket", "/s"}).socket == "/s");
   CHECK(accepted({"--json", "list"}).json());
   CHECK(accepted({"list", "--json", "-p", "7"}).pid == 7);
-  CHECK(accepted({"trace", "-p", "1", "-e", "f", "--format", "json"}).json());
+  CHECK(accepted({"trace", "-p", "7", "-e", "f", "--format", "json"}).json());
 }
 
 TEST_CASE("each sub-command of the contract is accepted") {
   const Args rows[] = {
-      {"attach", "1"},
-      {"detach", "1"},
+      {"attach", "7"},
+      {"detach", "7"},
       {"ps"},
-      {"add", "-p", "1", "f", "g x=%di"},
-      {"add", "-p", "1", "f", "--filter", "x", "--disabled", "--no-optimize"},
+      {"add", "-p", "7", "f", "g x=%di"},
+      {"add", "-p", "7", "f", "--filter", "x", "--disabled", "--no-optimize"},
       {"remove", "a", "3"},
       {"remove", "--all"},
       {"enable", "a"},
       {"disable", "3"},
       {"list"},
-      {"profile", "-p", "1"},
+      {"profile", "-p", "7"},
       {"stream"},
-      {"stream", "-p", "1", "a", "b"},
+      {"stream", "-p", "7", "a", "b"},
       {"format", "a"},
       {"arm"},
       {"disarm"},
       {"optimize", "on"},
       {"optimize", "off"},
-      {"functions", "-p", "1"},
-      {"functions", "-p", "1", "mem*"},
-      {"vars", "-p", "1", "f"},
+      {"functions", "-p", "7"},
+      {"functions", "-p", "7", "mem*"},
+      {"vars", "-p", "7", "f"},
       {"status"},
       {"trace", "-n", "redis-server", "-e", "f"},
   };
   for (const auto& args : rows) accepted(args);
-  CHECK(accepted({"add", "-p", "1", "f", "g x=%di"}).probes == Args{"f", "g x=%di"});
+  CHECK(accepted({"add", "-p", "7", "f", "g x=%di"}).probes == Args{"f", "g x=%di"});
   CHECK(accepted({"optimize", "on"}).switch_on);
   CHECK_FALSE(accepted({"optimize", "off"}).switch_on);
 }
@@ -87,23 +89,23 @@ TEST_CASE("wrong usage is status 2, with one line that says what") {
       {"list", "--bogus"},
       {"list", "extra"},
       {"trace"},
-      {"trace", "-p", "1"},
+      {"trace", "-p", "7"},
       {"trace", "-e", "f"},
-      {"trace", "-p", "1", "-n", "x", "-e", "f"},
-      {"trace", "-p", "1", "-e", "f", "--", "ls"},
+      {"trace", "-p", "7", "-n", "x", "-e", "f"},
+      {"trace", "-p", "7", "-e", "f", "--", "ls"},
       {"trace", "-e", "f", "--"},
       {"trace", "-p", "x", "-e", "f"},
       {"trace", "-p", "0", "-e", "f"},
       {"trace", "-p", "-1", "-e", "f"},
       {"trace", "-p", "99999999999", "-e", "f"},
-      {"trace", "-p", "1", "-e", "f", "--count", "0"},
-      {"trace", "-p", "1", "-e", "f", "--count", "many"},
-      {"trace", "-p", "1", "-e", "f", "--duration", "-1"},
-      {"trace", "-p", "1", "-e", "f", "--format", "xml"},
+      {"trace", "-p", "7", "-e", "f", "--count", "0"},
+      {"trace", "-p", "7", "-e", "f", "--count", "many"},
+      {"trace", "-p", "7", "-e", "f", "--duration", "-1"},
+      {"trace", "-p", "7", "-e", "f", "--format", "xml"},
       {"attach"},
       {"attach", "x"},
       {"add", "f"},
-      {"add", "-p", "1"},
+      {"add", "-p", "7"},
       {"remove"},
       {"remove", "a", "--all"},
       {"optimize"},
@@ -123,6 +125,64 @@ TEST_CASE("wrong usage is status 2, with one line that says what") {
     CHECK(exit->err.starts_with("probectl: "));
     CHECK(exit->err.find('\n') == exit->err.size() - 1);
   }
+}
+
+std::string usage_error_of(const Args& args) {
+  const auto parsed = parse_options(args);
+  const auto* exit = std::get_if<Exit>(&parsed);
+  REQUIRE(exit);
+  CHECK(exit->status == 2);
+  return exit->err;
+}
+
+TEST_CASE("wrong usage is explained in words of the command line, not of the parser or the protocol") {
+  struct Row {
+    Args args;
+    const char* said;
+  };
+  const Row rows[] = {
+      {{"trace", "-p", "99999999", "-e", "f"}, "no process has the number 99999999: they end at 4194304"},
+      {{"attach", "1"}, "process 1 (init) is never traced"},
+      {{"trace", "-p", "abc", "-e", "f"}, "'abc' is no process id"},
+      {{"trace", "-p", "7", "-e", ""}, "the definition of a probe is empty"},
+      {{"trace", "-p", "7", "-p", "8", "-e", "f"}, "--pid may be given once only"},
+      {{"trace", "-p"}, "--pid needs a value: PID"},
+      {{"trace", "-p", "7", "handle"}, "write -e 'handle'"},
+      {{"trace", "-p", "7", "-e", "-:x"}, "use probectl remove"},
+      {{"trcae"}, "there is no sub-command 'trcae'; did you mean trace?"},
+      {{"lst"}, "did you mean list?"},
+      {{"trace", "-p", "7", "-e", "f", "--json", "--format", "text"}, "--json and --format text contradict each other"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.said);
+    const auto error = usage_error_of(row.args);
+    CAPTURE(error);
+    CHECK(error.find(row.said) != std::string::npos);
+  }
+  CHECK(usage_error_of({"quux"}).find("did you mean") == std::string::npos);
+}
+
+TEST_CASE("help can be asked for as git has it, and the version by its letter") {
+  const auto text_of = [](const Args& args) {
+    const auto parsed = parse_options(args);
+    const auto* exit = std::get_if<Exit>(&parsed);
+    REQUIRE(exit);
+    CHECK(exit->status == 0);
+    return exit->out;
+  };
+  CHECK(text_of({"help"}) == text_of({"--help"}));
+  CHECK(text_of({"help", "trace"}) == text_of({"trace", "--help"}));
+  CHECK(text_of({"-V"}) == text_of({"--version"}));
+}
+
+TEST_CASE("no line of the help is wider than a terminal, but for those CLI11 makes of options") {
+  const auto parsed = parse_options({"--help"});
+  std::istringstream lines(std::get<Exit>(parsed).out);
+  for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 120, line);
+}
+
+TEST_CASE("-:NAME is a definition for add, not an option") {
+  CHECK(accepted({"add", "-p", "7", "f", "-:g/old"}).probes == Args{"f", "-:g/old"});
 }
 
 TEST_CASE("wrong usage with --json is one JSON object") {

@@ -46,6 +46,7 @@ class Program {
     REQUIRE(pid_ >= 0);
     if (pid_ == 0) {
       ::dup2(out[1], 1), ::dup2(err[1], 2);
+      ::signal(SIGHUP, SIG_DFL);  // ignored when the tests run under nohup, which probectl would respect
       for (const auto& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
       std::vector<char*> argv{const_cast<char*>(path.c_str())};
       for (const auto& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
@@ -406,10 +407,91 @@ TEST_CASE("the other sub-commands ask the daemon at the socket and print its ans
   CHECK(unsupported.status == 1);
   CHECK(unsupported.err ==
         "{\"error\":{\"reason\":\"unsupported\",\"message\":\"variables are not in this version\"}}\n");
-  const auto removed = ask({"remove", "nothing", "12"});
-  CHECK(removed.status == 0);
-  CHECK(removed.err ==
-        "probectl: no probe 'nothing' (it may be gone already)\nprobectl: no probe '12' (it may be gone already)\n");
+}
+
+TEST_CASE("a name that nothing has is a failure, a probe that is gone by its id is not") {
+  Fixture fixture;
+  SystemDaemon daemon(fixture);
+  const auto ask = [&](Args args) {
+    args.insert(args.begin(), {"--socket", daemon.socket()});
+    return fixture.run(args);
+  };
+  for (const char* command : {"remove", "enable", "disable"}) {
+    CAPTURE(command);
+    const auto gone = ask({command, "12"});
+    CHECK(gone.status == 0);
+    CHECK(gone.err == "probectl: no probe 12 (it may be gone already)\n");
+    const auto unknown = ask({command, "nothing", "12"});
+    CHECK(unknown.status == 1);
+    CHECK(unknown.err.find("probectl: no probe is named 'nothing' (") != std::string::npos);
+    const auto json = ask({command, "nothing", "12", "--json"});
+    CHECK(json.status == 1);
+    CHECK(json.err.starts_with("{\"error\":{\"reason\":\"no-such-probe\","));
+    CHECK(lines_in(json.err) == 1);
+  }
+  CHECK(fixture.asked().find("probe.enable") == std::string::npos);
+  const auto format = ask({"format", "nothing"});
+  CHECK(format.status == 1);
+  CHECK(format.err.find("`probectl list`") != std::string::npos);
+}
+
+TEST_CASE("a trace of a disarmed daemon fails and says so: it is not armed") {
+  Fixture fixture;
+  const auto done = fixture.run(fixture.trace({"-e", "one disarmed"}));
+  CHECK(done.status == 1);
+  CHECK(done.err.find("armed 1 probe") == std::string::npos);
+  CHECK(done.err.find("probectl: the daemon is disarmed: no probe is hit (`probectl arm` switches it on") !=
+        std::string::npos);
+  const auto json = fixture.run(fixture.trace({"--json", "-e", "one disarmed"}));
+  CHECK(json.err.find("{\"error\":{\"reason\":\"disarmed\",") != std::string::npos);
+  fixture.check_clean();
+}
+
+TEST_CASE("what a glob matches and can't be probed is counted in the line that says armed, and listed on request") {
+  Fixture fixture;
+  const auto brief = fixture.run(fixture.trace({"-e", "one skip exit"}));
+  CHECK(brief.status == 0);
+  CHECK(brief.err.find(fmt::format("\narmed 1 probe in PID {} (1 skipped: __restore_rt: blacklisted; --verbose lists "
+                                   "all)\n",
+                                   ::getpid())) != std::string::npos);
+  const auto all = fixture.run(fixture.trace({"-v", "-e", "one skip exit"}));
+  CHECK(all.err.find("\nprobectl: skipped __restore_rt (0x2000): it is the trampoline\n") != std::string::npos);
+  CHECK(all.err.find(" (1 skipped: __restore_rt: blacklisted)\n") != std::string::npos);
+}
+
+TEST_CASE("a trace that ends with its target says how that ended") {
+  Fixture fixture;
+  CHECK(fixture.run(fixture.trace({"-e", "one killed"}))
+            .err.find(fmt::format("\nprobectl: PID {} ended (killed by signal 15)\nhits=", ::getpid())) !=
+        std::string::npos);
+  CHECK(fixture.run(fixture.trace({"-e", "one exit"})).err.find("ended (exit code 0)\n") != std::string::npos);
+}
+
+TEST_CASE("a private daemon that is killed is said to be, and what that means for the target") {
+  Fixture fixture;
+  Program program(environment("PROBECTL"), fixture.trace({"-e", "one events=1"}), fixture.variables());
+  program.wait_for_err("armed");
+  ::kill(fixture.daemon_pid(), SIGKILL);
+  const auto done = program.finish();
+  CHECK(done.status == 1);
+  CHECK(done.err.find("the private daemon was killed by signal 9") != std::string::npos);
+  CHECK(done.err.find(fmt::format("PID {} may have breakpoints left", ::getpid())) != std::string::npos);
+  fixture.check_clean();
+}
+
+TEST_CASE("^C before the probes are in place is said in plain words") {
+  Fixture fixture;
+  Program program(environment("PROBECTL"), fixture.trace({"-e", "one silent"}), fixture.variables());
+  while (fixture.asked().find("probe.enable") == std::string::npos) ::poll(nullptr, 0, 5);
+  program.send(SIGINT);
+  const auto done = program.finish();
+  CHECK(done.err.find("interrupted before the probes were in place") != std::string::npos);
+  CHECK(done.err.find("probe.") == std::string::npos);
+}
+
+TEST_CASE("help that cannot be written is a failure") {
+  Program program("/bin/sh", {"-c", "\"$0\" --help >/dev/full", environment("PROBECTL")}, {});
+  CHECK(program.finish().status == 1);
 }
 
 TEST_CASE("without a daemon a sub-command fails with the socket's name") {

@@ -55,9 +55,7 @@ void count(Tally& tally, const Json& notification) {
   }
 }
 
-std::string numbered(int n) {
-  return "{\"n\":" + std::to_string(n) + ",\"pad\":\"" + std::string(200, 'x') + "\"}";
-}
+std::string numbered(int n) { return "{\"n\":" + std::to_string(n) + ",\"pad\":\"" + std::string(200, 'x') + "\"}"; }
 
 }  // namespace
 

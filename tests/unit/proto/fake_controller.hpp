@@ -32,6 +32,7 @@ class FakeController final : public control::Controller {
   std::vector<control::TargetView> target_views;
   std::vector<control::ProbeView> probe_views;
   std::vector<symbols::Function> function_views;
+  std::vector<control::Skipped> skipped;  // what the next add says of its globs
   control::AddRequest last_add;
   control::AttachOptions last_attach;
   std::function<void(pid_t)> on_attach = [](pid_t) {};  // by attach or add
@@ -116,8 +117,7 @@ class FakeController final : public control::Controller {
   }
   std::vector<control::TargetView> targets() const override { return target_views; }
 
-  void add(control::Client&, control::AddRequest request,
-           control::Reply<std::vector<control::ProbeView>> reply) override {
+  void add(control::Client&, control::AddRequest request, control::Reply<control::Added> reply) override {
     note("add", request.pid);
     on_attach(request.pid);
     last_add = request;
@@ -126,11 +126,11 @@ class FakeController final : public control::Controller {
         const Error error{Reason::bad_definition, "no such type", "types are u8 ...", 7};
         return answer([reply, error] { reply(error); });
       }
-    std::vector<control::ProbeView> added;
+    control::Added added{{}, skipped};
     for (const auto& spec : request.probes) {
       add_probe(static_cast<std::uint32_t>(probe_views.size()) + 1, request.pid, "probes/x");
       probe_views.back().definition = spec.definition;
-      added.push_back(probe_views.back());
+      added.probes.push_back(probe_views.back());
     }
     answer([reply, added] { reply(added); });
   }

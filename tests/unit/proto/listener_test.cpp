@@ -17,9 +17,7 @@ using api::Listener;
 
 namespace {
 
-Result<Listener> listen_at(const std::string& path) {
-  return Listener::at({path, 0600, std::nullopt});
-}
+Result<Listener> listen_at(const std::string& path) { return Listener::at({path, 0600, std::nullopt}); }
 
 struct stat file_at(const std::string& path) {
   struct stat file {};

@@ -1,6 +1,7 @@
 // A real server on a private socket: requests, answers, framing, batches, order, vanishing clients, limits.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 #include "harness.hpp"
@@ -114,12 +115,42 @@ TEST_CASE("every method answers in the shape its table says") {
   CHECK(client.error("symbols.lines", {{"pid", 5}, {"file", "f.c"}})["data"]["reason"] == "unsupported");
   CHECK(client.result("rpc.discover")["openrpc"] == "1.2.6");
 
-  const Json subscription = result("events.subscribe", {{"pid", 1234}, {"probes", {"a", 7}}});
+  const Json subscription = result("events.subscribe", {{"pid", getpid()}, {"probes", {"a", 7}}});
   server.loop([&] {
     CHECK(server.controller().subscriptions.at(1).request.probes == std::vector<std::string>{"a", "7"});
   });
   CHECK(result("events.unsubscribe", subscription) == Json::parse(R"({"delivered":0,"missed":0})"));
   CHECK(client.error("events.unsubscribe", subscription)["data"]["reason"] == "no-such-subscription");
+}
+
+TEST_CASE("what a glob matches and can't be probed is told beside what was added") {
+  LiveServer server;
+  server.loop([&] {
+    server.controller().skipped.push_back(
+        {"__restore_rt", {0x1000}, Error{Reason::blacklisted, "it is the trampoline", "leave it", {}}});
+  });
+  TestClient client(server.path());
+  const Json added = client.result("probe.add", {{"pid", 1234}, {"probes", {{{"definition", "p f*"}}}}});
+  check_result("probe.add", added);
+  CHECK(added["probes"].size() == 1);
+  CHECK(
+      added["skipped"] ==
+      Json::parse(
+          R"([{"symbol":"__restore_rt","address":"0x1000","reason":"blacklisted","message":"it is the trampoline"}])"));
+}
+
+TEST_CASE("a pid that no process has is an error, unless its probes are still listed") {
+  constexpr pid_t kNobody = 4194303;
+  if (kill(kNobody, 0) == 0) return;
+  LiveServer server;
+  server.loop([&] { server.controller().add_probe(1, 4194302, "probes/late"); });
+  TestClient client(server.path());
+  for (const char* method : {"probe.list", "probe.profile", "events.subscribe"}) {
+    CAPTURE(method);
+    CHECK(client.error(method, {{"pid", kNobody}})["data"]["reason"] == "no-such-process");
+  }
+  CHECK(client.result("probe.list", {{"pid", 4194302}})["probes"].size() == 1);
+  CHECK(client.result("probe.list", {{"pid", getpid()}})["probes"].empty());
 }
 
 TEST_CASE("names that are no UTF-8 reach the client losslessly") {

@@ -65,6 +65,44 @@ TEST_CASE("U7: a site that already holds a breakpoint instruction is refused") {
   CHECK(f.refusal(1) == Reason::existing_breakpoint);
 }
 
+namespace {
+
+// A private mapping of a file with given code.
+struct FileFixture : Fixture {
+  explicit FileFixture(std::initializer_list<std::uint8_t> code) : Fixture(code) {
+    char name[] = "/tmp/planner-test-XXXXXX";
+    const int fd = mkstemp(name);
+    REQUIRE(fd >= 0);
+    unlink(name);
+    REQUIRE(write(fd, page, 4096) == 4096);
+    REQUIRE(mmap(page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, 0) == page);
+    close(fd);
+  }
+  void poke(std::uint64_t offset, std::uint8_t byte) { static_cast<std::uint8_t*>(page)[offset] = byte; }
+  Error refused(std::uint64_t offset) {
+    auto plan = analyse(offset);
+    REQUIRE_FALSE(plan.ok());
+    CHECK(plan.error().reason == Reason::existing_breakpoint);
+    return plan.error();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("U7: a breakpoint that is not in the file was left behind, and what belongs there is told") {
+  FileFixture f{0x55, 0xcc, 0xc3};
+  CHECK(f.refused(1).hint.find("the program's own") != std::string::npos);
+  f.poke(0, 0xcc);
+  const Error left = f.refused(0);
+  CHECK(left.message.find("does not have on disk (0x55 is there): a probed that was killed") != std::string::npos);
+  CHECK(left.hint.find("={0x55}'") != std::string::npos);
+}
+
+TEST_CASE("K9: the trampoline is refused as what it is even where its start can't be told") {
+  Fixture f{0x66, 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05};  // the prefix belongs to another function
+  CHECK(f.refusal(1) == Reason::blacklisted);
+}
+
 TEST_CASE("K7: our own breakpoint is seen through to what it hides") {
   Fixture f{0xcc, 0xc3};
   tracer::SitePlan hidden;

@@ -1,0 +1,28 @@
+// Placeholder of the port: refuses.
+#include "arch/aarch64/detour.hpp"
+
+namespace probed::arch::aarch64 {
+
+DetourFeatures detour_features() { return {}; }
+
+RuntimeCode build_runtime(std::uint64_t, const ChannelPlaces& places, const DetourFeatures&) {
+  RuntimeCode out;
+  out.refusal = DetourRefusal::unsupported;
+  out.runtime.places = places;
+  return out;
+}
+
+DetourResult build_detour(const DetourRequest&, const DetourRuntime&, Detour& out) {
+  out.clear();
+  return {DetourRefusal::unsupported};
+}
+
+// B, ARM ARM C6.2.26.
+std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour) {
+  const auto word = static_cast<std::uint32_t>(0x14000000 | ((detour - site) >> 2 & 0x03ff'ffff));
+  std::array<std::uint8_t, kDetourJumpSize> jump{};
+  for (unsigned i = 0; i < jump.size(); ++i) jump[i] = static_cast<std::uint8_t>(word >> (8 * i));
+  return jump;
+}
+
+}  // namespace probed::arch::aarch64

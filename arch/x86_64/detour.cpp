@@ -1,0 +1,315 @@
+// One site's detour: the frame, a block for each probe, the tail. What blocks store is in detour_capture.cpp, the
+// routines they call in detour_runtime.cpp. Pure.
+//
+//   mov [rsp-N], eax      touches all of the stack that follows uses: a fault there is one of the site's
+//   lea rsp, [rsp-128]    leaves the red zone alone
+//   push rax; lahf; seto al; push rax; push rcx; push rdx
+//   cmp byte [flags of the probe], 1; jb next; je count
+//   mov edx, size; call begin; jc drop
+//   mov [rcx+32], rdi ...
+//   add rax, size and index; mov [rcx], rax      commits
+// next:
+//   pop rdx; pop rcx; pop rax; add al, 127; sahf; pop rax; lea rsp, [rsp+128]
+//   the region's instructions, relocated; jmp behind the region
+#include "arch/x86_64/detour.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "arch/x86_64/assembler.hpp"
+#include "arch/x86_64/detour_capture.hpp"
+#include "arch/x86_64/detour_stack.hpp"
+#include "arch/x86_64/regs.hpp"
+#include "arch/x86_64/relocate.hpp"
+#include "daemon/base/check.hpp"
+
+namespace probed::arch::x86_64 {
+namespace {
+
+namespace ch = channel;
+using Label = Assembler::Label;
+using enum Reg;
+
+constexpr std::int32_t kRedZone = 128;  // System V psABI 3.2.2
+constexpr std::uint8_t kNearJump = 0xe9;
+
+// What the probes of a site need of the frame together.
+struct Needs {
+  bool all_flags = false;
+  bool pointers = false;  // rsi and rdi, for arrays and strings
+  bool strings = false;
+  std::size_t compared = 0;
+};
+
+Needs needs_of(std::span<const CapturedProbe> probes) {
+  Needs needs;
+  for (const CapturedProbe& probe : probes) {
+    for (const CaptureOp& op : probe.plan->ops) {
+      needs.all_flags =
+          needs.all_flags || (op.code == CaptureOp::Code::load_register && op.operand == offsetof(Registers, eflags));
+      needs.pointers = needs.pointers || op.is_array() || op.is_string();
+      needs.strings = needs.strings || op.is_string();
+    }
+    if (!probe.plan->filter.empty()) needs.compared = std::max(needs.compared, compared_items(*probe.plan).count);
+  }
+  return needs;
+}
+
+class SiteWriter {
+ public:
+  SiteWriter(std::span<std::uint8_t> room, const DetourRequest& request, const DetourRuntime& runtime, Detour& out,
+             bool short_jumps)
+      : request_(request),
+        runtime_(runtime),
+        out_(out),
+        a_(room, request.address, short_jumps),
+        needs_(needs_of(request.probes)) {}
+
+  DetourResult write() {
+    out_.points.push_back({0, {.meaning = CopyPoint::Meaning::before, .original_pc = request_.site}});
+    blocks_.reserve(request_.probes.size());
+    enter();
+    for (const CapturedProbe& probe : request_.probes) block(probe);
+    leave();
+    if (const DetourResult result = tail(); !result) return result;
+    for (Block& b : blocks_) cold(b);
+    std::ranges::sort(out_.fixups, {}, &DetourFixup::fault);
+    return {refusal()};
+  }
+
+  const Assembler& assembler() const { return a_; }
+
+ private:
+  struct Block {
+    std::uint32_t index;
+    Label next, count, reject, drop;
+    bool has_filter;
+    CaptureWriter capture;
+  };
+
+  DetourRefusal refusal() const {
+    for (const Block& b : blocks_)
+      if (b.capture.refusal() != DetourRefusal::none) return b.capture.refusal();
+    return a_.full() ? DetourRefusal::code_size : DetourRefusal::none;
+  }
+
+  // ---- frame ----
+
+  // Slots are noted by their distance from the program's rsp and turned round when the frame is complete.
+  void enter() {
+    const std::int32_t locals = local_size();
+    const std::int32_t saved = 4 + (needs_.all_flags ? 1 : 0) + (needs_.pointers ? 2 : 0);
+    frame_.saved.fill(DetourFrame::kNotSaved);
+    frame_.size = kRedZone + 8 * saved + locals;
+    const auto deepest = static_cast<std::int32_t>(needs_.strings ? kRuntimeStackForStrings : kRuntimeStack);
+    a_.store(rsp + -(frame_.size + deepest), rax, 4);
+    a_.lea(rsp, rsp + -kRedZone);
+    depth_ = kRedZone;
+    save(rax);
+    a_.bytes({0x9f, 0x0f, 0x90, 0xc0});  // lahf; seto al
+    a_.push(rax);
+    depth_ += 8;
+    if (needs_.all_flags) save_all_flags();
+    save(rcx);
+    save(rdx);
+    if (needs_.pointers) save(rsi), save(rdi);
+    if (locals > 0) a_.lea(rsp, rsp + -locals);
+    place_locals();
+  }
+
+  std::int32_t local_size() const {
+    const std::size_t words = (needs_.strings ? 1 : 0) + (needs_.compared > 0 ? 1 + needs_.compared : 0);
+    return static_cast<std::int32_t>(8 * words);
+  }
+
+  void place_locals() {
+    std::int32_t at = 0;
+    if (needs_.strings) frame_.lane = static_cast<std::int16_t>(at), at += 8;
+    if (needs_.compared > 0) frame_.compared = static_cast<std::int16_t>(at);
+  }
+
+  std::int16_t slot_here() {
+    depth_ += 8;
+    return static_cast<std::int16_t>(frame_.size - depth_);
+  }
+  void save(Reg r) {
+    a_.push(r);
+    frame_.saved[static_cast<std::size_t>(r)] = slot_here();
+  }
+  void save_all_flags() {
+    a_.bytes({0x9c});  // pushfq
+    frame_.flags = slot_here();
+  }
+
+  void leave() {
+    if (const std::int32_t locals = local_size(); locals > 0) a_.lea(rsp, rsp + locals);
+    if (needs_.pointers) a_.pop(rdi), a_.pop(rsi);
+    a_.pop(rdx);
+    a_.pop(rcx);
+    if (needs_.all_flags) a_.lea(rsp, rsp + 8);
+    a_.pop(rax);
+    a_.bytes({0x04, 0x7f, 0x9e});  // add al, 127 (overflows for 1); sahf (leaves overflow alone)
+    a_.pop(rax);
+    a_.lea(rsp, rsp + kRedZone);
+  }
+
+  // ---- blocks ----
+
+  // An operand in the channel; takes rcx when that is out of reach.
+  Mem place(std::uint64_t address) {
+    if (a_.reaches(address)) return Mem::at(address);
+    a_.mov_imm(rcx, address);
+    return rcx + 0;
+  }
+
+  void block(const CapturedProbe& probe) {
+    PROBED_CHECK(probe.index < ch::kMaxProbes, "a probe's index fits the commit word");
+    const CapturePlan& plan = *probe.plan;
+    blocks_.push_back({probe.index, a_.label(), a_.label(), a_.label(), a_.label(), !plan.filter.empty(),
+                       CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups)});
+    Block& b = blocks_.back();
+    if (b.capture.refusal() != DetourRefusal::none) return;
+    const std::uint64_t flags = runtime_.places.probe_flags + probe.index;
+    a_.alu_mem_imm(Alu::cmp, place(flags), ch::kCountOnly, 1);
+    a_.jcc(Cond::below, b.next);
+    if (b.has_filter) {
+      b.capture.filter(b.reject);
+      a_.alu_mem_imm(Alu::cmp, place(flags), ch::kCountOnly, 1);
+    }
+    a_.jcc(Cond::equal, b.count);
+    record(plan, b);
+    a_.bind(b.next);
+  }
+
+  void record(const CapturePlan& plan, Block& b) {
+    a_.mov_imm(rdx, plan.layout.max_size);
+    a_.call(runtime_.begin);
+    a_.jcc(Cond::below, b.drop);
+    if (plan.layout.has_strings) a_.store(rsp + frame_.lane, rdx);
+    b.capture.items();
+    if (plan.layout.has_strings) {
+      a_.mov_imm(rdx, plan.layout.max_size);
+      a_.load(rsi, rsp + frame_.lane);
+      a_.call(runtime_.commit_strings);
+      a_.shift(Shift::left, rdx, 18, 4);
+      a_.alu(Alu::add, rax, rdx);
+      a_.alu(Alu::add, rax, static_cast<std::int32_t>(b.index));
+    } else {
+      a_.alu(Alu::add, rax, static_cast<std::int32_t>(ch::commit_low(b.index, plan.layout.fixed_size)));
+    }
+    a_.store(rcx + ch::kRecordCommit, rax);
+  }
+
+  void cold(Block& b) {
+    b.capture.cold();
+    if (b.has_filter) {
+      a_.bind(b.reject);
+      count(b.index * ch::kCounterSize + ch::kFiltered, b.next);
+    }
+    a_.bind(b.count);
+    count(b.index * ch::kCounterSize + ch::kCounted, b.next);
+    a_.bind(b.drop);
+    a_.inc(place(runtime_.places.probe_dropped + 8ull * b.index), true);
+    a_.jmp(b.next);
+  }
+
+  void count(std::uint32_t offset, Label next) {
+    a_.mov_imm(rdx, offset);
+    a_.call(runtime_.count);
+    a_.jmp(next);
+  }
+
+  // ---- tail ----
+
+  DetourResult tail() {
+    out_.tail_begin = a_.size();
+    std::uint64_t original = request_.site;
+    std::span<const std::uint8_t> bytes = request_.region;
+    for (std::size_t i = 0; i < request_.insns.size(); ++i) {
+      const Insn& insn = request_.insns[i];
+      PROBED_CHECK(insn.length > 0 && insn.length <= bytes.size(), "a region consists of whole instructions");
+      const bool is_last = i + 1 == request_.insns.size();
+      if (const DetourResult result = relocated(insn, bytes, original, is_last); !result) return result;
+      original += insn.length;
+      bytes = bytes.subspan(insn.length);
+    }
+    PROBED_CHECK(bytes.empty(), "the region's instructions are all of its bytes");
+    out_.tail_end = a_.size();
+    return {};
+  }
+
+  static bool leaves_return_address(Flow flow) {
+    return flow == Flow::call || flow == Flow::indirect_call || flow == Flow::syscall || flow == Flow::transaction;
+  }
+
+  DetourResult relocated(const Insn& insn, std::span<const std::uint8_t> bytes, std::uint64_t original, bool is_last) {
+    if (!is_last && leaves_return_address(insn.flow)) return {DetourRefusal::inner_transfer};
+    RelocateResult moved = relocate(bytes, insn, original, a_.here());
+    if (moved.refusal != Refusal::none) return {DetourRefusal::relocation, moved.refusal};
+    Copy& copy = moved.copy;
+    if (!is_last) fall_through(copy, original + insn.length);
+    add_points(copy);
+    a_.bytes(std::span(copy.code).first(copy.size));
+    return {};
+  }
+
+  // Makes a copy go on behind its own end instead of at the original next instruction.
+  static void fall_through(Copy& copy, std::uint64_t next) {
+    for (std::uint8_t i = 0; i < copy.point_count; ++i) {
+      const CopyPoint& exit = copy.points[i];
+      if (exit.meaning != CopyPoint::Meaning::after || exit.original_pc != next) continue;
+      if (i + 1 == copy.point_count) {  // nothing but the jump and its word of data is behind
+        copy.size = exit.offset;
+        copy.point_count = i;
+        return;
+      }
+      const auto distance = static_cast<std::uint8_t>(copy.size - (exit.offset + kDetourJumpSize));
+      const std::uint8_t jump[] = {kNearJump, distance, 0, 0, 0};
+      std::ranges::copy(jump, copy.code.begin() + exit.offset);
+      return;
+    }
+  }
+
+  void add_points(const Copy& copy) {
+    for (const CopyPoint& point : copy.all_points()) {
+      const std::uint32_t offset = a_.size() + point.offset;
+      if (out_.points.back().offset == offset) out_.points.pop_back();
+      out_.points.push_back({offset, point});
+    }
+  }
+
+  const DetourRequest& request_;
+  const DetourRuntime& runtime_;
+  Detour& out_;
+  Assembler a_;
+  const Needs needs_;
+  DetourFrame frame_;
+  std::int32_t depth_ = 0;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace
+
+DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out) {
+  PROBED_CHECK(request.address % kDetourAlignment == 0, "detours are aligned");
+  std::array<std::uint8_t, kMaxDetourSize> room;
+  for (const bool short_jumps : {true, false}) {
+    out.clear();
+    SiteWriter writer(room, request, runtime, out, short_jumps);
+    const DetourResult result = writer.write();
+    if (!result) return out.clear(), result;
+    if (writer.assembler().stretched()) continue;
+    out.code.assign(room.begin(), room.begin() + writer.assembler().size());
+    return {};
+  }
+  PROBED_CHECK(false, "long jumps reach everywhere in a detour");
+}
+
+std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour) {
+  const std::uint64_t distance = detour - (site + kDetourJumpSize);
+  std::array<std::uint8_t, kDetourJumpSize> jump{kNearJump};
+  for (unsigned i = 0; i < 4; ++i) jump[1 + i] = static_cast<std::uint8_t>(distance >> (8 * i));
+  return jump;
+}
+
+}  // namespace probed::arch::x86_64

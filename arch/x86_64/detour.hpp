@@ -1,0 +1,33 @@
+// Detours, x86-64: code generation for jump-optimised probes. Bytes out, nothing is touched. Any thread; pure.
+//
+// What the capture part keeps: every general and vector register, the flags, the red zone, everything on the stack. It
+// uses no vector register and no thread-local storage, at most 200 bytes below the red zone, and may be interrupted
+// anywhere by a signal handler that runs through the same detour. It may not be left behind: a handler that jumps out
+// of it (siglongjmp) leaves a reservation without a record.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "arch/detour.hpp"
+
+namespace probed::arch::x86_64 {
+
+inline constexpr std::size_t kDetourAlignment = 16;
+// Bytes of the jump that a site gets.
+inline constexpr std::size_t kDetourJumpSize = 5;
+
+// This host's: the one whose processes are traced.
+DetourFeatures detour_features();
+
+// The routines for detours in reach of `address`, which is where the code will lie (a multiple of 16). Refusals:
+// processor.
+RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features);
+
+// The detour of one site. `out` is cleared first; reuse it to spare allocations. Not empty on refusal only.
+DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out);
+
+// jmp rel32 from the site; the caller keeps the two within ±2 GiB.
+std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour);
+
+}  // namespace probed::arch::x86_64

@@ -1,0 +1,365 @@
+// The routines that detours call: find the thread's lane, reserve a record, count, copy strings. Each exists once for
+// an area of injected code, so that a probe's own code stays small. Pure.
+//
+// A lane that belongs to one thread needs no lock prefix: every change of head or a counter is a single instruction,
+// which a signal on the same thread cannot split. The shared lane runs through the same steps with lock prefixes.
+#include <array>
+#include <optional>
+
+#include "arch/x86_64/assembler.hpp"
+#include "arch/x86_64/detour.hpp"
+#include "arch/x86_64/detour_stack.hpp"
+#include "daemon/base/check.hpp"
+
+namespace probed::arch::x86_64 {
+namespace {
+
+namespace ch = channel;
+using Label = Assembler::Label;
+using enum Reg;
+
+constexpr std::size_t kRuntimeRoom = 1024;
+constexpr std::int32_t kPageMask = 0xfff, kLastWordOfPage = 0xff8;
+
+class RuntimeWriter {
+ public:
+  RuntimeWriter(std::span<std::uint8_t> room, std::uint64_t address, const ChannelPlaces& places,
+                const DetourFeatures& features)
+      : a_(room, address, false), places_(places), features_(features) {}
+
+  void write(RuntimeCode& out) {
+    table_ = word(places_.thread_table);
+    shared_lane_ = word(places_.shared_lane);
+    shared_counters_ = word(places_.shared_counters);
+    out.runtime.places = places_;
+    out.runtime.begin = routine(&RuntimeWriter::begin);
+    out.runtime.count = routine(&RuntimeWriter::count);
+    out.runtime.copy_string = routine(&RuntimeWriter::copy_string);
+    out.runtime.commit_strings = routine(&RuntimeWriter::commit_strings);
+    out.fixups = std::move(fixups_);
+  }
+
+  const Assembler& assembler() const { return a_; }
+
+ private:
+  // A constant among the code.
+  Mem word(std::uint64_t value) {
+    a_.align_data(8);
+    const Mem place = Mem::at(a_.here());
+    a_.qword(value);
+    return place;
+  }
+
+  std::uint64_t routine(void (RuntimeWriter::*body)()) {
+    a_.align_data(32);
+    const std::uint64_t address = a_.here();
+    (this->*body)();
+    return address;
+  }
+
+  // The next instruction may fault; its thread then goes on at `resume`, once that is bound.
+  void may_fault(std::vector<std::uint32_t>& faults) { faults.push_back(a_.size()); }
+  void resume_here(std::vector<std::uint32_t>& faults) {
+    for (const std::uint32_t fault : faults) fixups_.push_back({fault, a_.size()});
+    faults.clear();
+  }
+
+  // Leaves the thread pointer in `tp` and the lane in rcx; or goes to `shared`. Code follows at the end by
+  // rest_of_bucket().
+  //
+  // The thread pointer is the word at %fs:0, which the x86-64 psABI (3.4.2, variant II) makes the base's own value.
+  // rdfsbase would spare that assumption, but on Zen 5 makes the stores behind it wait ten nanoseconds. A thread whose
+  // runtime keeps something else there finds no lane.
+  struct Search {
+    Reg tp;
+    Label found, rest, shared;
+    std::vector<std::uint32_t> faults;
+  };
+  Search find_lane(Reg tp) {
+    Search search{tp, a_.label(), a_.label(), a_.label(), {}};
+    const auto field = static_cast<std::uint8_t>(static_cast<unsigned>(tp) << 3 | 4);
+    may_fault(search.faults);
+    a_.bytes({0x64, 0x48, 0x8b, field, 0x25, 0, 0, 0, 0});  // mov tp, fs:[0]
+    a_.imul(rcx, tp, ch::kHashMultiplier);
+    a_.shift(Shift::right, rcx, static_cast<std::uint8_t>(32 - places_.bucket_bits), 4);
+    a_.shift(Shift::left, rcx, 6, 4);
+    static_assert(ch::kBucketSize == 1 << 6);
+    a_.alu(Alu::add, rcx, table_);
+    a_.alu(Alu::cmp, tp, rcx + 0);
+    a_.jcc(Cond::not_equal, search.rest);
+    a_.bind(search.found);
+    a_.load(rcx, rcx + 8);
+    a_.test(rcx, rcx);
+    a_.jcc(Cond::equal, search.shared);
+    return search;
+  }
+
+  // The bucket's other entries; then what leads to the shared lane.
+  void rest_of_bucket(Search& search) {
+    a_.bind(search.rest);
+    for (unsigned i = 1; i < ch::kBucketEntries; ++i) {
+      a_.alu(Alu::add, rcx, ch::kEntrySize);
+      a_.alu(Alu::cmp, search.tp, rcx + 0);
+      a_.jcc(Cond::equal, search.found);
+    }
+    if (!search.faults.empty()) {
+      a_.jmp(search.shared);
+      resume_here(search.faults);
+      a_.bytes({0x31, static_cast<std::uint8_t>(0xc0 | static_cast<unsigned>(search.tp) * 9)});  // xor tp, tp
+    }
+    a_.bind(search.shared);
+  }
+
+  // rcx: lane, edi: size -> rax: position. rsi is lost. A signal handler may reserve between any two instructions; then
+  // the exchange fails, and rax is the new head.
+  void reserve(bool locked, Label full) {
+    const Label again = a_.label();
+    a_.load(rax, rcx + ch::kLaneHead);
+    a_.bind(again);
+    a_.bytes({0x48, 0x8d, 0x34, 0x38});  // lea rsi, [rax+rdi]
+    a_.alu(Alu::cmp, rsi, rcx + ch::kLaneLimit);
+    a_.jcc(Cond::above, full);
+    a_.cmpxchg(rcx + ch::kLaneHead, rsi, locked);
+    a_.jcc(Cond::not_equal, again);
+  }
+
+  // rcx: lane, rax: position -> rdi: record.
+  void find_record() {
+    a_.extend(rdi, rax, 4, false);
+    a_.alu(Alu::bit_and, rdi, static_cast<std::int32_t>(places_.ring_mask), 4);
+    a_.alu(Alu::add, rdi, rcx + ch::kLaneRing);
+  }
+
+  // Stores the cpu's number; rcx: lane. A struct rseq that the program unmapped gives none.
+  void cpu(Reg scratch) {
+    const auto reg = static_cast<std::uint8_t>(scratch);
+    if (features_.cpu_number) {
+      a_.bytes({0xf3, 0x0f, 0xc7, static_cast<std::uint8_t>(0xf8 | reg)});  // rdpid
+      a_.alu(Alu::bit_and, scratch, 0xfff, 4);  // the kernel's TSC_AUX: node << 12 | cpu (vdso_encode_cpunode)
+      return a_.store(rdi + ch::kRecordCpu, scratch, 2);
+    }
+    const Label known = a_.label();
+    a_.load(scratch, rcx + ch::kLaneRseq);
+    may_fault(rseq_faults_);
+    a_.load(scratch, scratch + ch::kRseqCpuId, 4);
+    a_.bind(known);
+    a_.store(rdi + ch::kRecordCpu, scratch, 2);
+    rseq_known_ = known;
+  }
+
+  // edx: bytes to reserve -> rcx: record, rax: its commit tag, rdx: lane, carry clear; or carry set: no room.
+  //
+  // The clock is read first: on Zen rdtsc waits for what is in front of it and takes as long as all the rest, which
+  // then runs beside it.
+  void begin() {
+    const Label full = a_.label(), done = a_.label();
+    a_.push(rsi);
+    a_.push(rdi);
+    a_.extend(rdi, rdx, 4, false);
+    a_.bytes({0x0f, 0x31});  // rdtsc
+    a_.shift(Shift::left, rdx, 32);
+    a_.alu(Alu::bit_or, rdx, rax);
+    Search search = find_lane(rsi);
+    reserve(false, full);
+    find_record();
+    a_.bind(done);
+    a_.store(rdi + ch::kRecordTime, rdx);
+    cpu(rsi);
+    a_.mov(rdx, rcx);
+    a_.mov(rcx, rdi);
+    a_.shift(Shift::left, rax, 29);
+    a_.pop(rdi);
+    a_.pop(rsi);
+    a_.bytes({0xf8});  // clc
+    a_.ret();
+    a_.bind(full);
+    a_.pop(rdi);
+    a_.pop(rsi);
+    a_.bytes({0xf9});  // stc
+    a_.ret();
+    unreadable_rseq();
+    rest_of_bucket(search);
+    shared_begin(full, done);
+  }
+
+  void unreadable_rseq() {
+    if (!rseq_known_) return;
+    resume_here(rseq_faults_);
+    a_.bytes({0xbe, 0xff, 0xff, 0xff, 0xff});  // mov esi, ~0
+    a_.jmp(*rseq_known_);
+  }
+
+  // Size and owner are written at once, so that what a dying thread leaves can be told and stepped over.
+  void shared_begin(Label full, Label done) {
+    const Label no_room = a_.label();
+    if (features_.base_registers) a_.bytes({0xf3, 0x48, 0x0f, 0xae, 0xc6});  // rdfsbase rsi
+    a_.push(rsi);
+    a_.load(rcx, shared_lane_);
+    reserve(true, no_room);
+    a_.extend(rsi, rdi, 4, false);
+    a_.shift(Shift::left, rsi, 13, 4);
+    a_.alu(Alu::add, rsi, 0xffff, 4);
+    find_record();
+    a_.store(rdi + ch::kRecordCpu, rsi, 4);
+    a_.pop(rsi);
+    a_.store(rdi + ch::kRecordThreadPointer, rsi);
+    a_.jmp(done);
+    a_.bind(no_room);
+    a_.pop(rsi);
+    a_.jmp(full);
+  }
+
+  // edx: offset of the counter. rax and rcx are lost.
+  void count() {
+    Search search = find_lane(rax);
+    a_.load(rcx, rcx + ch::kLaneCounters);
+    a_.alu(Alu::add, rcx, rdx);
+    a_.inc(rcx + 0, false);
+    a_.ret();
+    rest_of_bucket(search);
+    a_.load(rcx, shared_counters_);
+    a_.alu(Alu::add, rcx, rdx);
+    a_.inc(rcx + 0, true);
+    a_.ret();
+  }
+
+  // rdx: where the string is, rdi: where it goes -> edx: bytes copied, rdi behind them; carry set: it runs into memory
+  // that can't be read. Everything up to rdi + 8 may be written, with zeros behind the copied bytes.
+  //
+  // Words are read that don't cross a page, so that nothing is touched which the bytes alone would not have touched.
+  void copy_string() {
+    constexpr std::array kSaved = {rax, rcx, r8, r9, r10, r11, rdi};
+    static_assert(sizeof(std::uint64_t) * (kSaved.size() + 1) <= kRuntimeStackForStrings);
+    const Label words = a_.label(), bytes = a_.label(), last = a_.label(), done = a_.label(), out = a_.label();
+    std::vector<std::uint32_t> faults;
+    for (const Reg r : kSaved) a_.push(r);
+    a_.mov_imm(r8, kMaxCapturedString);
+    a_.mov_imm(r9, 0x0101010101010101);
+    a_.mov_imm(r10, 0x8080808080808080);
+
+    a_.bind(words);
+    a_.alu(Alu::cmp, r8, 8, 4);
+    a_.jcc(Cond::below, bytes);
+    a_.extend(rax, rdx, 4, false);
+    a_.alu(Alu::bit_and, rax, kPageMask, 4);
+    a_.alu(Alu::cmp, rax, kLastWordOfPage, 4);
+    a_.jcc(Cond::above, bytes);
+    may_fault(faults);
+    a_.load(rax, rdx + 0);
+    // (x - 01..01) & ~x & 80..80: the lowest bit set is in the first zero byte.
+    a_.mov(rcx, rax);
+    a_.bytes({0x48, 0xf7, 0xd1});  // not rcx
+    a_.alu(Alu::bit_and, rcx, r10);
+    a_.mov(r11, rax);
+    a_.alu(Alu::sub, r11, r9);
+    a_.alu(Alu::bit_and, rcx, r11);
+    a_.jcc(Cond::not_equal, last);
+    a_.store(rdi + 0, rax);
+    a_.alu(Alu::add, rdi, 8);
+    a_.alu(Alu::add, rdx, 8);
+    a_.alu(Alu::sub, r8, 8, 4);
+    a_.jcc(Cond::not_equal, words);
+    a_.jmp(done);
+
+    a_.bind(last);
+    a_.bytes({0x48, 0x0f, 0xbc, 0xc9});  // bsf rcx, rcx
+    a_.alu(Alu::bit_and, rcx, 0x38, 4);
+    a_.mov_imm(r11, ~0ull);
+    a_.bytes({0x49, 0xd3, 0xe3});  // shl r11, cl
+    a_.bytes({0x49, 0xf7, 0xd3});  // not r11
+    a_.alu(Alu::bit_and, rax, r11);
+    a_.store(rdi + 0, rax);
+    a_.shift(Shift::right, rcx, 3, 4);
+    a_.alu(Alu::add, rdi, rcx);
+    a_.jmp(done);
+
+    a_.bind(bytes);
+    may_fault(faults);
+    a_.load(rax, rdx + 0, 1);
+    a_.test(rax, rax, 4);
+    a_.jcc(Cond::equal, done);
+    a_.bytes({0x88, 0x07});  // mov [rdi], al
+    a_.alu(Alu::add, rdi, 1);
+    a_.alu(Alu::add, rdx, 1);
+    a_.alu(Alu::sub, r8, 1, 4);
+    a_.jcc(Cond::not_equal, words);
+
+    a_.bind(done);
+    a_.mov(rdx, rdi);
+    a_.pop(rcx);
+    a_.alu(Alu::sub, rdx, rcx);  // clears carry
+    a_.bind(out);
+    for (std::size_t i = kSaved.size() - 1; i-- > 0;) a_.pop(kSaved[i]);
+    a_.ret();
+
+    resume_here(faults);
+    a_.mov(rdx, rdi);
+    a_.pop(rcx);
+    a_.alu(Alu::sub, rdx, rcx);
+    a_.bytes({0xf9});  // stc
+    a_.jmp(out);
+  }
+
+  // rcx: record, rdi: its end, rax: its tag, rsi: its lane, edx: bytes reserved -> edx: bytes it keeps. Gives the rest
+  // back unless something has been reserved behind it. rdi is lost.
+  void commit_strings() {
+    const Label keep = a_.label(), kept = a_.label(), locked = a_.label();
+    a_.push(rax);
+    a_.push(r8);
+    a_.mov(r8, rdi);
+    a_.alu(Alu::sub, r8, rcx);
+    a_.alu(Alu::add, r8, 7);
+    a_.alu(Alu::bit_and, r8, -8);
+    a_.load(rax, rsi + ch::kLaneHead);
+    a_.mov(rdi, rax);
+    a_.alu(Alu::sub, rdi, rdx);
+    a_.shift(Shift::left, rdi, 29);
+    a_.alu(Alu::cmp, rdi, rsp + 8);
+    a_.jcc(Cond::not_equal, keep);
+    a_.mov(rdi, rax);
+    a_.alu(Alu::sub, rdi, rdx);
+    a_.alu(Alu::add, rdi, r8);
+    a_.test_mem_byte(rsi + ch::kLaneFlags, ch::kLaneShared);
+    a_.jcc(Cond::not_equal, locked);
+    a_.cmpxchg(rsi + ch::kLaneHead, rdi, false);
+    a_.jcc(Cond::not_equal, keep);
+    a_.bind(kept);
+    a_.mov(rdx, r8);
+    a_.shift(Shift::right, r8, 3, 4);
+    a_.store(rcx + ch::kRecordSize, r8, 2);
+    a_.bind(keep);
+    a_.pop(r8);
+    a_.pop(rax);
+    a_.ret();
+    a_.bind(locked);
+    a_.cmpxchg(rsi + ch::kLaneHead, rdi, true);
+    a_.jcc(Cond::equal, kept);
+    a_.jmp(keep);
+  }
+
+  Assembler a_;
+  const ChannelPlaces& places_;
+  const DetourFeatures& features_;
+  Mem table_, shared_lane_, shared_counters_;
+  std::vector<DetourFixup> fixups_;
+  std::vector<std::uint32_t> rseq_faults_;
+  std::optional<Label> rseq_known_;
+};
+
+}  // namespace
+
+RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features) {
+  RuntimeCode out;
+  if (!features.flags_in_ah) {
+    out.refusal = DetourRefusal::processor;
+    return out;
+  }
+  out.code.resize(kRuntimeRoom);
+  RuntimeWriter writer(out.code, address, places, features);
+  writer.write(out);
+  PROBED_CHECK(!writer.assembler().full(), "the routines fit their room");
+  out.code.resize(writer.assembler().size());
+  return out;
+}
+
+}  // namespace probed::arch::x86_64

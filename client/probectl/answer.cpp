@@ -1,0 +1,66 @@
+// See answer.hpp.
+#include "client/probectl/answer.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "client/display.hpp"
+#include "client/probectl/report.hpp"
+#include "proto/json.hpp"
+
+namespace probed::client {
+
+std::string pid_params(const Options& options) {
+  proto::JsonWriter json;
+  json.begin_object();
+  if (options.pid) json.key("pid").number(std::int64_t{*options.pid});
+  return json.end_object().text();
+}
+
+void print_line(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
+int finish_output(const Options& options) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return fail({Reason::internal, fmt::format("writing the answer failed: {}", text_of_errno(errno)), "", {}},
+              options.json());
+}
+
+int fail_call(const Connection& connection, const Error& error, const Options& options) {
+  return fail(error, options.json(), failure_word(&connection, error), {options.probes, options.filter});
+}
+
+std::string skipped_summary(JsonView skipped, bool verbose) {
+  std::size_t count = 0;
+  std::string first;
+  skipped.each_element([&](JsonView item) {
+    if (count++ == 0) first = fmt::format("{}: {}", display(item["symbol"].string()), display(item["reason"].string()));
+    return true;
+  });
+  if (count == 0) return "";
+  return fmt::format("{} skipped: {}{}", count, first, verbose ? "" : "; --verbose lists all");
+}
+
+void report_skipped(JsonView skipped, bool json) {
+  if (json) return void(std::fputs(fmt::format("{{\"skipped\":{}}}\n", skipped.text()).c_str(), stderr));
+  skipped.each_element([](JsonView item) {
+    note(fmt::format("skipped {} ({}): {}", display(item["symbol"].string()), display(item["address"].string()),
+                     item["message"].string()));
+    return true;
+  });
+}
+
+bool shows_disarmed(JsonView probes) {
+  bool disarmed = false;
+  probes.each_element([&](JsonView probe) {
+    disarmed = probe["state"].raw_string() == "enabled" && !probe["armed"].boolean_or(true);
+    return !disarmed;
+  });
+  return disarmed;
+}
+
+}  // namespace probed::client

@@ -1,0 +1,33 @@
+// What the sub-commands that ask and print have in common. Main thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "client/connection.hpp"
+#include "client/probectl/options.hpp"
+
+namespace probed::client {
+
+// {"pid":N} when -p was given, else {}.
+std::string pid_params(const Options& options);
+
+void print_line(std::string_view line);
+// Flushes standard output: the exit status, and the error on stderr when it could not be written.
+int finish_output(const Options& options);
+// Prints a failed call's error; returns the exit status, 1.
+int fail_call(const Connection& connection, const Error& error, const Options& options);
+
+// What a reply to probe.add says beside the probes: matches of globs that can't be probed. Empty: there are none.
+// "3 skipped: __restore_rt: blacklisted; --verbose lists all"
+std::string skipped_summary(JsonView skipped, bool verbose);
+// One line for each on stderr, or with --json one object of all.
+void report_skipped(JsonView skipped, bool json);
+
+// Whether the reply shows an enabled probe that is not in place: then the global switch is off.
+bool shows_disarmed(JsonView probes);
+// For an error or a note.
+inline constexpr const char* kDisarmed = "the daemon is disarmed: no probe is hit";
+inline constexpr const char* kArmHint = "`probectl arm` switches it on, for everybody";
+
+}  // namespace probed::client

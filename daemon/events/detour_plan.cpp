@@ -1,0 +1,255 @@
+// Plans for detours, and unpacking what they recorded.
+#include "daemon/events/detour_plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "daemon/events/packed.hpp"
+#include "daemon/lang/filter_program.hpp"
+
+namespace probed::events {
+namespace {
+
+using Code = FetchOp::Code;
+using Kind = DetourPlan::Source::Kind;
+
+constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
+    {Code::load_register, arch::CaptureOp::Code::load_register},
+    {Code::load_stack_pointer, arch::CaptureOp::Code::load_stack_pointer},
+    {Code::load_immediate, arch::CaptureOp::Code::load_immediate},
+    {Code::dereference, arch::CaptureOp::Code::dereference},
+    {Code::store_value, arch::CaptureOp::Code::store_value},
+    {Code::store_memory, arch::CaptureOp::Code::store_memory},
+    {Code::store_memory_array, arch::CaptureOp::Code::store_memory_array},
+    {Code::store_string, arch::CaptureOp::Code::store_string},
+    {Code::store_string_array, arch::CaptureOp::Code::store_string_array},
+};
+
+constexpr std::pair<lang::FilterOp, arch::CapturePredicate::Op> kComparisons[] = {
+    {lang::FilterOp::eq, arch::CapturePredicate::Op::eq},        {lang::FilterOp::ne, arch::CapturePredicate::Op::ne},
+    {lang::FilterOp::lt, arch::CapturePredicate::Op::lt},        {lang::FilterOp::le, arch::CapturePredicate::Op::le},
+    {lang::FilterOp::gt, arch::CapturePredicate::Op::gt},        {lang::FilterOp::ge, arch::CapturePredicate::Op::ge},
+    {lang::FilterOp::band, arch::CapturePredicate::Op::any_bit},
+};
+
+template <class Table, class Key>
+auto look_up(const Table& table, Key key) -> const decltype(table[0].second)* {
+  const auto* row = std::ranges::find_if(table, [&](const auto& r) { return r.first == key; });
+  return row == std::end(table) ? nullptr : &row->second;
+}
+
+void add_op(const FetchOp& op, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
+  if (op.code == Code::store_comm) return plan.sources.push_back({Kind::comm, 0});
+  if (op.code == Code::store_text) {
+    plan.sources.push_back({Kind::text, static_cast<std::uint16_t>(plan.texts.size())});
+    return plan.texts.push_back(program.texts()[op.operand]);
+  }
+  const arch::CaptureOp converted{
+      *look_up(kCodes, op.code), op.size, op.is_signed, op.left, op.right, op.count, op.operand};
+  plan.capture.ops.push_back(converted);
+  if (converted.is_store()) plan.sources.push_back({Kind::item, items++});
+}
+
+// ---- filters ----
+
+// Follows comparisons whose outcome is known, from the last to the first, so that each is looked at once.
+class FilterConverter {
+ public:
+  FilterConverter(const lang::FilterProgram& program, const DetourPlan& plan, std::int32_t pid)
+      : program_(program), plan_(plan), pid_(pid), leads_to_(program.predicates.size()) {}
+
+  // Empty: out is complete; else why the daemon must evaluate the filter.
+  std::string convert(std::vector<arch::CapturePredicate>& out) {
+    for (const lang::Predicate& p : program_.predicates)
+      if (std::string reason = refusal(p); !reason.empty()) return reason;
+    for (std::size_t i = program_.predicates.size(); i-- > 0;) leads_to_[i] = resolve(i);
+    const std::uint32_t start = target(0);
+    if (start == lang::kFilterReject) return "it is false for every hit";
+    if (start == lang::kFilterAccept) return {};
+    number_from(start);
+    for (std::size_t i = start; i < program_.predicates.size(); ++i)
+      if (leads_to_[i] == i) out.push_back(predicate(program_.predicates[i]));
+    return {};
+  }
+
+ private:
+  std::string refusal(const lang::Predicate& p) const {
+    switch (p.field) {
+      case lang::FilterField::pid: return {};
+      case lang::FilterField::tid: return "it compares tid";
+      case lang::FilterField::cpu: return "it compares cpu";
+      case lang::FilterField::comm: return "it compares comm";
+      case lang::FilterField::argument: break;
+    }
+    if (p.is_string || look_up(kComparisons, p.op) == nullptr) return "it compares a string";
+    return {};
+  }
+
+  // Where evaluation really goes when it comes to predicate i.
+  std::uint32_t resolve(std::size_t i) const {
+    const lang::Predicate& p = program_.predicates[i];
+    if (p.field != lang::FilterField::pid) return static_cast<std::uint32_t>(i);
+    return target(lang::number_matches(p, static_cast<std::uint64_t>(pid_)) ? p.on_true : p.on_false);
+  }
+  std::uint32_t target(std::uint32_t index) const { return index >= lang::kFilterReject ? index : leads_to_[index]; }
+
+  void number_from(std::uint32_t start) {
+    numbers_.assign(program_.predicates.size(), 0);
+    std::uint32_t next = 0;
+    for (std::size_t i = start; i < program_.predicates.size(); ++i)
+      if (leads_to_[i] == i) numbers_[i] = next++;
+  }
+  std::uint32_t exit(std::uint32_t index) const {
+    const std::uint32_t to = target(index);
+    if (to == lang::kFilterAccept) return arch::kCaptureAccept;
+    if (to == lang::kFilterReject) return arch::kCaptureReject;
+    return numbers_[to];
+  }
+
+  arch::CapturePredicate predicate(const lang::Predicate& p) const {
+    return {*look_up(kComparisons, p.op),
+            p.is_signed,
+            plan_.sources[p.argument].index,
+            p.value,
+            exit(p.on_true),
+            exit(p.on_false)};
+  }
+
+  const lang::FilterProgram& program_;
+  const DetourPlan& plan_;
+  const std::int64_t pid_;
+  std::vector<std::uint32_t> leads_to_, numbers_;
+};
+
+// ---- unpacking ----
+
+// One argument's packed form, as in fetch_run.cpp. A write that doesn't fit fails the argument.
+class Output {
+ public:
+  explicit Output(std::span<std::byte> room) : room_(room) {}
+
+  bool absent() { return put_value(std::uint8_t{0}); }
+  bool number(std::uint64_t value) { return present() && put_value(value); }
+  bool text(std::string_view value) {
+    return present() && put_value(static_cast<std::uint16_t>(value.size())) && put(value.data(), value.size());
+  }
+  bool array(std::uint16_t count) { return present() && put_value(count); }
+  std::size_t used() const { return used_; }
+
+ private:
+  bool present() { return put_value(std::uint8_t{1}); }
+  template <class T>
+  bool put_value(T value) {
+    return put(&value, sizeof value);
+  }
+  bool put(const void* from, std::size_t size) {
+    if (room_.size() - used_ < size) return false;
+    std::memcpy(room_.data() + used_, from, size);
+    used_ += size;
+    return true;
+  }
+
+  std::span<std::byte> room_;
+  std::size_t used_ = 0;
+};
+
+// Reads a record that anybody may have written: every offset is checked.
+class RecordReader {
+ public:
+  RecordReader(const arch::CaptureLayout& layout, std::span<const std::uint64_t> words)
+      : bytes_(std::as_bytes(words)), strings_(layout.fixed_size) {
+    if (bytes_.size() < layout.fixed_size) bytes_ = {};
+  }
+
+  bool empty() const { return bytes_.empty(); }
+  bool is_absent(unsigned bit) const {
+    const std::size_t at = arch::channel::kRecordAbsent + bit / 8;
+    return (std::to_integer<unsigned>(bytes_[at]) >> bit % 8 & 1) != 0;
+  }
+  std::uint64_t slot(std::size_t offset) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes_.data() + offset, sizeof value);
+    return value;
+  }
+  // The next string, whose length stands in this slot. nullopt: it can't be.
+  std::optional<std::string_view> next_string(std::size_t offset) {
+    const std::uint64_t length = slot(offset);
+    if (length > kMaxString || length > bytes_.size() - strings_) return std::nullopt;
+    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + strings_, length);
+    strings_ += length;
+    return text;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::size_t strings_;
+};
+
+bool put_string(RecordReader& record, std::size_t slot, bool is_absent, Output& out) {
+  const auto text = record.next_string(slot);
+  return is_absent || !text ? out.absent() : out.text(*text);
+}
+
+// Strings are walked over in any case, as the next one begins where the last ended.
+bool put_array(const arch::CaptureItem& item, RecordReader& record, Output& out) {
+  const bool is_absent = record.is_absent(item.absent_bit);
+  bool fits = is_absent ? out.absent() : out.array(item.count);
+  for (unsigned i = 0; i < item.count; ++i) {
+    Output nowhere({});
+    Output& to = fits && !is_absent ? out : nowhere;
+    const std::size_t slot = item.offset + i * 8u;
+    const bool element_absent = record.is_absent(item.absent_bit + 1u + i);
+    const bool put = item.is_string   ? put_string(record, slot, element_absent, to)
+                     : element_absent ? to.absent()
+                                      : to.number(record.slot(slot));
+    fits = is_absent ? fits : fits && put;
+  }
+  return fits;
+}
+
+bool put_item(const arch::CaptureItem& item, RecordReader& record, Output& out) {
+  if (item.is_array) return put_array(item, record, out);
+  const bool is_absent = item.can_be_absent && record.is_absent(item.absent_bit);
+  if (item.is_string) return put_string(record, item.offset, is_absent, out);
+  return is_absent ? out.absent() : out.number(record.slot(item.offset));
+}
+
+}  // namespace
+
+Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid) {
+  DetourPlan plan;
+  std::uint16_t items = 0;
+  for (const FetchOp& op : program.ops()) add_op(op, items, plan, program);
+  auto laid_out = arch::lay_out(plan.capture.ops);
+  if (laid_out.refusal != arch::DetourRefusal::none)
+    return Error{Reason::unsupported, "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
+                 "use fewer or shorter arrays and strings"};
+  plan.capture.layout = std::move(laid_out.layout);
+  if (const lang::FilterProgram* compiled = filter.program(); compiled != nullptr && !compiled->predicates.empty())
+    plan.filter_in_daemon = FilterConverter(*compiled, plan, pid).convert(plan.capture.filter);
+  return plan;
+}
+
+std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, std::string_view comm,
+                   std::span<std::byte> out) {
+  RecordReader record(plan.capture.layout, words);
+  out = out.first(std::min(out.size(), kMaxArgumentBytes));
+  std::size_t used = 0, left = plan.sources.size();
+  for (const DetourPlan::Source& source : plan.sources) {
+    const auto room = out.subspan(used, out.size() - used - --left);
+    Output argument(room);
+    bool fits = false;
+    if (source.kind == Kind::comm)
+      fits = argument.text(comm.substr(0, kMaxString));
+    else if (source.kind == Kind::text)
+      fits = argument.text(plan.texts[source.index]);
+    else if (!record.empty())
+      fits = put_item(plan.capture.layout.items[source.index], record, argument);
+    if (!fits) room[0] = std::byte{0};
+    used += fits ? argument.used() : 1;
+  }
+  return used;
+}
+
+}  // namespace probed::events

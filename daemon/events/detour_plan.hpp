@@ -1,0 +1,51 @@
+// From a probe's compiled arguments and filter to what a detour captures, and from captured records back to packed
+// arguments. Pure; any thread.
+//
+// What a detour can't do is left to the daemon: $comm and texts are filled in when a record is unpacked; a filter that
+// compares strings, comm, tid or cpu is evaluated on the unpacked record (filter_in_daemon says so), with the event
+// lost to the ring's room if it is lost. What nobody can do without a stop is refused with a reason.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arch/detour.hpp"
+#include "daemon/events/fetch.hpp"
+#include "daemon/events/record.hpp"
+#include "daemon/lang/filter.hpp"
+
+namespace probed::events {
+
+static_assert(arch::kMaxCapturedString == kMaxString);
+
+struct DetourPlan {
+  // Where an argument's value comes from.
+  struct Source {
+    enum class Kind : std::uint8_t { item, comm, text };
+    Kind kind = Kind::item;
+    std::uint16_t index = 0;  // of capture.layout.items, or of texts
+  };
+
+  arch::CapturePlan capture;
+  std::vector<Source> sources;     // in the order of the arguments
+  std::vector<std::string> texts;  // copies of the program's
+  // The detour records what the filter may reject, so its counts of hits do, too: such a probe must be in mode
+  // kRecord also when it is only counted, and what filter() rejects is to be subtracted. Empty: the detour filters.
+  std::string filter_in_daemon;  // why
+};
+
+// pid: the target's, known when the plan is made. Errors: unsupported, with the reason.
+Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid);
+
+// The arguments of a record in packed form (record.hpp), as FetchProgram::run would have written them. words: a
+// ChannelRecord's, from a probe with this plan; what the target wrote there is not trusted. comm: the thread's. out: at
+// least one byte for each argument. Returns the bytes written.
+std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, std::string_view comm,
+                   std::span<std::byte> out);
+
+}  // namespace probed::events

@@ -1,0 +1,128 @@
+#include "daemon/tracer/trap_action.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/fd.hpp"
+
+namespace probed::tracer {
+namespace {
+
+constexpr std::uint64_t kMark = SA_NOCLDWAIT;
+constexpr unsigned kSigIgnore = 33, kSigCatch = 34;  // fields of proc_pid_stat(5), low 31 bits each
+constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
+
+struct Text {
+  char bytes[4096];
+  std::size_t size = 0;
+  std::string_view view() const { return {bytes, size}; }
+};
+
+bool read_again(int fd, Text& text) {
+  const ssize_t n = pread(fd, text.bytes, sizeof text.bytes, 0);
+  text.size = n > 0 ? static_cast<std::size_t>(n) : 0;
+  return n > 0;
+}
+
+// Where field `number` (1-based) begins, counted from the end of the parenthesised name.
+std::size_t field(std::string_view text, unsigned number) {
+  std::size_t at = text.rfind(')');
+  for (unsigned f = 1; at != std::string_view::npos && f + 1 < number; ++f) at = text.find(' ', at + 1);
+  return at;
+}
+
+std::uint64_t decimal_field(std::string_view text, unsigned number) {
+  const std::size_t at = field(text, number);
+  std::uint64_t value = 0;
+  if (at != std::string_view::npos) std::from_chars(text.data() + at + 1, text.data() + text.size(), value);
+  return value;
+}
+
+// Name: comes first and is the program's own to choose; a field is looked for at the beginning of a later line.
+std::uint64_t hex_line(std::string_view text, std::string_view name) {
+  const std::size_t at = text.find(std::string("\n") + std::string(name) + ":\t");
+  std::uint64_t value = 0;
+  if (at != std::string_view::npos)
+    std::from_chars(text.data() + at + name.size() + 3, text.data() + text.size(), value, 16);
+  return value;
+}
+
+UniqueFd open_status(pid_t tid) {
+  return UniqueFd(::open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+Disposition disposition_of(const Action& action) {
+  if (action.handler == reinterpret_cast<std::uint64_t>(SIG_DFL)) return Disposition::standard;
+  if (action.handler == reinterpret_cast<std::uint64_t>(SIG_IGN)) return Disposition::ignored;
+  return Disposition::handled;
+}
+
+Action marked(Action action) {
+  action.flags |= kMark;
+  return action;
+}
+
+Action unmarked(Action action) {
+  action.flags &= ~kMark;
+  return action;
+}
+
+bool was_reset(const Action& now, const Action& known) {
+  if (disposition_of(known) == Disposition::standard) return false;
+  Action reset = known;
+  reset.handler = reinterpret_cast<std::uint64_t>(SIG_DFL);
+  return now == reset;
+}
+
+bool blocked_with_all_others(std::uint64_t mask) {
+  constexpr std::uint64_t kOthers = bit(SIGILL) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+  return (mask & kOthers) == kOthers && (mask & bit(SIGTRAP)) == 0;
+}
+
+int open_thread_stat(pid_t tid) {
+  const std::string name = std::to_string(tid);
+  return ::open(("/proc/" + name + "/task/" + name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+std::optional<Disposition> trap_disposition(int stat_fd) {
+  Text text;
+  if (!read_again(stat_fd, text)) return std::nullopt;
+  if (decimal_field(text.view(), kSigCatch) & bit(SIGTRAP)) return Disposition::handled;
+  if (decimal_field(text.view(), kSigIgnore) & bit(SIGTRAP)) return Disposition::ignored;
+  return Disposition::standard;
+}
+
+std::optional<Disposition> trap_disposition_of(pid_t tid) {
+  const UniqueFd fd(open_thread_stat(tid));
+  return fd ? trap_disposition(fd.get()) : std::nullopt;
+}
+
+bool trap_in_flight(pid_t tid) {
+  const UniqueFd fd = open_status(tid);
+  Text text;
+  if (!fd || !read_again(fd.get(), text)) return false;
+  if (hex_line(text.view(), "SigPnd") & ~hex_line(text.view(), "SigBlk") & bit(SIGTRAP)) return true;
+  return read_again(fd.get(), text) && text.view().find("\nState:\tt") != std::string_view::npos;
+}
+
+bool blocks_trap(pid_t tid) {
+  const UniqueFd fd = open_status(tid);
+  Text text;
+  return fd && read_again(fd.get(), text) && (hex_line(text.view(), "SigBlk") & bit(SIGTRAP)) != 0;
+}
+
+bool trap_pending(pid_t tid) {
+  const UniqueFd fd = open_status(tid);
+  Text text;
+  if (!fd || !read_again(fd.get(), text)) return false;
+  return ((hex_line(text.view(), "SigPnd") | hex_line(text.view(), "ShdPnd")) & bit(SIGTRAP)) != 0;
+}
+
+}  // namespace probed::tracer

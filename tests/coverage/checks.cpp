@@ -1,0 +1,73 @@
+// See checks.hpp.
+#include "tests/coverage/checks.hpp"
+
+#include <algorithm>
+
+#include "daemon/tracer/xol.hpp"
+
+namespace probed::coverage {
+namespace {
+
+namespace native = arch::native;
+using arch::Insn;
+using arch::Refusal;
+
+// Where a file that is linked to 0 is imagined to be loaded.
+constexpr std::uint64_t kBias = 0x7f00'0000'0000;
+
+// Copies lie at most kSlotReach away; what reaches its operand from both ends of that reaches it from everywhere
+// between.
+Refusal relocation_refusal(std::span<const std::uint8_t> bytes, const Insn& insn, std::uint64_t address) {
+  if (insn.refusal != Refusal::none) return insn.refusal;
+  for (const std::uint64_t copy : {address - tracer::kSlotReach, address + tracer::kSlotReach}) {
+    const Refusal refusal = native::relocate(bytes, insn, address, copy).refusal;
+    if (refusal != Refusal::none) return refusal;
+  }
+  return Refusal::none;
+}
+
+bool is_refused(const Instruction& i) { return i.refusal != Refusal::none; }
+bool is_emulated(const Instruction& i) { return !is_refused(i) && i.insn.emulable; }
+bool is_boosted(const Instruction& i) { return !is_refused(i) && !i.insn.emulable; }
+// Every copy ends in a jump back, so no instruction needs a step to get out of its copy.
+bool is_stepped_only(const Instruction&) { return false; }
+// As the engine asks: what may block, is interruptible or shows the trap flag is never stepped.
+bool can_be_stepped(const Instruction& i) {
+  return !is_refused(i) && !i.insn.may_block && !i.insn.repeats && !i.insn.sees_trap_flag;
+}
+
+constexpr InstructionCheck kInstructionChecks[] = {
+    {"boosted", is_boosted}, {"emulated", is_emulated},     {"stepped", is_stepped_only},
+    {"refused", is_refused}, {"steppable", can_be_stepped},
+};
+
+constexpr FunctionCheck kFunctionChecks[] = {
+    {"entry", [](const FunctionCode& f) { return !f.instructions.empty() && !is_refused(f.instructions.front()); }},
+    {"everywhere", [](const FunctionCode& f) { return std::ranges::none_of(f.instructions, is_refused); }},
+};
+
+}  // namespace
+
+std::span<const InstructionCheck> instruction_checks() { return kInstructionChecks; }
+
+std::span<const FunctionCheck> function_checks() { return kFunctionChecks; }
+
+FunctionCode analyse(const Function& function) {
+  FunctionCode code{function, {}, 0};
+  std::span<const std::uint8_t> rest = function.bytes;
+  while (!rest.empty()) {
+    Instruction one;
+    one.address = kBias + function.address + (function.bytes.size() - rest.size());
+    one.insn = native::decode(rest, one.address);
+    one.bytes = rest.first(std::max<std::size_t>(one.insn.length, 1));
+    one.refusal = relocation_refusal(one.bytes, one.insn, one.address);
+    code.instructions.push_back(one);
+    rest = rest.subspan(one.bytes.size());
+    if (one.insn.length != 0) continue;
+    code.unknown = rest.size();
+    break;
+  }
+  return code;
+}
+
+}  // namespace probed::coverage

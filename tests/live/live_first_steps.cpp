@@ -1,0 +1,250 @@
+// What somebody meets who has not read the manual: commands without a daemon, daemons with wrong options, typing
+// mistakes, forgotten daemons, stripped programs, large globs.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Arguments = std::vector<std::string>;
+
+std::string text_of(pid_t pid) { return std::to_string(pid); }
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+CommandResult run_probed(const Arguments& arguments, const SpawnOptions& options = {}) {
+  Arguments command{required_environment("PROBED_BIN")};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_command(command, options, Millis{10'000});
+}
+
+// ---- the daemon's options -------------------------------------------------------------------------------------------
+
+TEST_CASE("probed refuses descriptors it can't use before it listens") {
+  TempDir dir;
+  const std::string socket = dir / "s";
+  for (const char* option : {"--ready-fd", "--lifetime-fd"}) {
+    CAPTURE(std::string(option));
+    const CommandResult closed = run_probed({"--socket", socket, option, "77"});
+    CHECK(closed.exit == Exit{2, 0});
+    CHECK(closed.err.starts_with(std::string("probed: error: ") + option + " 77: Bad file descriptor"));
+    CHECK_FALSE(fs::exists(socket));
+  }
+  SpawnOptions file;
+  const UniqueFd readable(::open("/etc/passwd", O_RDONLY | O_CLOEXEC));
+  file.pass_fds = {readable.get()};
+  CHECK(has(run_probed({"--socket", socket, "--lifetime-fd", "3"}, file).err, "it can't be waited for"));
+  CHECK(has(run_probed({"--socket", socket, "--ready-fd", "3"}, file).err, "it is not open for writing"));
+  CHECK(run_probed({"--socket", socket, "--queue", "3"}).err.starts_with("probed: error: --queue"));
+  CHECK_FALSE(fs::exists(socket));
+}
+
+TEST_CASE("--state-dir is made, for its user alone, or refused") {
+  TempDir dir;
+  for (const std::string& wrong : {std::string("/no/such/parent/dir"), std::string("/etc/passwd")}) {
+    const CommandResult refused = run_probed({"--socket", dir / "s", "--state-dir", wrong});
+    CHECK(refused.exit == Exit{1, 0});
+    CHECK(has(refused.err, "--state-dir " + wrong + ": "));
+    CHECK_FALSE(fs::exists(dir / "s"));
+  }
+  Daemon daemon({"--state-dir", dir / "state"});
+  CHECK(fs::status(dir / "state").permissions() == fs::perms::owner_all);
+}
+
+TEST_CASE("probed says where it listens; as root it makes the default socket's directory") {
+  TempDir dir;
+  Process named({required_environment("PROBED_BIN"), "--socket", dir / "s"});
+  CHECK(named.next_error_line() == "probed: info: listening on " + (dir / "s"));
+  const fs::path directory = "/run/probed";
+  if (::geteuid() != 0 || fs::exists(directory)) SKIP_TEST("needs root and a machine on which probed is not installed");
+  struct Removed {
+    ~Removed() {
+      std::error_code error;
+      fs::remove_all("/run/probed", error);
+    }
+  } removed;  // whatever fails
+  {
+    SpawnOptions options;
+    options.environment = {"PROBED_SOCKET="};
+    Process by_default({required_environment("PROBED_BIN")}, options);
+    CHECK(by_default.next_error_line() == "probed: info: listening on /run/probed/probed.sock");
+    CHECK((fs::status(directory).permissions() & fs::perms::mask) == fs::perms(0755));
+    by_default.signal(SIGTERM);
+    CHECK(by_default.wait() == Exit{0, 0});
+  }
+  CHECK(fs::is_empty(directory));
+}
+
+// ---- without a daemon -----------------------------------------------------------------------------------------------
+
+TEST_CASE("functions brings a daemon of its own when none is named and none answers") {
+  TempDir dir;
+  Watched target("family");
+  SpawnOptions nothing_named;
+  nothing_named.environment = {"PROBED_SOCKET=", "XDG_RUNTIME_DIR=" + dir.path()};
+  const std::string probectl = required_environment("PROBECTL_BIN");
+  const CommandResult found = run_command({probectl, "functions", "-p", text_of(target.pid()), "work"}, nothing_named);
+  CHECK_MESSAGE(found.ok(), found.err);
+  CHECK(has(found.out, "  work  family\n"));
+  CHECK(fs::is_empty(dir.path()));
+  CHECK(target.harm() == "");
+  const bool shared = fs::exists("/run/probed/probed.sock");
+  if (!shared) {
+    CHECK(has(found.err, "starting a private one for this look-up"));
+    const CommandResult forbidden =
+        run_command({probectl, "functions", "--no-spawn", "-p", text_of(target.pid())}, nothing_named);
+    CHECK(forbidden.exit == Exit{1, 0});
+  }
+  // Whoever names a daemon means that one.
+  SpawnOptions named;
+  named.environment = {"PROBED_SOCKET=" + (dir / "none")};
+  CHECK(has(run_command({probectl, "functions", "-p", text_of(target.pid())}, named).err, dir / "none"));
+}
+
+// ---- names ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("functions takes MODULE:GLOB as trace does") {
+  Daemon daemon;
+  Watched target("family");
+  const CommandResult found = probectl(daemon, {"functions", "-p", text_of(target.pid()), "libc:nanosl*"});
+  CHECK(has(found.out, "  nanosleep  libc.so.6\n"));
+  CHECK(probectl(daemon, {"functions", "-p", text_of(target.pid()), "family:nanosl*"}).exit == Exit{1, 0});
+}
+
+TEST_CASE("a name that several processes have is told apart by -p, and never chosen among in silence") {
+  Daemon daemon;
+  Watched one("family"), two("family");
+  for (const Watched* each : {&one, &two})
+    REQUIRE(probectl(daemon, {"add", "-p", text_of(each->pid()), "p:h work x=$arg1"}).ok());
+  const CommandResult unclear = probectl(daemon, {"format", "h"});
+  CHECK(unclear.exit == Exit{1, 0});
+  CHECK(has(unclear.err, "PID " + text_of(one.pid())));
+  CHECK(has(unclear.err, "PID " + text_of(two.pid())));
+  CHECK(has(probectl(daemon, {"format", "h", "-p", text_of(two.pid())}).out, "name: probes/h\n"));
+
+  CHECK(probectl(daemon, {"disable", "h", "-p", text_of(two.pid())}).ok());
+  CHECK(joined(text_differences(two.pid())) == "");
+  CHECK(text_differences(one.pid()).size() == 1);
+  CHECK(probectl(daemon, {"remove", "--all", "-p", text_of(one.pid())}).ok());
+  CHECK(one.unharmed());
+  const std::string left = probectl(daemon, {"list", "--verbose"}).out;
+  CHECK(has(left, "  pid " + text_of(two.pid()) + "\n"));
+  CHECK_FALSE(has(left, "  pid " + text_of(one.pid()) + "\n"));
+  CHECK(probectl(daemon, {"remove", "h"}).ok());
+}
+
+TEST_CASE("stream works with ids, and says at once what it waits for") {
+  Daemon daemon;
+  Watched target("family");
+  REQUIRE(probectl(daemon, {"add", "-p", text_of(target.pid()), "p:one work", "p:two work"}).ok());
+  const std::vector<Json> probes = json_lines(probectl(daemon, {"list", "--json"}).out);
+  REQUIRE(probes.size() == 2);
+  Process stream(probectl_argv(daemon, {"stream", "nosuch", probes[1].at("id").dump(), "--count", "2"}));
+  CHECK(stream.next_error_line() == "probectl: no probe is named nosuch yet; waiting for one");
+  REQUIRE(eventually([&] { return has(probectl(daemon, {"status"}).out, "subscriptions: 1\n"); }));
+  CHECK(target.ask("call 5") == "called 5");
+  CHECK(stream.wait() == Exit{0, 0});
+  CHECK(has(stream.output(), " two: (work+0x0)\n"));
+  CHECK_FALSE(has(stream.output(), " one: "));
+  CHECK(stream.next_error_line() == "delivered=2 missed=0");
+  CHECK(probectl(daemon, {"remove", "--all"}).ok());
+}
+
+TEST_CASE("add takes -:NAME as a definition, and says what it removed") {
+  Daemon daemon;
+  Watched target("family");
+  const std::string pid = text_of(target.pid());
+  REQUIRE(probectl(daemon, {"add", "-p", pid, "p:one work"}).ok());
+  const CommandResult removed = probectl(daemon, {"add", "-p", pid, "-:one"});
+  CHECK_MESSAGE(removed.ok(), removed.err);
+  CHECK(removed.out == "removed one\n");
+  CHECK(probectl(daemon, {"list"}).out.empty());
+  CHECK(target.unharmed());
+}
+
+// ---- daemons in the way ---------------------------------------------------------------------------------------------
+
+TEST_CASE("a trace of a disarmed daemon is refused instead of seeing nothing; add and list say so") {
+  Daemon daemon;
+  Watched target("family");
+  const std::string pid = text_of(target.pid());
+  REQUIRE(probectl(daemon, {"disarm"}).ok());
+  const CommandResult trace = probectl(daemon, {"trace", "-p", pid, "-e", "work", "--duration", "5"});
+  CHECK(trace.exit == Exit{1, 0});
+  CHECK(has(trace.err, "`probectl arm`"));
+  CHECK_FALSE(has(trace.err, "armed 1 probe"));
+  const CommandResult added = probectl(daemon, {"add", "-p", pid, "work"});
+  CHECK(added.ok());
+  CHECK(has(added.err, "the daemon is disarmed"));
+  const CommandResult list = probectl(daemon, {"list"});
+  CHECK(has(list.err, "the daemon is disarmed"));
+  CHECK_FALSE(has(list.out, "[BOOSTED]"));
+  REQUIRE(probectl(daemon, {"arm"}).ok());
+  CHECK(probectl(daemon, {"list"}).err.empty());
+  CHECK(probectl(daemon, {"remove", "--all"}).ok());
+  CHECK(eventually([&] { return tracer_of(target.pid()) == 0; }));
+  CHECK(joined(text_differences(target.pid())) == "");
+}
+
+TEST_CASE("a trace says how its target ended") {
+  Daemon daemon;
+  Watched target("family");
+  Process trace(probectl_argv(daemon, {"trace", "-p", text_of(target.pid()), "-e", "work"}));
+  CHECK(trace.next_error_line() == "armed 1 probe in PID " + text_of(target.pid()));
+  target.target.signal(SIGTERM);
+  CHECK(trace.next_error_line() == "probectl: PID " + text_of(target.pid()) + " ended (killed by signal 15)");
+  CHECK(trace.wait() == Exit{0, 0});
+}
+
+TEST_CASE("hints never lead to a process that has ended with the trace") {
+  Daemon daemon;
+  const CommandResult refused = probectl(daemon, {"trace", "-e", "nosuch", "--", target_path("family")});
+  CHECK(refused.exit == Exit{1, 0});
+  CHECK(has(refused.err, "start " + target_path("family") + " by itself"));
+}
+
+// ---- programs -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a function that is not found in a stripped program: that is said") {
+  TempDir dir;
+  const std::string program = dir / "bare";
+  if (!run_command({"strip", "--strip-all", "-o", program, target_path("counter")}).ok()) SKIP_TEST("needs strip");
+  Process process({program, "1", "20"});
+  REQUIRE(process.next_line().value_or("").starts_with("ready "));
+  Daemon daemon;
+  const CommandResult refused = probectl(daemon, {"trace", "-p", text_of(process.pid()), "-e", "no_such_thing"});
+  CHECK(refused.exit == Exit{1, 0});
+  CHECK(has(refused.err, "bare is stripped"));
+  CHECK(has(refused.err, "bare:0xFILEOFFSET"));
+  Watched whole("counter");
+  CHECK_FALSE(has(probectl(daemon, {"trace", "-p", text_of(whole.pid()), "-e", "no_such_thing"}).err, "stripped"));
+}
+
+// Two seconds here; minutes if anything were done for each pair of probes.
+TEST_CASE("K14: forty thousand probes of one glob are armed, streamed and taken out in a short time") {
+  Daemon daemon;
+  Process many({required_environment("MANY_FUNCTIONS")});
+  REQUIRE(many.next_line() == "ready");
+  const TargetState before = state_of(many.pid());
+  Process trace(probectl_argv(daemon, {"trace", "-p", text_of(many.pid()), "-e", "many_*", "--duration", "0.1"}));
+  const auto armed = trace.next_error_line(Millis{25'000});
+  CHECK(armed == "armed 40000 probes in PID " + text_of(many.pid()));
+  CHECK(trace.wait(Millis{25'000}) == Exit{0, 0});
+  CHECK(left_unharmed(many.pid(), before, PageCopies::may_stay));
+  many.close_input();
+  CHECK(many.wait() == Exit{0, 0});
+}
+
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
+
+}  // namespace
+}  // namespace probed::live

@@ -1,0 +1,202 @@
+// Signals and probes: whatever a program does with signals, SIGTRAP included, it does with probes in its code as well.
+// The targets check every count, value and mask themselves; here the hits must equal what the instructions counted.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+const bool kTiers[] = {false, true};  // boosted, stepped
+
+std::uint64_t reported(const TargetReport& report, const char* key) {
+  return static_cast<std::uint64_t>(report.value(key));
+}
+
+// ---- storms ---------------------------------------------------------------------------------------------------------
+
+void run_storm(const std::vector<std::string>& arguments, bool step) {
+  CAPTURE(step);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("sigstorm", arguments);
+  const std::vector<Json> probes =
+      add(client, target.pid(), {"tick", "tock", "handler_tick", "work", "work+0x2"}, {{"x-step", step}});
+  target.target.go();
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+  CHECK(counts_of(client, probes[0]).hits == reported(report, "ticks"));
+  CHECK(counts_of(client, probes[2]).hits == reported(report, "handler_ticks"));
+  // Who jumps out of a handler may never execute what its thread was about to.
+  if (arguments.size() < 3) CHECK(counts_of(client, probes[1]).hits == reported(report, "tocks"));
+  if (arguments.size() < 3) CHECK(counts_of(client, probes[3]).hits == counts_of(client, probes[4]).hits);
+}
+
+TEST_CASE("queued, timer's and process-wide signals arrive once, in order and intact, at every point of a hit") {
+  for (const bool step : kTiers) {
+    run_storm({"1", "400"}, step);
+    run_storm({"4", "200"}, step);
+  }
+}
+
+TEST_CASE("handlers that leave by siglongjmp may interrupt a hit anywhere") {
+  for (const bool step : kTiers) run_storm({"3", "200", "jump"}, step);
+}
+
+TEST_CASE("signals arrive once and in order while probes come and go and the process is attached and let go") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("sigstorm", {"3", "1500"});
+  target.target.go();
+  int rounds = 0;
+  for (; target.target.running() && rounds < 5000; ++rounds) {
+    const Json answer = client.request(
+        "probe.add", add_params(target.pid(), {"tick", "tock", "handler_tick", "work"}, {{"x-step", rounds % 2 == 1}}));
+    if (answer.contains("result")) client.request("probe.remove", ids_of(answer.at("result").at("probes")));
+  }
+  CHECK(rounds > 10);
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+}
+
+// ---- SIGTRAP --------------------------------------------------------------------------------------------------------
+
+const std::vector<std::string> kScenarios = {
+    "handler_in_place", "blocked_alone", "blocked_with_all",        "blocked_and_killed", "waited_for",   "suspended",
+    "ignored",          "not_deferred",  "reset_on_delivery",       "jumped_out_of",      "set_to_default",
+    "in_children",      "in_threads",    "default_and_all_blocked", "ignored_in_threads"};
+
+// Each in a process of its own, so that none profits from what another has shown us.
+void run_scenario(const std::string& name, bool step, bool storm) {
+  CAPTURE(name);
+  CAPTURE(step);
+  CAPTURE(storm);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched traps("traps");
+  const std::string action = traps.ask("action");
+  const std::vector<Json> probes = add(client, traps.pid(), {"tick", "one_byte_tick", "own_int3+1"}, {{"x-step", step}});
+  if (storm) CHECK(traps.ask("storm 311") == "storm ok");
+  CHECK_MESSAGE(traps.ask(name + " 20") == name + " ok", traps.target.errors());
+  if (storm) CHECK(traps.ask("storm 0") == "storm ok");
+  const std::vector<Json> removed = remove_all(client, probes);
+  CHECK_MESSAGE(traps.unharmed(), traps.harm());
+  CHECK(traps.ask("action") == action);
+  traps.target.send("end\n");
+  const TargetReport report = traps.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, traps.target.errors());
+  CHECK(removed[0].at("hits") == reported(report, "ticks"));
+  CHECK(removed[1].at("hits") == reported(report, "one_byte_ticks"));
+}
+
+TEST_CASE("SIGTRAP handled, blocked, pending, ignored, waited for: probes change nothing about it") {
+  for (const std::string& name : kScenarios) run_scenario(name, false, false);
+}
+
+TEST_CASE("SIGTRAP handled, blocked, pending, ignored, waited for: nor do probes that step") {
+  for (const std::string& name : kScenarios) run_scenario(name, true, false);
+}
+
+TEST_CASE("SIGTRAP handled, blocked, pending, ignored, waited for: nor when other signals come all the time") {
+  for (const std::string& name : kScenarios)
+    for (const bool step : kTiers) run_scenario(name, step, true);
+}
+
+TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in the middle of it, again and again") {
+  for (const std::string& name : kScenarios) {
+    CAPTURE(name);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched traps("traps");
+    const std::string action = traps.ask("action");
+    traps.target.send(name + " 400\n");
+    std::optional<std::string> answer;
+    for (int round = 0; !answer && round < 3000; ++round) {
+      const Json added = client.request(
+          "probe.add", add_params(traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", round % 2 == 1}}));
+      if (added.contains("result")) client.request("probe.remove", ids_of(added.at("result").at("probes")));
+      answer = traps.target.next_line(Millis{1});
+    }
+    if (!answer) answer = traps.target.next_line();
+    CHECK_MESSAGE(answer == name + " ok", traps.target.errors());
+    CHECK_MESSAGE(traps.unharmed(), traps.harm());
+    // A program that saved its action while we were there may put it back, mark included, when we no longer are.
+    const std::string left = traps.ask("action");
+    CHECK((left == action || left == "action 1 4000006 0"));
+  }
+}
+
+TEST_CASE("a program that is to die of its own SIGTRAP does, after one call of its handler") {
+  for (const char* name : {"crash_signal", "crash_sigaction", "crash_resethand", "crash_blocked_int3"})
+    for (const bool step : kTiers) {
+      CAPTURE(name);
+      CAPTURE(step);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Watched traps("traps");
+      add(client, traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", step}});
+      CHECK(traps.ask(name) == "handler");
+      CHECK(traps.target.wait() == Exit{-1, SIGTRAP});
+    }
+}
+
+TEST_CASE("what ignores SIGTRAP hands that on to the program it executes") {
+  for (const char* name : {"exec_ignoring", "exec_ignoring_in_threads"})
+    for (const bool step : kTiers) {
+      CAPTURE(name);
+      CAPTURE(step);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Watched traps("traps");
+      add(client, traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", step}});
+      traps.target.send(std::string(name) + "\n");
+      CHECK(traps.target.wait() == Exit{42, 0});
+    }
+}
+
+// ---- job control ----------------------------------------------------------------------------------------------------
+
+pid_t child_of(Target& jobs) {
+  const auto line = jobs.next_line();
+  REQUIRE(line);
+  REQUIRE(line->starts_with("child "));
+  return std::stoi(line->substr(6));
+}
+
+TEST_CASE("a shell sees each stop and each continuation of a job once, and a stopped one rests, whatever its probes do") {
+  for (const bool step : kTiers) {
+    CAPTURE(step);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Target jobs("jobs", {"120"});
+    const pid_t child = child_of(jobs);
+    const std::vector<Json> probes = add(client, child, {"tick", "work"}, {{"x-step", step}});
+    jobs.go();
+    const TargetReport report = jobs.finish();
+    CHECK_MESSAGE(report.ok(), report.out, jobs.errors());
+  }
+}
+
+TEST_CASE("a shell sees each stop and each continuation of a job once while it is attached and let go") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target jobs("jobs", {"400"});
+  const pid_t child = child_of(jobs);
+  jobs.go();
+  int rounds = 0;
+  for (; jobs.running() && rounds < 5000; ++rounds) {
+    const Json answer = client.request("probe.add", add_params(child, {"tick", "work"}, {{"x-step", rounds % 2 == 1}}));
+    if (answer.contains("result")) client.request("probe.remove", ids_of(answer.at("result").at("probes")));
+  }
+  CHECK(rounds > 10);
+  const TargetReport report = jobs.finish();
+  CHECK_MESSAGE(report.ok(), report.out, jobs.errors());
+}
+
+TEST_CASE("no child is left when everything was torn down") {
+  CHECK(joined(children_left()) == "");
+}
+
+}  // namespace
+}  // namespace probed::live

@@ -1,0 +1,108 @@
+// First law, for system calls: whoever waits in one is not disturbed by a tracer that comes, probes and goes. EINTR and
+// early returns are fatal in the target (tests/targets/calls.c).
+#include <doctest/doctest.h>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+// Their kernel code keeps the time when they are to end (restart_block, absolute limits, limits that are written back): a
+// stop doesn't make them any later. The others begin anew, see the README's limits.
+const std::vector<std::string> kExact = {"poll_timed",      "ppoll_timed",  "select_timed",   "timerfd", "nanosleep",
+                                         "clock_nanosleep", "futex_timed", "mq_timedreceive"};
+const std::vector<std::string> kBegunAnew = {"epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed",
+                                             "ppoll_constant",   "recvmsg_timed",     "send_timed",
+                                             "accept_timed",     "sigtimedwait",      "semtimedop",
+                                             "io_getevents"};
+
+// One life of a tracer, as seen by the target: attached, armed, disarmed, let go. False: it was still going.
+bool come_and_go(RpcClient& client, pid_t pid, bool step) {
+  const Json answer = client.request("probe.add", add_params(pid, {"work", "main"}, {{"x-step", step}}));
+  if (!answer.contains("result")) return false;
+  client.call("probe.remove", ids_of(answer.at("result").at("probes")));
+  return true;
+}
+
+TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no early end, and time that is kept") {
+  constexpr int kCycles = 1000;
+  const Millis limit = scaled(Millis{30'000});
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched calls("calls");
+  const Clock::time_point begin = Clock::now();
+  int cycles = 0;
+  while (cycles < kCycles && Clock::now() - begin < limit && calls.target.running())
+    cycles += come_and_go(client, calls.pid(), cycles % 2 == 1);
+  const auto took = std::chrono::duration_cast<Millis>(Clock::now() - begin);
+  MESSAGE(cycles << " tracers in " << took.count() << " ms");
+  CHECK(cycles > kCycles / 5);  // all of them unless this machine is very busy
+  CHECK_MESSAGE(calls.unharmed(), calls.harm());
+  calls.target.send("stop\n");
+  const TargetReport report = calls.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  for (const std::string& name : kExact) {
+    CAPTURE(name);
+    CHECK(report.value("late_" + name) < std::max<long>(took.count() / 4, 500));
+    CHECK(report.value("rounds_" + name) > 3);
+  }
+  for (const std::string& name : kBegunAnew) {
+    CAPTURE(name);
+    CHECK(report.value("late_" + name) < took.count() + 2000);
+    CHECK(report.value("rounds_" + name) > 0);
+  }
+}
+
+TEST_CASE("probes that come and go under an attached process disturb nobody who waits in it") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched calls("calls");
+  const std::vector<Json> kept = add(client, calls.pid(), {"p:kept main"});
+  for (int i = 0; i < 300; ++i) {
+    const std::vector<Json> probes = add(client, calls.pid(), {"work"}, {{"x-step", i % 2 == 1}});
+    client.call("probe.disable", ids_of(probes));
+    client.call("probe.enable", ids_of(probes));
+    remove_all(client, probes);
+  }
+  remove_all(client, kept);
+  CHECK_MESSAGE(calls.unharmed(), calls.harm());
+  calls.target.send("stop\n");
+  const TargetReport report = calls.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  // Nobody was stopped more than once at the end, or chosen too often to map memory.
+  for (const std::string& name : kExact) CHECK(report.value("late_" + name) < 1000);
+}
+
+TEST_CASE("the libc functions that wait can be probed while others wait in them") {
+  for (const bool step : {false, true}) {
+    CAPTURE(step);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched calls("calls");
+    std::vector<Json> probes;
+    // The functions, and the system call instructions in some of them: a thread then waits inside a slot.
+    for (const char* definition : {"libc:epoll_wait", "libc:poll", "libc:clock_nanosleep", "libc:sigtimedwait",
+                                   "libc:semtimedop", "libc:recvmsg", "libc:accept", "libc:select", "libc:syscall"}) {
+      const Json answer = client.request("probe.add", add_params(calls.pid(), {definition}, {{"x-step", step}}));
+      if (answer.contains("result")) probes.push_back(answer.at("result").at("probes").at(0));
+    }
+    REQUIRE(probes.size() > 5);
+    CHECK(eventually([&] {
+      for (const Json& probe : probes)
+        if (counts_of(client, probe).hits > 20) return true;
+      return false;
+    }));
+    remove_all(client, probes);
+    CHECK_MESSAGE(calls.unharmed(), calls.harm());
+    calls.target.send("stop\n");
+    const TargetReport report = calls.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  }
+}
+
+TEST_CASE("no child is left when everything was torn down") {
+  CHECK(joined(children_left()) == "");
+}
+
+}  // namespace
+}  // namespace probed::live
