@@ -68,8 +68,8 @@ class AddressSpace {
   // For a followed fork: the same sites, slots and programs over the child's memory.
   std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
 
-  // Whether breakpoints of ours have ever been written here.
-  bool touched() const { return entry_ || !removed_.empty() || !sites_.empty(); }
+  // Whether anything of ours has ever been written or mapped here.
+  bool touched() const { return entry_ || !removed_.empty() || !sites_.empty() || !xol_.areas().empty(); }
   // Pages that we made private copies of and whose bytes are the mapped file's again: giving the copies back changes
   // nothing but the memory used. In address order, neighbours merged. Only mappings that can't be written to count.
   struct PageRange {
