@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -48,6 +49,7 @@ static void* tick_on(void* unused) {
   return NULL;
 }
 static int child_main(void) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, on_term);
   signal(SIGUSR1, on_usr1);
   pthread_t thread;
@@ -96,6 +98,7 @@ int main(int argc, char** argv) {
     setpgid(0, 0);  // not orphaned, as a shell's job: SIGTSTP and SIGTTIN stop it
     _exit(child_main());
   }
+  while (atomic_load(&shared->ticks) < 100) sleep_us(1000);  // it has its handlers, and both threads
   target_ready("jobs");
   printf("child %d\n", (int)child);
   fflush(stdout);
