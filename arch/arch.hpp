@@ -10,6 +10,8 @@
 //   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
 //                   build_detour(), detour_jump(). The code's contract with the rest: capture part and tail as
 //                   arch::Detour describes them; records, lanes and counters as arch::channel does.
+//   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(), plan_region(),
+//                   short_jump()
 //   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
@@ -22,6 +24,7 @@
 #include "arch/x86_64/decode.hpp"
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
+#include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
 #include "arch/x86_64/trap.hpp"
@@ -33,6 +36,7 @@ namespace native = x86_64;
 #include "arch/aarch64/decode.hpp"
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
+#include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"
 #include "arch/aarch64/trap.hpp"

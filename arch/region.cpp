@@ -1,0 +1,115 @@
+// Lookups in a CodeFlow, what a plan implies, and the sentences behind refusals. Pure; any thread.
+#include "arch/region.hpp"
+
+#include <algorithm>
+
+#include "daemon/base/check.hpp"
+
+namespace probed::arch {
+namespace {
+
+constexpr RegionRefusalRow kRows[] = {
+    {RegionRefusal::none, "none", "the instruction can be replaced by a jump"},
+    {RegionRefusal::no_function, "no_function",
+     "neither a symbol nor the unwind table says which function the instruction belongs to"},
+    {RegionRefusal::no_instruction, "no_instruction",
+     "it is not certain that an instruction begins there: something before it in its function cannot be decoded"},
+    {RegionRefusal::indirect_jumps, "indirect_jumps",
+     "an indirect jump in the function may lead to any instruction that the jump would overwrite"},
+    {RegionRefusal::branch_target, "branch_target",
+     "a branch, a jump table or an exception handler leads into the bytes that the jump would overwrite"},
+    {RegionRefusal::function_end, "function_end", "the function ends before there is room for a jump"},
+    {RegionRefusal::neighbour, "neighbour", "another probe is in the bytes that the jump would overwrite"},
+    {RegionRefusal::call, "call",
+     "the jump would overwrite a call that is not the last instruction, to which its callee returns"},
+    {RegionRefusal::system_call, "system_call", "a thread may sleep in the system call for any time"},
+    {RegionRefusal::repeats, "repeats", "a repeated string instruction can be interrupted in its middle"},
+    {RegionRefusal::trap_flag, "trap_flag", "the instruction shows or changes the processor's trap flag"},
+    {RegionRefusal::transaction, "transaction", "the instruction begins a transaction"},
+    {RegionRefusal::instruction, "instruction", "an instruction that the jump would overwrite cannot be moved"},
+    {RegionRefusal::no_island, "no_island",
+     "there is room for a short jump only, and nothing within its reach can hold the long one"},
+    {RegionRefusal::unsupported, "unsupported", "probes cannot be optimised yet on this architecture"},
+};
+
+void add_interior(const Displaced& code, std::uint64_t end, std::vector<std::uint64_t>& out) {
+  std::uint64_t at = code.address;
+  for (const Insn& insn : code.all()) {
+    if (at != code.address && at < end) out.push_back(at);
+    at += insn.length;
+  }
+}
+
+}  // namespace
+
+std::span<const RegionRefusalRow> region_refusals() { return kRows; }
+
+const RegionRefusalRow& describe(RegionRefusal refusal) {
+  const auto row = std::ranges::find(kRows, refusal, &RegionRefusalRow::refusal);
+  PROBED_CHECK(row != std::end(kRows), "every refusal has a row");
+  return *row;
+}
+
+const CodeFlow::Text* CodeFlow::text_at(std::uint64_t address) const {
+  for (const Text& text : texts_)
+    if (address >= text.address && address < text.end()) return &text;
+  return nullptr;
+}
+
+unsigned CodeFlow::marks_at(std::uint64_t address) const {
+  const Text* const text = text_at(address);
+  if (text == nullptr) return 0;
+  const std::uint64_t at = address - text->address;
+  return text->marks[at / 2] >> (at % 2 * 4) & 0xfu;
+}
+
+const FunctionFacts* CodeFlow::function_at(std::uint64_t address) const {
+  auto next = std::ranges::upper_bound(functions_, address, {}, [](const FunctionFacts& f) { return f.range.begin; });
+  if (next == functions_.begin()) return nullptr;
+  --next;
+  return next->range.contains(address) ? &*next : nullptr;
+}
+
+bool CodeFlow::is_instruction(std::uint64_t address) const { return (marks_at(address) & kStart) != 0; }
+
+bool CodeFlow::may_be_entered(std::uint64_t address) const {
+  const unsigned marks = marks_at(address);
+  if ((marks & kTarget) != 0) return true;
+  if ((marks & kStart) == 0) return false;
+  const FunctionFacts* const function = function_at(address);
+  return function == nullptr || !function->understood;
+}
+
+bool CodeFlow::is_padding(const CodeRange& range) const {
+  for (std::uint64_t at = range.begin; at < range.end; ++at)
+    if ((marks_at(at) & (kPadding | kTarget)) != kPadding) return false;
+  return true;
+}
+
+std::span<const std::uint8_t> CodeFlow::bytes(std::uint64_t address, std::size_t size) const {
+  const Text* const text = text_at(address);
+  if (text == nullptr) return {};
+  const auto rest = std::span(text->bytes).subspan(address - text->address);
+  return rest.first(std::min(rest.size(), size));
+}
+
+std::array<CodeRange, 3> RegionPlan::written() const {
+  std::array<CodeRange, 3> out{};
+  if (form == JumpForm::hosted) out[0] = {host.address, host.address + kNearJumpSize};
+  if (form != JumpForm::near) out[1] = {island, island + kNearJumpSize};
+  out[2] = {site(), site() + (form == JumpForm::near ? kNearJumpSize : kShortJumpSize)};
+  return out;
+}
+
+std::vector<std::uint64_t> RegionPlan::interior() const {
+  std::vector<std::uint64_t> out;
+  if (form == JumpForm::hosted) add_interior(host, island + kNearJumpSize, out);
+  add_interior(region, written()[2].end, out);
+  return out;
+}
+
+bool RegionPlan::hinders(std::uint64_t other) const {
+  return std::ranges::any_of(written(), [other](const CodeRange& range) { return range.contains(other); });
+}
+
+}  // namespace probed::arch
