@@ -70,19 +70,21 @@ const FunctionFacts* CodeFlow::function_at(std::uint64_t address) const {
   return next->range.contains(address) ? &*next : nullptr;
 }
 
-bool CodeFlow::is_instruction(std::uint64_t address) const { return (marks_at(address) & kStart) != 0; }
+bool CodeFlow::is_instruction(std::uint64_t address) const {
+  return (marks_at(address) & CodeFlowBuilder::kStart) != 0;
+}
 
 bool CodeFlow::may_be_entered(std::uint64_t address) const {
   const unsigned marks = marks_at(address);
-  if ((marks & kTarget) != 0) return true;
-  if ((marks & kStart) == 0) return false;
+  if ((marks & CodeFlowBuilder::kTarget) != 0) return true;
+  if ((marks & CodeFlowBuilder::kStart) == 0) return false;
   const FunctionFacts* const function = function_at(address);
   return function == nullptr || !function->understood;
 }
 
 bool CodeFlow::is_padding(const CodeRange& range) const {
   for (std::uint64_t at = range.begin; at < range.end; ++at)
-    if ((marks_at(at) & (kPadding | kTarget)) != kPadding) return false;
+    if ((marks_at(at) & CodeFlowBuilder::kPadding) == 0 || may_be_entered(at)) return false;
   return true;
 }
 
@@ -91,6 +93,35 @@ std::span<const std::uint8_t> CodeFlow::bytes(std::uint64_t address, std::size_t
   if (text == nullptr) return {};
   const auto rest = std::span(text->bytes).subspan(address - text->address);
   return rest.first(std::min(rest.size(), size));
+}
+
+void CodeFlowBuilder::add_text(const CodeSegment& segment) {
+  CodeFlow::Text text{segment.address, {segment.bytes.begin(), segment.bytes.end()}, {}};
+  text.marks.resize((segment.bytes.size() + 1) / 2);
+  flow_.texts_.push_back(std::move(text));
+}
+
+std::size_t CodeFlowBuilder::add_function(const FunctionFacts& facts) {
+  PROBED_CHECK(flow_.functions_.empty() || flow_.functions_.back().range.end <= facts.range.begin,
+               "functions ascend and don't overlap");
+  flow_.functions_.push_back(facts);
+  return flow_.functions_.size() - 1;
+}
+
+void CodeFlowBuilder::mark(std::uint64_t address, Mark mark) {
+  for (CodeFlow::Text& text : flow_.texts_) {
+    if (address < text.address || address >= text.end()) continue;
+    const std::uint64_t at = address - text.address;
+    text.marks[at / 2] = static_cast<std::uint8_t>(text.marks[at / 2] | unsigned{mark} << (at % 2 * 4));
+  }
+}
+
+void CodeFlowBuilder::unmark(std::uint64_t address, Mark mark) {
+  for (CodeFlow::Text& text : flow_.texts_) {
+    if (address < text.address || address >= text.end()) continue;
+    const std::uint64_t at = address - text.address;
+    text.marks[at / 2] = static_cast<std::uint8_t>(text.marks[at / 2] & ~(unsigned{mark} << (at % 2 * 4)));
+  }
 }
 
 std::array<CodeRange, 3> RegionPlan::written() const {

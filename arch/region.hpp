@@ -76,11 +76,10 @@ class CodeFlow {
 
  private:
   friend class CodeFlowBuilder;
-  enum Mark : std::uint8_t { kStart = 1, kTarget = 2, kPadding = 4 };
   struct Text {
     std::uint64_t address = 0;
     std::vector<std::uint8_t> bytes;
-    std::vector<std::uint8_t> marks;  // two bytes of text in each: Mark in 4 bits
+    std::vector<std::uint8_t> marks;  // four bits for each byte of text: CodeFlowBuilder::Mark
     std::uint64_t end() const { return address + bytes.size(); }
   };
   const Text* text_at(std::uint64_t address) const;
@@ -88,6 +87,27 @@ class CodeFlow {
 
   std::vector<Text> texts_;
   std::vector<FunctionFacts> functions_;
+};
+
+// What <cpu>/region.hpp makes a CodeFlow with.
+class CodeFlowBuilder {
+ public:
+  enum Mark : std::uint8_t { kStart = 1, kTarget = 2, kPadding = 4 };
+
+  void add_text(const CodeSegment& segment);
+  // In ascending order. Returns its index.
+  std::size_t add_function(const FunctionFacts& facts);
+  FunctionFacts& function(std::size_t index) { return flow_.functions_[index]; }
+  // Does nothing outside of the text.
+  void mark(std::uint64_t address, Mark mark);
+  void unmark(std::uint64_t address, Mark mark);
+  bool is_marked(std::uint64_t address, Mark mark) const { return (flow_.marks_at(address) & mark) != 0; }
+
+  const CodeFlow& flow() const { return flow_; }
+  CodeFlow finish() && { return std::move(flow_); }
+
+ private:
+  CodeFlow flow_;
 };
 
 // Why a site can't get a jump. One table says each's name and sentence: region_refusals().
@@ -163,7 +183,7 @@ inline constexpr std::uint64_t kRegionReach = 160;
 // other probed instruction, and written() of every other plan; ascending by begin.
 struct RegionRequest {
   std::uint64_t site = 0;
-  std::span<const CodeRange> taken;
+  std::span<const CodeRange> taken{};
   bool may_use_island = true;
   bool may_use_host = true;
 };

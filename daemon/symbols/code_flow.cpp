@@ -1,8 +1,144 @@
-// Placeholder: knows nothing.
+// See code_flow.hpp.
 #include "daemon/symbols/code_flow.hpp"
 
-namespace probed::symbols {
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
 
-std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module&, const ElfImage&) { return nullptr; }
+#include "arch/arch.hpp"
+#include "daemon/symbols/eh_frame.hpp"
+
+namespace probed::symbols {
+namespace {
+
+constexpr std::uint64_t kMaxText = 256u << 20, kMaxData = 256u << 20;  // bytes of one segment
+constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;
+constexpr std::uint64_t kMaxDynamicEntries = 4096;
+
+struct LoadedSegment {
+  std::uint64_t address = 0;
+  std::vector<std::byte> bytes;
+  bool executable = false;
+
+  arch::CodeSegment view() const {
+    return {address, {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}};
+  }
+};
+
+// False: some text isn't to be had. Data that can't be read only hide jump tables; a jump through one of them is then
+// through a table that nobody knows, so they count as well.
+bool read_segments(const Module& module, const ElfImage& image, std::vector<LoadedSegment>& out) {
+  for (const Segment& segment : module.segments()) {
+    auto bytes = image.read_bytes(segment.file_offset, segment.file_size, segment.executable ? kMaxText : kMaxData);
+    if (!bytes) return false;
+    out.push_back({segment.address.value, std::move(*bytes), segment.executable});
+  }
+  std::ranges::sort(out, {}, &LoadedSegment::address);
+  return true;
+}
+
+// Sized symbols and unwind table entries. Of those that begin together the longest counts; one that begins inside
+// another ends it there.
+std::vector<arch::CodeRange> functions_of(const Module& module) {
+  std::vector<arch::CodeRange> all;
+  for (const Symbol& symbol : module.symbols().all())
+    if (symbol.code() && symbol.size != 0) all.push_back({symbol.address.value, symbol.address.value + symbol.size});
+  for (const FrameRange& frame : module.frames()) all.push_back({frame.start.value, frame.start.value + frame.size});
+  std::erase_if(all, [](const arch::CodeRange& r) { return r.end < r.begin; });
+  std::ranges::sort(
+      all, [](const auto& a, const auto& b) { return std::tuple(a.begin, ~a.end) < std::tuple(b.begin, ~b.end); });
+  std::vector<arch::CodeRange> kept;
+  for (const arch::CodeRange& range : all) {
+    if (!kept.empty() && kept.back().begin == range.begin) continue;
+    if (!kept.empty() && range.begin < kept.back().end) continue;
+    kept.push_back(range);
+  }
+  return kept;
+}
+
+// ---- relocations ----------------------------------------------------------------------------------------------------
+
+std::map<std::int64_t, std::uint64_t> read_tags(const ElfImage& image) {
+  std::map<std::int64_t, std::uint64_t> tags;
+  for (const Elf64_Phdr& p : image.segments()) {
+    if (p.p_type != PT_DYNAMIC) continue;
+    std::vector<Elf64_Dyn> entries(std::min(p.p_filesz / sizeof(Elf64_Dyn), kMaxDynamicEntries));
+    if (!image.read(p.p_offset, std::as_writable_bytes(std::span(entries)))) break;
+    for (const Elf64_Dyn& d : entries) {
+      if (d.d_tag == DT_NULL) break;
+      tags.try_emplace(d.d_tag, d.d_un.d_val);
+    }
+  }
+  return tags;
+}
+
+// The bytes of what two dynamic tags give the address and the size of.
+std::vector<std::byte> tagged_bytes(const ElfImage& image, const std::map<std::int64_t, std::uint64_t>& tags,
+                                    std::int64_t where, std::int64_t size) {
+  if (!tags.contains(where) || !tags.contains(size)) return {};
+  const auto offset = image.offset_of({tags.at(where)});
+  if (!offset) return {};
+  return image.read_bytes(*offset, tags.at(size), kMaxRelocationBytes).value_or(std::vector<std::byte>{});
+}
+
+// What every relocation adds to: the address itself, or a distance from a symbol that is a target anyway.
+void add_rela(std::span<const std::byte> table, std::vector<std::uint64_t>& out) {
+  for (; table.size() >= sizeof(Elf64_Rela); table = table.subspan(sizeof(Elf64_Rela))) {
+    Elf64_Rela rela;
+    std::memcpy(&rela, table.data(), sizeof rela);
+    if (ELF64_R_SYM(rela.r_info) == 0) out.push_back(static_cast<std::uint64_t>(rela.r_addend));
+  }
+}
+
+// The words that a program or the loader adds the load bias to hold what they are to point to, in place: RELR's all do,
+// and so do those of older linkers. Taking every aligned word of writable data for one is simpler than decoding RELR,
+// and finds the same.
+void add_words(const arch::CodeSegment& data, std::vector<std::uint64_t>& out) {
+  for (std::uint64_t at = -data.address % 8; at + 8 <= data.bytes.size(); at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, data.bytes.data() + at, sizeof word);
+    if (word != 0) out.push_back(word);
+  }
+}
+
+void add_relocated(const ElfImage& image, std::span<const LoadedSegment> segments, std::vector<std::uint64_t>& out) {
+  const auto tags = read_tags(image);
+  add_rela(tagged_bytes(image, tags, DT_RELA, DT_RELASZ), out);
+  add_rela(tagged_bytes(image, tags, DT_JMPREL, DT_PLTRELSZ), out);
+  if (tags.contains(DT_RELR))
+    for (const LoadedSegment& segment : segments)
+      if (!segment.executable) add_words(segment.view(), out);
+  for (const std::int64_t tag : {DT_INIT, DT_FINI})
+    if (tags.contains(tag)) out.push_back(tags.at(tag));
+}
+
+std::vector<std::uint64_t> entries_of(const Module& module, const ElfImage& image,
+                                      std::span<const LoadedSegment> segments, const LandingPads& pads) {
+  std::vector<std::uint64_t> out{image.header().e_entry};
+  for (const Symbol& symbol : module.symbols().all())
+    if (symbol.code()) out.push_back(symbol.address.value);
+  for (const FrameRange& frame : module.frames()) out.push_back(frame.start.value);
+  for (const ElfAddr pad : pads.addresses) out.push_back(pad.value);
+  add_relocated(image, segments, out);
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const ElfImage& image) {
+  std::vector<LoadedSegment> segments;
+  if (!read_segments(module, image, segments)) return nullptr;
+  const LandingPads pads = read_landing_pads(image);
+  if (!pads.complete) return nullptr;
+  std::vector<arch::CodeSegment> text, data;
+  for (const LoadedSegment& segment : segments) (segment.executable ? text : data).push_back(segment.view());
+  const auto functions = functions_of(module);
+  const auto entries = entries_of(module, image, segments, pads);
+  return std::make_shared<arch::CodeFlow>(
+      arch::native::analyse_code({text, data, functions, entries, image.header().e_type == ET_EXEC}));
+}
 
 }  // namespace probed::symbols

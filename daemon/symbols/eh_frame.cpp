@@ -108,30 +108,53 @@ class FrameReader {
  public:
   explicit FrameReader(Cursor bytes) : bytes_(bytes) {}
 
-  // The range of the FDE at this address; `next`, when given, gets the address after it, also for CIEs.
-  std::optional<FrameRange> at(std::uint64_t address, std::uint64_t* next) {
+  struct Frame {
+    FrameRange range;
+    std::uint64_t tables = 0;  // address of its language-specific data; 0: none
+  };
+
+  // The FDE at this address; `next`, when given, gets the address after it, also for CIEs.
+  std::optional<Frame> at(std::uint64_t address, std::uint64_t* next) {
     Cursor c = bytes_;
     c.seek(address);
     const auto entry = read_entry(c);
     if (next) *next = entry ? entry->end : 0;
     if (!entry || entry->id == 0) return std::nullopt;
-    const auto encoding = cie_encoding(entry->id_at - entry->id);
-    if (!encoding) return std::nullopt;
-    FrameRange range;
-    range.start.value = c.pointer(*encoding, 0);
-    range.size = c.stored(*encoding & kFormatMask);
+    const auto encodings = cie_encodings(entry->id_at - entry->id);
+    if (!encodings) return std::nullopt;
+    Frame frame;
+    FrameRange& range = frame.range;
+    range.start.value = c.pointer(encodings->code, 0);
+    range.size = c.stored(encodings->code & kFormatMask);
     if (!c.good() || range.size == 0 || range.start.value + range.size < range.start.value) return std::nullopt;
-    return range;
+    frame.tables = tables_of(c, *encodings);
+    return frame;
   }
 
  private:
-  std::optional<unsigned> cie_encoding(std::uint64_t address) {
+  // How a CIE's FDEs store addresses of code and of language-specific data.
+  struct Encodings {
+    unsigned code = kAbsolute, tables = kOmit;
+    bool has_size = false;  // their additional data begin with their size ('z')
+  };
+
+  // Null and damaged pointers alike mean none, as they do to the unwinder.
+  static std::uint64_t tables_of(Cursor c, const Encodings& encodings) {
+    if (encodings.tables == kOmit || !encodings.has_size) return 0;
+    c.uleb();
+    Cursor null = c;
+    if (null.stored(encodings.tables) == 0) return 0;
+    const std::uint64_t address = c.pointer(encodings.tables & ~kIndirect, 0);
+    return c.good() ? address : 0;
+  }
+
+  std::optional<Encodings> cie_encodings(std::uint64_t address) {
     const auto [known, fresh] = encodings_.try_emplace(address);
     if (fresh) known->second = read_cie(address);
     return known->second;
   }
 
-  std::optional<unsigned> read_cie(std::uint64_t address) const {
+  std::optional<Encodings> read_cie(std::uint64_t address) const {
     Cursor c = bytes_;
     c.seek(address);
     const auto entry = read_entry(c);
@@ -143,17 +166,20 @@ class FrameReader {
     c.uleb();  // data alignment; signed, but only its length matters
     version == 1 ? void(c.take<std::uint8_t>()) : void(c.uleb());  // return address register
     if (!c.good()) return std::nullopt;
-    if (augmentation.empty()) return kAbsolute;
+    if (augmentation.empty()) return Encodings{};
     return augmented(c, augmentation);
   }
 
-  static std::optional<unsigned> augmented(Cursor c, const std::string& augmentation) {
-    unsigned encoding = kAbsolute;
+  static std::optional<Encodings> augmented(Cursor c, const std::string& augmentation) {
+    Encodings encodings;
     for (const char ch : augmentation) {
       switch (ch) {
-        case 'z': c.uleb(); break;
-        case 'R': encoding = c.take<std::uint8_t>(); break;
-        case 'L': c.take<std::uint8_t>(); break;
+        case 'z':
+          c.uleb();
+          encodings.has_size = true;
+          break;
+        case 'R': encodings.code = c.take<std::uint8_t>(); break;
+        case 'L': encodings.tables = c.take<std::uint8_t>(); break;
         case 'P': {
           const unsigned how = c.take<std::uint8_t>();
           c.stored(how);
@@ -166,11 +192,11 @@ class FrameReader {
       }
     }
     if (!c.good()) return std::nullopt;
-    return encoding;
+    return encodings;
   }
 
   Cursor bytes_;
-  std::unordered_map<std::uint64_t, std::optional<unsigned>> encodings_;
+  std::unordered_map<std::uint64_t, std::optional<Encodings>> encodings_;
 };
 
 // What .eh_frame_hdr says.
@@ -197,23 +223,23 @@ std::optional<Header> read_header(Cursor c) {
   return header;
 }
 
-std::vector<FrameRange> from_table(FrameReader& reader, std::span<const std::uint64_t> table) {
-  std::vector<FrameRange> ranges;
-  ranges.reserve(table.size());
+std::vector<FrameReader::Frame> from_table(FrameReader& reader, std::span<const std::uint64_t> table) {
+  std::vector<FrameReader::Frame> frames;
+  frames.reserve(table.size());
   for (const std::uint64_t fde : table)
-    if (const auto range = reader.at(fde, nullptr)) ranges.push_back(*range);
-  return ranges;
+    if (const auto frame = reader.at(fde, nullptr)) frames.push_back(*frame);
+  return frames;
 }
 
-std::vector<FrameRange> from_walk(FrameReader& reader, std::uint64_t address) {
-  std::vector<FrameRange> ranges;
-  while (ranges.size() < kMaxFrames) {
+std::vector<FrameReader::Frame> from_walk(FrameReader& reader, std::uint64_t address) {
+  std::vector<FrameReader::Frame> frames;
+  while (frames.size() < kMaxFrames) {
     std::uint64_t next = 0;
-    if (const auto range = reader.at(address, &next)) ranges.push_back(*range);
+    if (const auto frame = reader.at(address, &next)) frames.push_back(*frame);
     if (next <= address) break;
     address = next;
   }
-  return ranges;
+  return frames;
 }
 
 void sort_unique(std::vector<FrameRange>& ranges) {
@@ -232,9 +258,7 @@ std::optional<std::vector<std::byte>> bytes_from(const ElfImage& image, std::uin
   return image.read_bytes(*offset, size, kMaxFrameBytes);
 }
 
-}  // namespace
-
-std::vector<FrameRange> read_frame_ranges(const ElfImage& image) {
+std::vector<FrameReader::Frame> read_frames(const ElfImage& image) {
   const auto segments = image.segments();
   const auto hdr = std::find_if(segments.begin(), segments.end(), [](auto& p) { return p.p_type == PT_GNU_EH_FRAME; });
   if (hdr == segments.end()) return {};
@@ -245,9 +269,59 @@ std::vector<FrameRange> read_frame_ranges(const ElfImage& image) {
   const auto frames = bytes_from(image, header->frames, kMaxFrameBytes);
   if (!frames) return {};
   FrameReader reader(Cursor(*frames, header->frames));
-  auto ranges = header->table.empty() ? from_walk(reader, header->frames) : from_table(reader, header->table);
+  return header->table.empty() ? from_walk(reader, header->frames) : from_table(reader, header->table);
+}
+
+// The call sites of one function, each with a landing pad or none. False: damaged.
+bool add_landing_pads(Cursor c, std::uint64_t function, std::vector<ElfAddr>& out) {
+  const unsigned base_encoding = c.take<std::uint8_t>();
+  const std::uint64_t base = base_encoding == kOmit ? function : c.pointer(base_encoding, 0);
+  if (c.take<std::uint8_t>() != kOmit) c.uleb();  // where the table of types is
+  const unsigned encoding = c.take<std::uint8_t>();
+  const std::uint64_t size = c.uleb();
+  const std::uint64_t end = c.address() + size;
+  if (!c.good() || size > c.left()) return false;
+  while (c.good() && c.address() < end) {
+    c.stored(encoding);  // where the calls are
+    c.stored(encoding);
+    const std::uint64_t pad = c.stored(encoding);
+    c.uleb();  // what to do
+    if (pad != 0 && c.good()) out.push_back({base + pad});
+  }
+  return c.good();
+}
+
+}  // namespace
+
+std::vector<FrameRange> read_frame_ranges(const ElfImage& image) {
+  std::vector<FrameRange> ranges;
+  for (const FrameReader::Frame& frame : read_frames(image)) ranges.push_back(frame.range);
   sort_unique(ranges);
   return ranges;
+}
+
+LandingPads read_landing_pads(const ElfImage& image) {
+  LandingPads out;
+  std::vector<FrameReader::Frame> frames = read_frames(image);
+  std::erase_if(frames, [](const FrameReader::Frame& frame) { return frame.tables == 0; });
+  std::ranges::sort(frames, {}, &FrameReader::Frame::tables);
+  // They are in one section, one behind the other: read once.
+  std::optional<std::vector<std::byte>> bytes;
+  std::uint64_t begin = 0;
+  for (const FrameReader::Frame& frame : frames) {
+    if (!bytes || frame.tables - begin >= bytes->size()) {
+      begin = frame.tables;
+      bytes = bytes_from(image, begin, kMaxFrameBytes);
+    }
+    if (!bytes) {
+      out.complete = false;
+      continue;
+    }
+    Cursor c(*bytes, begin);
+    c.seek(frame.tables);
+    if (!add_landing_pads(c, frame.range.start.value, out.addresses)) out.complete = false;
+  }
+  return out;
 }
 
 }  // namespace probed::symbols

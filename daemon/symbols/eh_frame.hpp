@@ -1,5 +1,6 @@
 // Where functions begin and end according to the unwind tables, which stripped programs still have.
-// Format: LSB core, "Exception Frames"; DWARF 5 section 6.4. Pure; the input is hostile.
+// Format: LSB core, "Exception Frames"; DWARF 5 section 6.4. And where exceptions arrive in them: the language-specific
+// data of GCC and LLVM (Itanium C++ ABI, "Exception Handling Tables"). Pure; the input is hostile.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +18,12 @@ struct FrameRange {
 // Sorted by start, one for each start. Found through PT_GNU_EH_FRAME: its search table, or, where the linker wrote
 // none, by walking .eh_frame. Empty when there is nothing usable.
 std::vector<FrameRange> read_frame_ranges(const ElfImage& image);
+
+struct LandingPads {
+  std::vector<ElfAddr> addresses;  // unordered, with repetitions
+  bool complete = true;            // false: some function has a table that can't be read
+};
+// The code that an exception on its way through a function continues at.
+LandingPads read_landing_pads(const ElfImage& image);
 
 }  // namespace probed::symbols

@@ -36,13 +36,20 @@ bool can_be_stepped(const Instruction& i) {
   return !is_refused(i) && !i.insn.may_block && !i.insn.repeats && !i.insn.sees_trap_flag;
 }
 
+bool gets_jump(const Instruction& i) { return !is_refused(i) && i.jump == arch::RegionRefusal::none; }
+bool gets_near_jump(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::near; }
+bool gets_island(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::island; }
+bool gets_host(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::hosted; }
+
 constexpr InstructionCheck kInstructionChecks[] = {
-    {"boosted", is_boosted}, {"emulated", is_emulated},     {"stepped", is_stepped_only},
-    {"refused", is_refused}, {"steppable", can_be_stepped},
+    {"boosted", is_boosted},  {"emulated", is_emulated},     {"stepped", is_stepped_only},
+    {"refused", is_refused},  {"steppable", can_be_stepped}, {"optimised", gets_jump},
+    {"near", gets_near_jump}, {"island", gets_island},       {"hosted", gets_host},
 };
 
 constexpr FunctionCheck kFunctionChecks[] = {
     {"entry", [](const FunctionCode& f) { return !f.instructions.empty() && !is_refused(f.instructions.front()); }},
+    {"optimised", [](const FunctionCode& f) { return !f.instructions.empty() && gets_jump(f.instructions.front()); }},
     {"everywhere", [](const FunctionCode& f) { return std::ranges::none_of(f.instructions, is_refused); }},
 };
 
@@ -52,7 +59,7 @@ std::span<const InstructionCheck> instruction_checks() { return kInstructionChec
 
 std::span<const FunctionCheck> function_checks() { return kFunctionChecks; }
 
-FunctionCode analyse(const Function& function) {
+FunctionCode analyse(const File& file, const Function& function) {
   FunctionCode code{function, {}, 0};
   std::span<const std::uint8_t> rest = function.bytes;
   while (!rest.empty()) {
@@ -61,6 +68,9 @@ FunctionCode analyse(const Function& function) {
     one.insn = native::decode(rest, one.address);
     one.bytes = rest.first(std::max<std::size_t>(one.insn.length, 1));
     one.refusal = relocation_refusal(one.bytes, one.insn, one.address);
+    const auto plan = native::plan_region(*file.flow, {.site = one.address - kBias});
+    one.jump = plan.refusal;
+    one.form = plan.plan.form;
     code.instructions.push_back(one);
     rest = rest.subspan(one.bytes.size());
     if (one.insn.length != 0) continue;

@@ -17,7 +17,9 @@ struct Instruction {
   std::uint64_t address = 0;  // in an imagined process, see kBias
   std::span<const std::uint8_t> bytes;
   arch::Insn insn;
-  arch::Refusal refusal = arch::Refusal::none;  // from the worst places that the daemon puts copies
+  arch::Refusal refusal = arch::Refusal::none;           // from the worst places that the daemon puts copies
+  arch::RegionRefusal jump = arch::RegionRefusal::none;  // when it is the only probe
+  arch::JumpForm form = arch::JumpForm::near;            // unless refused
 };
 
 // A function with all of its instructions. The last one may be undecodable, then the rest of the bytes is unknown.
@@ -39,7 +41,7 @@ struct FunctionCheck {
 };
 std::span<const FunctionCheck> function_checks();
 
-// Decodes a function from its start to its end, and relocates every instruction.
-FunctionCode analyse(const Function& function);
+// Decodes a function of the file from its start to its end, relocates every instruction and plans a jump for each.
+FunctionCode analyse(const File& file, const Function& function);
 
 }  // namespace probed::coverage

@@ -38,12 +38,19 @@ struct Refused {
   std::vector<std::string> examples;
 };
 
+// How many can't get a jump for one reason: instructions, and functions' entries among them.
+struct Unoptimised {
+  std::uint64_t instructions = 0, entries = 0;
+};
+
 struct Totals {
   std::string path;
   std::uint64_t functions = 0, named = 0, instructions = 0, refused = 0;
   std::uint64_t unknown = 0, function_bytes = 0, executable_bytes = 0;
   std::vector<std::uint64_t> instruction_counts, function_counts;
   std::map<arch::Refusal, Refused> refusals;
+  std::map<arch::RegionRefusal, Unoptimised> unoptimised;
+  std::chrono::nanoseconds flow_time{};
 
   double refused_percent() const {
     return instructions == 0 ? 0 : 100.0 * static_cast<double>(refused) / static_cast<double>(instructions);
@@ -69,12 +76,13 @@ Totals count(const File& file, const Options& options) {
   totals.path = file.path;
   totals.functions = file.functions.size();
   totals.named = file.named;
+  totals.flow_time = file.flow_time;
   totals.function_bytes = file.function_bytes;
   totals.executable_bytes = file.executable_bytes;
   totals.instruction_counts.resize(instruction_checks().size());
   totals.function_counts.resize(function_checks().size());
   for (const Function& function : file.functions) {
-    const FunctionCode code = analyse(function);
+    const FunctionCode code = analyse(file, function);
     totals.instructions += code.instructions.size();
     totals.unknown += code.unknown;
     for (std::size_t i = 0; i < function_checks().size(); ++i)
@@ -83,6 +91,10 @@ Totals count(const File& file, const Options& options) {
       for (std::size_t i = 0; i < instruction_checks().size(); ++i)
         totals.instruction_counts[i] += instruction_checks()[i].holds(one) ? 1 : 0;
       if (one.refusal != arch::Refusal::none) count_refused(code, one, options.examples, totals);
+      if (one.jump != arch::RegionRefusal::none) {
+        ++totals.unoptimised[one.jump].instructions;
+        totals.unoptimised[one.jump].entries += &one == &code.instructions.front() ? 1 : 0;
+      }
     }
   }
   return totals;
@@ -132,6 +144,14 @@ void print_refusals(const Totals& t) {
     fmt::print("  {:>6}  {}\n", refused.count, arch::describe(refusal));
     for (const std::string& example : refused.examples) fmt::print("            {}\n", example);
   }
+}
+
+void print_unoptimised(const Totals& t) {
+  fmt::print("\n{}: no jump for (instructions, entries; analysed in {:.1f} ms)\n", t.path,
+             std::chrono::duration<double, std::milli>(t.flow_time).count());
+  for (const auto& [refusal, counts] : t.unoptimised)
+    fmt::print("  {:>8} {:>9} {:>6} {:>9}  {}\n", counts.instructions, percent(counts.instructions, t.instructions),
+               counts.entries, percent(counts.entries, t.functions), arch::describe(refusal).sentence);
 }
 
 void print_refused_forms() {
@@ -199,6 +219,7 @@ int run(const Options& options) {
   int status = 0;
   for (const Totals& t : all) {
     print_refusals(t);
+    print_unoptimised(t);
     if (t.instructions != 0 && t.refused_percent() <= options.max_refused) continue;
     fmt::print(
         "{}: {}\n", t.path,

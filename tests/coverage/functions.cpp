@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <tuple>
+#include <utility>
+
+#include "daemon/symbols/code_flow.hpp"
 
 namespace probed::coverage {
 namespace {
@@ -79,6 +82,14 @@ Result<File> read_file_functions(const std::string& path) {
     return Error{Reason::unsupported_target, path + " went away while it was read", "try again", {}};
   File file;
   file.path = path;
+  const auto begin = std::chrono::steady_clock::now();
+  file.flow = symbols::read_code_flow(*module, *image);
+  file.flow_time = std::chrono::steady_clock::now() - begin;
+  if (!file.flow)
+    return Error{Reason::unsupported_target,
+                 path + " has code or exception tables that can't be read",
+                 "is the file complete?",
+                 {}};
   for (const symbols::Segment& segment : module->segments())
     if (segment.executable) file.executable_bytes += segment.file_size;
   for (Range& range : without_overlaps(all_ranges(*module))) {

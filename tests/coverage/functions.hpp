@@ -2,11 +2,13 @@
 // unwind table, which stripped files still have. One thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "arch/region.hpp"
 #include "daemon/symbols/elf.hpp"
 #include "proto/result.hpp"
 
@@ -20,8 +22,10 @@ struct Function {
 
 struct File {
   std::string path;
-  std::vector<Function> functions;  // ascending, without overlaps: every byte of code is looked at once
-  std::uint64_t named = 0;          // how many of them have a symbol
+  std::vector<Function> functions;             // ascending, without overlaps: every byte of code is looked at once
+  std::uint64_t named = 0;                     // how many of them have a symbol
+  std::shared_ptr<const arch::CodeFlow> flow;  // never null
+  std::chrono::nanoseconds flow_time{};        // that its analysis took
   std::uint64_t function_bytes = 0, executable_bytes = 0;  // of the functions; of all executable segments
 };
 

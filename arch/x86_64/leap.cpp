@@ -1,0 +1,171 @@
+// Follows a jump's register backwards along every path to where its value comes from.
+#include "arch/x86_64/leap.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "arch/x86_64/zydis.hpp"
+
+namespace probed::arch::x86_64 {
+namespace {
+
+constexpr std::uint32_t kNowhere = ~0u;
+constexpr std::size_t kMostNeeds = 4096;  // (instruction, register) pairs looked at for one jump
+constexpr std::size_t kTableWindow = 16;  // instructions between a table's load and the addition
+
+ZydisRegister whole(ZydisRegister reg) { return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg); }
+
+bool writes(const Decoded& decoded, ZydisRegister reg) {
+  for (unsigned i = 0; i < decoded.insn.operand_count; ++i) {
+    const ZydisDecodedOperand& operand = decoded.operands[i];
+    if (operand.type == ZYDIS_OPERAND_TYPE_REGISTER && (operand.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
+        whole(operand.reg.value) == reg)
+      return true;
+  }
+  return false;
+}
+
+bool is_memory(const ZydisDecodedOperand& operand) { return operand.type == ZYDIS_OPERAND_TYPE_MEMORY; }
+bool is_register(const ZydisDecodedOperand& operand) { return operand.type == ZYDIS_OPERAND_TYPE_REGISTER; }
+
+// System V psABI, 3.2.1: what a callee may change, and thus may only hold what it returned.
+bool is_changed_by_calls(ZydisRegister reg) {
+  constexpr ZydisRegister kKept[] = {ZYDIS_REGISTER_RBX, ZYDIS_REGISTER_RBP, ZYDIS_REGISTER_R12,
+                                     ZYDIS_REGISTER_R13, ZYDIS_REGISTER_R14, ZYDIS_REGISTER_R15};
+  return std::ranges::find(kKept, reg) == std::end(kKept);
+}
+
+// What an instruction that writes the register says about its value.
+enum class Origin : std::uint8_t {
+  known,     // an address that was taken somewhere
+  copied,    // from another register
+  chosen,    // either its old value or another operand's
+  added,     // the sum of two registers
+  computed,  // anything
+};
+
+Origin origin_of(const Decoded& decoded) {
+  const ZydisDecodedOperand& to = decoded.operands[0];
+  const ZydisDecodedOperand& from = decoded.operands[1];
+  if (decoded.insn.mnemonic == ZYDIS_MNEMONIC_POP) return Origin::known;
+  if (!is_register(to) || to.size != 64) return Origin::computed;
+  switch (decoded.insn.mnemonic) {
+    case ZYDIS_MNEMONIC_MOV: return is_register(from) ? Origin::copied : Origin::known;
+    case ZYDIS_MNEMONIC_LEA: return from.mem.base == ZYDIS_REGISTER_RIP ? Origin::known : Origin::computed;
+    case ZYDIS_MNEMONIC_ADD: return is_register(from) ? Origin::added : Origin::computed;
+    case ZYDIS_MNEMONIC_CMOVZ:
+    case ZYDIS_MNEMONIC_CMOVNZ: return Origin::chosen;
+    default: return Origin::computed;
+  }
+}
+
+bool loads_distance(const Decoded& decoded) {
+  return decoded.insn.mnemonic == ZYDIS_MNEMONIC_MOVSXD && is_memory(decoded.operands[1]) &&
+         decoded.operands[1].mem.scale == 4 && decoded.operands[1].mem.disp.value == 0;
+}
+
+}  // namespace
+
+struct FunctionWalk::Need {
+  std::uint32_t step;  // before it executes
+  ZydisRegister reg;
+  auto operator<=>(const Need&) const = default;
+};
+
+FunctionWalk::FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t address)
+    : bytes_(bytes), address_(address) {
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> branches;
+  for (std::uint32_t at = 0; at < bytes.size();) {
+    const Scan s = scan(bytes.subspan(at), address + at);
+    if (s.length == 0) break;
+    const auto index = static_cast<std::uint32_t>(steps_.size());
+    steps_.push_back({at, s.kind});
+    if (s.kind == ScanKind::leap) leaps_.push_back(index);
+    if (s.kind == ScanKind::jump || s.kind == ScanKind::branch) branches.emplace_back(s.target - address, index);
+    at += s.length;
+  }
+  for (const auto& [target, from] : branches)
+    if (const std::uint32_t to = index_of(target); to != kNowhere) edges_.push_back({to, from});
+  std::ranges::sort(edges_, {}, &Edge::to);
+}
+
+bool FunctionWalk::understands_leaps() const {
+  return std::ranges::all_of(leaps_, [this](std::uint32_t leap) { return understands(leap); });
+}
+
+std::uint32_t FunctionWalk::index_of(std::uint64_t offset) const {
+  const auto step = std::ranges::lower_bound(steps_, offset, {}, [](const Step& s) { return std::uint64_t{s.offset}; });
+  return step != steps_.end() && step->offset == offset ? static_cast<std::uint32_t>(step - steps_.begin()) : kNowhere;
+}
+
+// Without any, and not the first of the function: one that a table or something outside of the function leads to.
+std::vector<std::uint32_t> FunctionWalk::predecessors(std::uint32_t step) const {
+  std::vector<std::uint32_t> out;
+  if (step > 0 && falls_through(steps_[step - 1].kind)) out.push_back(step - 1);
+  for (const Edge& edge : std::ranges::equal_range(edges_, step, {}, &Edge::to)) out.push_back(edge.from);
+  if (out.empty()) out = leaps_;
+  return out;
+}
+
+// One of the addition's operands comes from a table of distances, a few instructions before.
+bool FunctionWalk::adds_distance(std::uint32_t step) const {
+  Decoded add;
+  if (!decode_with_zydis(bytes_.subspan(steps_[step].offset), add)) return false;
+  for (const ZydisDecodedOperand* operand : {&add.operands[0], &add.operands[1]}) {
+    const ZydisRegister reg = operand->reg.value;
+    for (std::uint32_t at = step; at > 0 && step - at < kTableWindow; --at) {
+      if (!falls_through(steps_[at - 1].kind)) break;
+      Decoded decoded;
+      if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
+      if (!writes(decoded, reg)) continue;
+      if (loads_distance(decoded)) return true;
+      break;
+    }
+  }
+  return false;
+}
+
+bool FunctionWalk::understands(std::uint32_t leap) const {
+  Decoded jump;
+  if (!decode_with_zydis(bytes_.subspan(steps_[leap].offset), jump)) return false;
+  if (is_memory(jump.operands[0])) return true;
+  std::set<Need> seen;
+  std::vector<Need> open{{leap, jump.operands[0].reg.value}};
+  const auto need = [&](const Need& n) {
+    if (seen.insert(n).second) open.push_back(n);
+  };
+  while (!open.empty()) {
+    if (seen.size() > kMostNeeds) return false;
+    const Need now = open.back();
+    open.pop_back();
+    if (now.step == 0) continue;  // an argument
+    const auto before = predecessors(now.step);
+    if (before.empty()) return false;
+    for (const std::uint32_t p : before) {
+      const ScanKind kind = steps_[p].kind;
+      if ((kind == ScanKind::call || kind == ScanKind::call_away) && is_changed_by_calls(now.reg)) continue;
+      Decoded decoded;
+      if (!decode_with_zydis(bytes_.subspan(steps_[p].offset), decoded)) return false;
+      if (!writes(decoded, now.reg)) {
+        need({p, now.reg});
+        continue;
+      }
+      switch (origin_of(decoded)) {
+        case Origin::known: break;
+        case Origin::copied: need({p, decoded.operands[1].reg.value}); break;
+        case Origin::chosen:
+          need({p, now.reg});
+          if (is_register(decoded.operands[1])) need({p, decoded.operands[1].reg.value});
+          break;
+        case Origin::added:
+          if (!adds_distance(p)) return false;
+          break;
+        case Origin::computed: return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace probed::arch::x86_64
