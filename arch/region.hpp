@@ -92,7 +92,12 @@ class CodeFlow {
 // What <cpu>/region.hpp makes a CodeFlow with.
 class CodeFlowBuilder {
  public:
-  enum Mark : std::uint8_t { kStart = 1, kTarget = 2, kPadding = 4 };
+  enum Mark : std::uint8_t {
+    kStart = 1,
+    kTarget = 2,
+    kPadding = 4,
+    kTaken = 8,  // with kTarget: not, or not only, by a direct branch
+  };
 
   void add_text(const CodeSegment& segment);
   // In ascending order. Returns its index.

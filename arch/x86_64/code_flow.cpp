@@ -25,7 +25,7 @@ class Analysis {
   CodeFlow run() {
     for (const CodeSegment& text : source_.text) out_.add_text(text);
     for (const CodeSegment& text : source_.text) walk_text(text);
-    for (const std::uint64_t entry : source_.entries) out_.mark(entry, CodeFlowBuilder::kTarget);
+    for (const std::uint64_t entry : source_.entries) taken(entry);
     if (source_.absolute) mark_words();
     mark_tables();
     settle_padding();
@@ -35,6 +35,11 @@ class Analysis {
 
  private:
   void target(std::uint64_t address) { out_.mark(address, CodeFlowBuilder::kTarget); }
+  // By something else than a direct branch.
+  void taken(std::uint64_t address) {
+    out_.mark(address, CodeFlowBuilder::kTarget);
+    out_.mark(address, CodeFlowBuilder::kTaken);
+  }
 
   // ---- walking ----
 
@@ -64,8 +69,8 @@ class Analysis {
       const Scan s = scan(bytes.subspan(at), range.begin + at);
       if (s.length == 0) break;
       out_.mark(range.begin + at, CodeFlowBuilder::kStart);
-      note(s, true);
-      leaps = leaps || s.kind == ScanKind::leap;
+      note(s, &range);
+      leaps = leaps || s.kind == ScanKind::leap || s.kind == ScanKind::call_away;
       reached = pads(s, range.begin + at, reached);
       at += s.length;
     }
@@ -85,7 +90,7 @@ class Analysis {
       const Scan s = scan(bytes.subspan(at), range.begin + at);
       padding = padding && s.length != 0 && s.kind == ScanKind::nothing;
       if (padding) pads(s, range.begin + at, false);
-      if (s.length != 0) note(s, false);
+      if (s.length != 0) note(s, nullptr);
       at += std::max<std::uint64_t>(s.length, 1);
     }
   }
@@ -98,22 +103,22 @@ class Analysis {
     return false;
   }
 
-  void note(const Scan& s, bool in_function) {
+  void note(const Scan& s, const CodeRange* function) {
     switch (s.kind) {
       case ScanKind::jump:
       case ScanKind::branch:
       case ScanKind::call:
         target(s.target);
-        if (in_function) branches_.push_back(s.target);
+        if (function != nullptr) branches_.push_back(s.target);
+        if (function == nullptr || !function->contains(s.target)) foreign_.push_back(s.target);
         break;
       default: break;
     }
-    if (s.has_address) {
-      target(s.target);
-      tables_.push_back(s.target);
-    }
+    // Whatever else refers to bytes of the text reads data there, which must stay as they are.
+    if (s.has_address) taken(s.address);
+    if (s.takes_address) tables_.push_back(s.address);
     if (s.has_constant && source_.absolute) {
-      target(s.constant);
+      taken(s.constant);
       tables_.push_back(s.constant);
     }
   }
@@ -122,7 +127,7 @@ class Analysis {
 
   void mark_words() {
     for (const CodeSegment& data : source_.data)
-      for (std::uint64_t at = -data.address % 8; at + 8 <= data.bytes.size(); at += 8) target(load(data, at, 8));
+      for (std::uint64_t at = -data.address % 8; at + 8 <= data.bytes.size(); at += 8) taken(load(data, at, 8));
   }
 
   static std::uint64_t load(const CodeSegment& data, std::uint64_t at, unsigned size) {
@@ -161,7 +166,7 @@ class Analysis {
       const auto distance = static_cast<std::int32_t>(load(*data, at, kEntrySize));
       const std::uint64_t to = base + static_cast<std::uint64_t>(std::int64_t{distance});
       if (!in_text(to)) break;
-      target(to);
+      taken(to);
     }
   }
 
@@ -174,6 +179,7 @@ class Analysis {
   }
 
   void judge_functions() {
+    std::ranges::sort(foreign_);
     // A branch into the middle of an instruction: there are data in the function, and its boundaries are not what the
     // walk took them for. Or it skips a lock prefix.
     for (const std::uint64_t to : branches_)
@@ -183,8 +189,14 @@ class Analysis {
       FunctionFacts& facts = out_.function(index);
       if (!facts.understood) continue;
       const auto bytes = out_.flow().bytes(facts.range.begin, facts.range.end - facts.range.begin);
-      facts.understood = FunctionWalk(bytes, facts.range.begin).understands_leaps();
+      const auto entry_at = [this](std::uint64_t address) { return entry(address); };
+      facts.understood = FunctionWalk(bytes, facts.range.begin, entry_at).understands_leaps();
     }
+  }
+
+  FunctionWalk::Entry entry(std::uint64_t address) const {
+    if (std::ranges::binary_search(foreign_, address)) return FunctionWalk::Entry::foreign;
+    return out_.is_marked(address, CodeFlowBuilder::kTaken) ? FunctionWalk::Entry::leap : FunctionWalk::Entry::none;
   }
 
   bool is_plausible(std::uint64_t to) const {
@@ -201,7 +213,7 @@ class Analysis {
 
   const CodeSource& source_;
   CodeFlowBuilder out_;
-  std::vector<std::uint64_t> branches_, tables_;
+  std::vector<std::uint64_t> branches_, foreign_, tables_;
   std::vector<CodeRange> padding_;
   std::vector<std::size_t> leaping_;
   bool after_end_ = false;  // the function just walked through ends in something that doesn't go on

@@ -54,10 +54,9 @@ Origin origin_of(const Decoded& decoded) {
     case ZYDIS_MNEMONIC_MOV: return is_register(from) ? Origin::copied : Origin::known;
     case ZYDIS_MNEMONIC_LEA: return from.mem.base == ZYDIS_REGISTER_RIP ? Origin::known : Origin::computed;
     case ZYDIS_MNEMONIC_ADD: return is_register(from) ? Origin::added : Origin::computed;
-    case ZYDIS_MNEMONIC_CMOVZ:
-    case ZYDIS_MNEMONIC_CMOVNZ: return Origin::chosen;
-    default: return Origin::computed;
+    default: break;
   }
+  return decoded.insn.meta.category == ZYDIS_CATEGORY_CMOV ? Origin::chosen : Origin::computed;
 }
 
 bool loads_distance(const Decoded& decoded) {
@@ -73,8 +72,9 @@ struct FunctionWalk::Need {
   auto operator<=>(const Need&) const = default;
 };
 
-FunctionWalk::FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t address)
-    : bytes_(bytes), address_(address) {
+FunctionWalk::FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t address,
+                           std::function<Entry(std::uint64_t)> entry_at)
+    : bytes_(bytes), address_(address), entry_at_(std::move(entry_at)) {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> branches;
   for (std::uint32_t at = 0; at < bytes.size();) {
     const Scan s = scan(bytes.subspan(at), address + at);
@@ -82,6 +82,7 @@ FunctionWalk::FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t ad
     const auto index = static_cast<std::uint32_t>(steps_.size());
     steps_.push_back({at, s.kind});
     if (s.kind == ScanKind::leap) leaps_.push_back(index);
+    if (s.kind == ScanKind::call_away) calls_.push_back(index);
     if (s.kind == ScanKind::jump || s.kind == ScanKind::branch) branches.emplace_back(s.target - address, index);
     at += s.length;
   }
@@ -91,7 +92,8 @@ FunctionWalk::FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t ad
 }
 
 bool FunctionWalk::understands_leaps() const {
-  return std::ranges::all_of(leaps_, [this](std::uint32_t leap) { return understands(leap); });
+  return std::ranges::all_of(leaps_, [this](auto leap) { return understands(leap, Paths::all); }) &&
+         std::ranges::all_of(calls_, [this](auto call) { return understands(call, Paths::straight); });
 }
 
 std::uint32_t FunctionWalk::index_of(std::uint64_t offset) const {
@@ -99,12 +101,16 @@ std::uint32_t FunctionWalk::index_of(std::uint64_t offset) const {
   return step != steps_.end() && step->offset == offset ? static_cast<std::uint32_t>(step - steps_.begin()) : kNowhere;
 }
 
-// Without any, and not the first of the function: one that a table or something outside of the function leads to.
-std::vector<std::uint32_t> FunctionWalk::predecessors(std::uint32_t step) const {
+// None at all: it is never reached (padding).
+std::optional<std::vector<std::uint32_t>> FunctionWalk::predecessors(std::uint32_t step, Paths paths) const {
+  if (paths == Paths::straight)
+    return falls_through(steps_[step - 1].kind) ? std::vector{step - 1} : std::vector<std::uint32_t>{};
+  const Entry entry = entry_at_(address_ + steps_[step].offset);
+  if (entry == Entry::foreign) return std::nullopt;
   std::vector<std::uint32_t> out;
+  if (entry == Entry::leap) out = leaps_;
   if (step > 0 && falls_through(steps_[step - 1].kind)) out.push_back(step - 1);
   for (const Edge& edge : std::ranges::equal_range(edges_, step, {}, &Edge::to)) out.push_back(edge.from);
-  if (out.empty()) out = leaps_;
   return out;
 }
 
@@ -126,12 +132,12 @@ bool FunctionWalk::adds_distance(std::uint32_t step) const {
   return false;
 }
 
-bool FunctionWalk::understands(std::uint32_t leap) const {
+bool FunctionWalk::understands(std::uint32_t transfer, Paths paths) const {
   Decoded jump;
-  if (!decode_with_zydis(bytes_.subspan(steps_[leap].offset), jump)) return false;
+  if (!decode_with_zydis(bytes_.subspan(steps_[transfer].offset), jump)) return false;
   if (is_memory(jump.operands[0])) return true;
   std::set<Need> seen;
-  std::vector<Need> open{{leap, jump.operands[0].reg.value}};
+  std::vector<Need> open{{transfer, jump.operands[0].reg.value}};
   const auto need = [&](const Need& n) {
     if (seen.insert(n).second) open.push_back(n);
   };
@@ -140,9 +146,9 @@ bool FunctionWalk::understands(std::uint32_t leap) const {
     const Need now = open.back();
     open.pop_back();
     if (now.step == 0) continue;  // an argument
-    const auto before = predecessors(now.step);
-    if (before.empty()) return false;
-    for (const std::uint32_t p : before) {
+    const auto before = predecessors(now.step, paths);
+    if (!before) return false;
+    for (const std::uint32_t p : *before) {
       const ScanKind kind = steps_[p].kind;
       if ((kind == ScanKind::call || kind == ScanKind::call_away) && is_changed_by_calls(now.reg)) continue;
       Decoded decoded;

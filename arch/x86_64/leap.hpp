@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,10 +19,19 @@ namespace probed::arch::x86_64 {
 // A function, walked through once.
 class FunctionWalk {
  public:
-  // bytes: all of the function's. is_target: whether something that isn't one of its own branches leads to an address.
-  FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t address);
+  // How control gets to an address, besides by the function's own branches.
+  enum class Entry : std::uint8_t {
+    none,
+    leap,     // by one of the function's indirect jumps
+    foreign,  // by a branch of other code
+  };
 
-  // Whether every indirect jump's address is loaded, passed in, a label, or a label plus a distance from a table.
+  // bytes: all of the function's, decodable. entry_at: for an address in the function.
+  FunctionWalk(std::span<const std::uint8_t> bytes, std::uint64_t address,
+               std::function<Entry(std::uint64_t)> entry_at);
+
+  // Whether every indirect jump's and call's address is loaded, passed in, a label, or a label plus a distance from a
+  // table.
   bool understands_leaps() const;
 
  private:
@@ -34,15 +45,20 @@ class FunctionWalk {
   struct Need;
 
   std::uint32_t index_of(std::uint64_t offset) const;  // ~0: none begins there
-  std::vector<std::uint32_t> predecessors(std::uint32_t step) const;
-  bool understands(std::uint32_t leap) const;
+  // Which ways to an instruction are followed back. A computed call is a rarity even in assembly, where it is computed
+  // right before it, and calls are many: for them the straight way is enough.
+  enum class Paths : std::uint8_t { all, straight };
+  // nullopt: not all are known.
+  std::optional<std::vector<std::uint32_t>> predecessors(std::uint32_t step, Paths paths) const;
+  bool understands(std::uint32_t step, Paths paths) const;
   bool adds_distance(std::uint32_t step) const;
 
   std::span<const std::uint8_t> bytes_;
   std::uint64_t address_;
+  std::function<Entry(std::uint64_t)> entry_at_;
   std::vector<Step> steps_;
   std::vector<Edge> edges_;  // of branches within the function, by `to`
-  std::vector<std::uint32_t> leaps_;
+  std::vector<std::uint32_t> leaps_, calls_;
 };
 
 }  // namespace probed::arch::x86_64

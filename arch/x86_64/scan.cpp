@@ -166,6 +166,11 @@ Scan ask(std::span<const std::uint8_t> bytes, std::uint64_t address) {
   out.length = insn.length;
   out.kind = kind_of(decoded, insn);
   out.target = insn.target.value_or(0);
+  if (insn.pc_relative) {
+    out.has_address = true;
+    out.takes_address = decoded.insn.mnemonic == ZYDIS_MNEMONIC_LEA;
+    out.address = address + insn.length + static_cast<std::uint64_t>(decoded.insn.raw.disp.value);
+  }
   return out;
 }
 
@@ -274,9 +279,10 @@ class Reader {
     const bool relative = (facts & 7) == kRel8 || (facts & 7) == kRel32;
     if (relative) out_.target = address_ + at_ + value;
     if (!relative && size >= 4) note_constant(value);
-    if (!two_bytes && opcode == 0x8d && rip_relative_) {
+    if (rip_relative_) {
       out_.has_address = true;
-      out_.target = address_ + at_ + displacement_;
+      out_.takes_address = !two_bytes && opcode == 0x8d;
+      out_.address = address_ + at_ + displacement_;
     }
     out_.kind = kind(two_bytes, opcode, facts, relative);
     return true;

@@ -23,9 +23,11 @@ enum class ScanKind : std::uint8_t {
 struct Scan {
   std::uint8_t length = 0;  // 0: no instruction
   ScanKind kind = ScanKind::plain;
-  bool has_address = false;    // lea with a rip-relative operand
+  bool has_address = false;    // has a rip-relative operand
+  bool takes_address = false;  // and is a lea
   bool has_constant = false;   // an immediate or displacement that may be an absolute address
-  std::uint64_t target = 0;    // of a branch, a call, or what lea computes
+  std::uint64_t target = 0;    // of a branch or a call
+  std::uint64_t address = 0;   // of the rip-relative operand
   std::uint64_t constant = 0;  // sign-extended
 };
 
