@@ -15,7 +15,9 @@ constexpr RegionRefusalRow kRows[] = {
     {RegionRefusal::no_instruction, "no_instruction",
      "it is not certain that an instruction begins there: something before it in its function cannot be decoded"},
     {RegionRefusal::indirect_jumps, "indirect_jumps",
-     "an indirect jump in the function may lead to any instruction that the jump would overwrite"},
+     "not all that leads into the function is known: it has an indirect jump to a computed address, or a branch into "
+     "the "
+     "middle of an instruction"},
     {RegionRefusal::branch_target, "branch_target",
      "a branch, a jump table or an exception handler leads into the bytes that the jump would overwrite"},
     {RegionRefusal::function_end, "function_end", "the function ends before there is room for a jump"},

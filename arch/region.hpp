@@ -120,7 +120,7 @@ enum class RegionRefusal : std::uint8_t {
   none,
   no_function,     // its function isn't known
   no_instruction,  // no instruction begins there, or what is there isn't known to be code
-  indirect_jumps,  // a jump of the function may lead anywhere in it
+  indirect_jumps,  // not all that leads into the function is known, and the jump would cover an instruction's begin
   branch_target,   // something leads into the bytes behind the first
   function_end,    // the function ends before, and no padding follows
   neighbour,       // another probe has some of the bytes

@@ -1,0 +1,301 @@
+// Tables of code: each rule for what may be replaced, and each reason why not.
+#include "arch/x86_64/region.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/arch/hex.hpp"
+
+using namespace probed;
+using namespace probed::arch;
+using x86_64::analyse_code;
+using x86_64::plan_region;
+
+namespace {
+
+constexpr std::uint64_t kText = 0x1000, kData = 0x2000;
+
+// A file with one segment of text, at kText, and one of data, at kData. Offsets count from kText.
+struct Code {
+  std::string_view text;               // hexadecimal
+  std::vector<CodeRange> functions{};  // offsets; none: all of the text is one function
+  std::vector<std::uint64_t> entries{};
+  std::string_view data{};
+  bool absolute = false;
+};
+
+CodeFlow analysed(const Code& code) {
+  const auto text = test::from_hex(code.text), data = test::from_hex(code.data);
+  const CodeSegment texts[] = {{kText, text}}, datas[] = {{kData, data}};
+  auto functions = code.functions;
+  if (functions.empty()) functions.push_back({0, text.size()});
+  for (CodeRange& range : functions) range = {kText + range.begin, kText + range.end};
+  auto entries = code.entries;
+  for (std::uint64_t& entry : entries) entry += kText;
+  return analyse_code({texts, datas, functions, entries, code.absolute});
+}
+
+RegionResult planned(const CodeFlow& flow, std::uint64_t offset, bool islands = false, bool hosts = false,
+                     std::vector<CodeRange> taken = {}) {
+  for (CodeRange& range : taken) range = {kText + range.begin, kText + range.end};
+  return plan_region(flow, {kText + offset, taken, islands, hosts});
+}
+
+struct NearRow {
+  std::string_view rule;
+  Code code;
+  std::uint64_t site;
+  RegionRefusal refusal;
+  unsigned length = 0, count = 0;  // of the region
+};
+
+using enum RegionRefusal;
+
+const NearRow kNearRows[] = {
+    {"one instruction of five bytes or more", {"48c7c001000000 c3"}, 0, none, 7, 1},
+    {"as many whole instructions as five bytes need", {"55 4889e5 31c0 c3"}, 0, none, 6, 3},
+    {"an endbr64 moves along", {"f30f1efa 55 31c0 c3"}, 0, none, 5, 2},
+    {"a branch to the site is welcome", {"55 4889e5 31c0 ebf8"}, 0, none, 6, 3},
+    {"a branch to the region's end is welcome", {"55 4889e5 31c0 ebfe"}, 0, none, 6, 3},
+    {"a branch leads into an instruction, so that boundaries are in doubt",
+     {"55 e800000000 eb00 ebfb"},
+     0,
+     indirect_jumps},
+    {"a branch of the function leads into the interior", {"55 4889e5 31c0 ebf9"}, 0, branch_target},
+    {"a conditional branch of the function leads into the interior", {"55 4889e5 31c0 74f9 c3"}, 0, branch_target},
+    {"a long branch of the function leads into the interior", {"55 4889e5 31c0 e9f6ffffff"}, 0, branch_target},
+    {"a loop of the function leads into the interior", {"55 4889e5 31c0 e2f9 c3"}, 0, branch_target},
+    {"a call of the function leads into the interior", {"55 4889e5 31c0 e8f6ffffff c3"}, 0, branch_target},
+    {"a branch of another function leads into the interior",
+     {"55 4889e5 31c0 c3 ebf8", {{0, 7}, {7, 9}}},
+     0,
+     branch_target},
+    {"a branch of code outside of all functions leads into the interior",
+     {"55 4889e5 31c0 c3 ebf8", {{0, 7}}},
+     0,
+     branch_target},
+    {"a landing pad or a symbol is in the interior", {"55 4889e5 31c0 c3", {}, {1}}, 0, branch_target},
+    {"a landing pad at the site", {"55 4889e5 31c0 c3", {}, {0}}, 0, none, 6, 3},
+    {"the address of the interior is taken", {"55 4889e5 31c0 488d05f4ffffff c3"}, 0, branch_target},
+    {"bytes of the interior are read as data", {"55 4889e5 31c0 8b05f5ffffff c3"}, 0, branch_target},
+    {"bytes of the interior are read as data by a vector instruction",
+     {"55 4889e5 31c0 c5fa6f05f3ffffff c3"},
+     0,
+     branch_target},
+    {"a branch skips a lock prefix", {"7401 f00fb10b 90 c3"}, 2, branch_target},
+    {"a call is the last instruction", {"55 e800000000 c3"}, 0, none, 6, 2},
+    {"an indirect call is the last instruction", {"554889fb ffd0 c3"}, 0, none, 6, 3},
+    {"a call is not the last instruction", {"ffd0 4889c7 c3"}, 0, call},
+    {"a call in the middle", {"50 ffd0 4889c7 c3"}, 0, call},
+    {"a conditional branch in the middle, over the region's last instruction", {"85ff 7401 c3 c3 c3"}, 0, none, 5, 3},
+    {"a conditional branch in the middle, which falls through", {"85ff 7405 31c0 c3 90 c3"}, 0, none, 6, 3},
+    {"a system call", {"0f05 4889c7 c3"}, 0, system_call},
+    {"a system call behind the site", {"31c0 0f05 c3"}, 0, system_call},
+    {"the old system call", {"cd80 4889c7 c3"}, 0, system_call},
+    {"a repeated string instruction", {"f3a4 4889c7 c3"}, 0, repeats},
+    {"a repeated string instruction behind the site", {"31c0 f348ab c3"}, 0, repeats},
+    {"pushf", {"9c 4889c7 90 c3"}, 0, trap_flag},
+    {"popf behind the site", {"4889c7 9d 90 c3"}, 0, trap_flag},
+    {"a transaction", {"c7f800000000 c3"}, 0, transaction},
+    {"a privileged instruction", {"31c0 f4 90 90 c3"}, 0, instruction},
+    {"a breakpoint", {"cc 31c0 31c0 c3"}, 0, instruction},
+    {"a return, and padding behind the function", {"c3 90909090 31c0c3", {{0, 1}, {5, 8}}}, 0, none, 1, 1},
+    {"a return, and padding of long nops", {"c3 0f1f4000 31c0c3", {{0, 1}, {5, 8}}}, 0, none, 1, 1},
+    {"a return, and padding of int3", {"c3 cccccccc 31c0c3", {{0, 1}, {5, 8}}}, 0, none, 1, 1},
+    {"a return, and padding inside the function", {"c3 0f1f4000 31c0c3"}, 0, none, 1, 1},
+    {"a jump, and padding inside the function", {"eb03 0f1f00 31c0c3"}, 0, none, 2, 1},
+    {"padding that a branch leads to is none", {"c3 90909090 31c0 ebf8"}, 0, branch_target},
+    {"padding behind a place that a branch leads to is none", {"c3 90909090 31c0 ebfa"}, 0, branch_target},
+    {"nops behind a call may be where it returns to",
+     {"31c0 c3 e8f8ffffff 9090909090 c3", {{0, 3}, {3, 8}, {13, 14}}},
+     2,
+     branch_target},
+    {"the next function follows", {"c3 31c0 31c0 c3", {{0, 1}, {1, 6}}}, 0, branch_target},
+    {"the text ends", {"31c0 c3"}, 0, function_end},
+    {"code that isn't reached follows and is no padding", {"c3 31c0 31c0 c3"}, 0, function_end},
+    {"no function", {"31c0 31c0 c3 31c0 31c0 c3", {{0, 5}}}, 5, no_function},
+    {"the middle of an instruction", {"48c7c001000000 c3"}, 2, no_instruction},
+    {"behind bytes that can't be decoded", {"31c0 06 31c0 31c0 31c0 c3"}, 3, no_instruction},
+    {"outside of the text", {"31c0 c3"}, 0x500, no_function},
+};
+
+}  // namespace
+
+TEST_CASE("K11: a near jump replaces whole instructions that nothing leads into") {
+  for (const NearRow& row : kNearRows) {
+    CAPTURE(row.rule);
+    const CodeFlow flow = analysed(row.code);
+    const RegionResult result = planned(flow, row.site);
+    CHECK(describe(result.refusal).name == describe(row.refusal).name);
+    if (!result || row.refusal != none) continue;
+    CHECK(result.plan.form == JumpForm::near);
+    CHECK(result.plan.site() == kText + row.site);
+    CHECK(unsigned{result.plan.region.length} == row.length);
+    CHECK(unsigned{result.plan.region.count} == row.count);
+  }
+}
+
+TEST_CASE("K11: the instruction that can't be moved says why") {
+  CHECK(planned(analysed({"31c0 f4 90 90 c3"}), 0).instruction == Refusal::privileged);
+  CHECK(planned(analysed({"cc 31c0 31c0 c3"}), 0).instruction == Refusal::breakpoint);
+}
+
+// ---- indirect jumps -------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct LeapRow {
+  std::string_view rule;
+  Code code;
+  bool understood;
+  std::vector<std::uint64_t> entered{}, not_entered{};  // offsets
+};
+
+// lea table(%rip), %rdx; movslq (%rdx,%rdi,4), %rax; add %rdx, %rax; jmp *%rax; mov $1, %eax; ret; mov $2, %eax; ret
+constexpr std::string_view kSwitch = "488d15f90f0000 486304ba 4801d0 ffe0 b801000000 c3 b802000000 c3";
+// The same with a notrack prefix, and the registers of the addition swapped.
+constexpr std::string_view kNoTrack = "488d15f90f0000 486304ba 4801c2 3effe2 b801000000 c3 b802000000 c3";
+// Distances from 0x2000 to 0x1010 and 0x1016, and something that is none.
+constexpr std::string_view kTable = "10f0ffff 16f0ffff 00000000";
+
+const LeapRow kLeapRows[] = {
+    {"a table of distances", {kSwitch, {}, {}, kTable}, true, {0x10, 0x16}, {7, 0xb, 0xe, 0x15}},
+    {"a table of distances and a notrack jump", {kNoTrack, {}, {}, "11f0ffff 17f0ffff"}, true, {0x11, 0x17}, {0x16}},
+    {"a table ends where the next begins",
+     {"488d15f90f0000 486304ba 4801d0 ffe0 488d0df1 0f0000 c3", {}, {}, "10f0ffff 10f0ffff 16f0ffff"},
+     true,
+     {0x10},
+     {0x17}},
+    {"a table that can't be read ends at once", {kSwitch}, true, {}, {0x10, 0x16}},
+    {"a pointer in memory", {"31c0 ff6010"}, true},
+    {"a pointer in a register that was an argument", {"4889f8 31f6 ffe0"}, true},
+    {"a pointer that was loaded before a branch", {"488b07 85f6 7401 90 ffe0"}, true},
+    {"a pointer that a call returned", {"e8fbffffff ffe0"}, true},
+    {"a pointer chosen from two", {"488b07 480f4447 08 ffe0"}, true},
+    {"a table of pointers", {"488b04f7 ffe0"}, true},
+    {"base and index times size", {"488d05f9ffffff 488d04f8 ffe0"}, false, {0, 0xb}, {}},
+    {"a sum of two pointers", {"4801f8 ffe0"}, false},
+    {"a distance that isn't from a table", {"488d05f9ffffff 486bff10 4801f8 ffe0"}, false},
+    {"a computed value from behind a branch", {"480507000000 eb00 ffe0"}, false},
+    {"a computed call", {"480507000000 ffd0 c3"}, false},
+    {"a branch of other code leads between load and jump", {"488b07 9090 ffe0 ebfa", {{0, 7}, {7, 9}}}, false},
+    {"a branch leads into an instruction", {"eb01 b890909090 c3"}, false},
+    {"a table of pointers at a fixed address",
+     {"ff24fd00200000 b801000000 c3", {}, {}, "0710000000000000", true},
+     true,
+     {7},
+     {0xc}},
+    {"an address of code as a constant", {"b806100000 c3 90 c3", {}, {}, {}, true}, true, {6}, {7}},
+    {"constants aren't addresses in a file that is loaded anywhere", {"b806100000 c3 90 c3"}, true, {}, {6}},
+};
+
+}  // namespace
+
+TEST_CASE("K11: an indirect jump is understood when its addresses come from known places") {
+  for (const LeapRow& row : kLeapRows) {
+    CAPTURE(row.rule);
+    const CodeFlow flow = analysed(row.code);
+    REQUIRE(!flow.functions().empty());
+    CHECK(flow.functions().front().understood == row.understood);
+    for (const std::uint64_t at : row.entered) CHECK(flow.may_be_entered(kText + at));
+    for (const std::uint64_t at : row.not_entered) CHECK_FALSE(flow.may_be_entered(kText + at));
+  }
+}
+
+TEST_CASE("K11: where an indirect jump may lead anywhere, only single instructions are replaced") {
+  // lea; mov $1, %eax; xor; xor; xor; computed jump
+  const CodeFlow flow = analysed({"b801000000 31c0 31c0 31c0 488d04f8 ffe0 0f1f440000"});
+  CHECK(planned(flow, 0).plan.region.count == 1);
+  CHECK(planned(flow, 5).refusal == RegionRefusal::indirect_jumps);
+  CHECK(planned(flow, 5, true, true).refusal == RegionRefusal::no_island);  // its padding may be led to as well
+}
+
+// ---- neighbours, islands, hosts -------------------------------------------------------------------------------------
+
+TEST_CASE("K11: bytes that another probe has are left alone") {
+  const CodeFlow flow = analysed({"55 4889e5 31c0 c3"});
+  CHECK(planned(flow, 0, false, false, {{1, 2}}).refusal == RegionRefusal::neighbour);
+  CHECK(planned(flow, 0, false, false, {{4, 5}}).refusal == RegionRefusal::neighbour);
+  CHECK(planned(flow, 0, false, false, {{6, 7}}));
+  const auto plan = planned(flow, 0).plan;
+  CHECK(plan.hinders(kText + 4));
+  CHECK_FALSE(plan.hinders(kText + 5));
+}
+
+TEST_CASE("K11: a short jump leads to an island in padding") {
+  // call *%rax; mov; ret; 5 bytes of padding
+  const CodeFlow flow = analysed({"ffd0 4889c7 c3 0f1f440000"});
+  CHECK(planned(flow, 0).refusal == RegionRefusal::call);
+  const auto result = planned(flow, 0, true);
+  REQUIRE(result);
+  const RegionPlan& plan = result.plan;
+  CHECK(plan.form == JumpForm::island);
+  CHECK(plan.island == kText + 6);
+  CHECK(unsigned{plan.region.length} == 2);
+  CHECK(plan.written()[1].begin == kText + 6);
+  CHECK(plan.written()[1].end == kText + 11);
+  CHECK(plan.written()[2].end == kText + 2);
+  CHECK(plan.interior().empty());
+  CHECK(x86_64::short_jump(plan.site(), plan.island) == std::array<std::uint8_t, 2>{0xeb, 4});
+  CHECK(planned(flow, 0, true, true, {{8, 9}}).refusal == RegionRefusal::no_island);
+}
+
+TEST_CASE("K11: an island may lie 127 bytes ahead and 128 back, and no farther") {
+  for (const auto& [gap, found] : {std::pair{120u, true}, {125u, true}, {126u, false}}) {
+    CAPTURE(gap);
+    // call *%rax; as many bytes of stc; ret; padding
+    std::string ahead = "ffd090";
+    for (unsigned i = 0; i < gap; ++i) ahead += "f9";
+    ahead += "c30f1f440000";
+    const auto result = planned(analysed({ahead}), 0, true, false);
+    CHECK(bool(result) == found);
+    if (result) CHECK(x86_64::short_jump(result.plan.site(), result.plan.island)[1] == gap + 2);
+  }
+  for (const auto& [gap, found] : {std::pair{121u, true}, {122u, false}}) {
+    CAPTURE(gap);
+    std::string back = "c30f1f440000";
+    for (unsigned i = 0; i < gap; ++i) back += "f9";
+    const std::uint64_t site = 6 + gap;
+    back += "ffd090c3";
+    const auto result = planned(analysed({back, {}, {6}}), site, true, false);
+    CHECK(bool(result) == found);
+    if (result) CHECK(x86_64::short_jump(result.plan.site(), result.plan.island)[1] == 256 - (gap + 7));
+  }
+}
+
+TEST_CASE("K11: a host lends the bytes behind its jump") {
+  // call *%rax; mov; movabs $..., %rax; ret
+  const CodeFlow flow = analysed({"ffd0 4889c7 48b81122334455667788 c3"});
+  CHECK(planned(flow, 0, true, false).refusal == RegionRefusal::no_island);
+  const auto result = planned(flow, 0, true, true);
+  REQUIRE(result);
+  const RegionPlan& plan = result.plan;
+  CHECK(plan.form == JumpForm::hosted);
+  CHECK(plan.island == plan.host.address + kNearJumpSize);
+  CHECK(unsigned{plan.host.length} >= 10);
+  CHECK(plan.host.address >= kText + 2);
+  CHECK(plan.written()[0].begin == plan.host.address);
+  // Where something leads into it, it is none.
+  CHECK(planned(analysed({"ffd0 4889c7 48b81122334455667788 c3", {}, {9}}), 0, true, true).refusal ==
+        RegionRefusal::no_island);
+}
+
+TEST_CASE("K11: a plan says where no thread may stand while it is written") {
+  const auto plan = planned(analysed({"55 4889e5 31c0 c3"}), 0).plan;
+  CHECK(plan.interior() == std::vector<std::uint64_t>{kText + 1, kText + 4});
+}
+
+TEST_CASE("K11: every refusal has a name and a sentence of its own") {
+  std::vector<std::string_view> names;
+  for (const RegionRefusalRow& row : region_refusals()) {
+    CHECK(&describe(row.refusal) == &row);
+    CHECK(!row.sentence.ends_with('.'));
+    names.push_back(row.name);
+  }
+  std::ranges::sort(names);
+  CHECK(std::ranges::adjacent_find(names) == names.end());
+}
