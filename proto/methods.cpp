@@ -102,6 +102,7 @@ constexpr std::array kProbe{
     said("module", "base name of the file"),
     said("state", "enabled, disabled or gone"),
     said("tier", "stepped, boosted or optimized: what a hit costs"),
+    text("tierReason", kMax64, "why it is not optimized; absent: it is, or is about to be", kOptional),
     said("definition", "as it was added"),
     said("filter", "as it was added; empty: none"),
     list("args", kArgItem, kMaxList, "what its events carry, in order"),
@@ -265,6 +266,8 @@ constexpr std::array kStatus{
     count("hits", "of all probes so far; for a caller who is no administrator, of the present ones it sees (64 bit)"),
     count("missed", "likewise (64 bit)"),
     count("filtered", "likewise (64 bit)"),
+    count("optimized", "probes that a jump leads to now"),
+    count("longestPauseNs", "the longest time for which the optimiser has kept a thread stopped, ns"),
 };
 
 // ---- symbols.* ----

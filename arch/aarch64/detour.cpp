@@ -4,6 +4,7 @@
 namespace probed::arch::aarch64 {
 
 DetourFeatures detour_features() { return {}; }
+std::uint64_t record_clock() { return 0; }
 
 RuntimeCode build_runtime(std::uint64_t, const ChannelPlaces& places, const DetourFeatures&) {
   RuntimeCode out;
@@ -16,6 +17,8 @@ DetourResult build_detour(const DetourRequest&, const DetourRuntime&, Detour& ou
   out.clear();
   return {DetourRefusal::unsupported};
 }
+
+bool is_stack_check(std::span<const std::uint8_t>) { return false; }
 
 // B, ARM ARM C6.2.26.
 std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour) {

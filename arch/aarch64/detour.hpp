@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "arch/detour.hpp"
 
@@ -18,10 +19,14 @@ inline constexpr std::size_t kDetourAlignment = 16;
 inline constexpr std::size_t kDetourJumpSize = 4;
 
 DetourFeatures detour_features();
+// The clock of the records that detours write, now.
+std::uint64_t record_clock();
 // Refusals: unsupported, always.
 RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features);
 // Refusals: unsupported, always.
 DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out);
+// Whether a Go function begins here that makes sure of its stack first.
+bool is_stack_check(std::span<const std::uint8_t> bytes);
 // b: the caller keeps the two within ±128 MiB.
 std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour);
 

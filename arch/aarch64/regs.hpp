@@ -26,6 +26,8 @@ struct Registers {
   void set_pc(std::uint64_t value) { program_counter = value; }
   std::uint64_t sp() const { return stack_pointer; }
   void set_sp(std::uint64_t value) { stack_pointer = value; }
+  // What the thread's own data is found by; 0: not known (NT_ARM_TLS isn't part of NT_PRSTATUS).
+  std::uint64_t thread_pointer() const { return 0; }
   // svc keeps its return address in ELR_EL1, out of the program's sight: no register to mend.
   std::uint64_t link() const { return 0; }
   void set_link(std::uint64_t) {}

@@ -305,6 +305,15 @@ DetourResult build_detour(const DetourRequest& request, const DetourRuntime& run
   PROBED_CHECK(false, "long jumps reach everywhere in a detour");
 }
 
+bool is_stack_check(std::span<const std::uint8_t> bytes) {
+  const auto begins = [&](std::initializer_list<std::uint8_t> with) {
+    return bytes.size() >= with.size() && std::ranges::equal(bytes.first(with.size()), with);
+  };
+  return begins({0x49, 0x3b, 0x66, 0x10}) ||  // cmp rsp, [r14+16]
+         begins({0x4c, 0x8d, 0x64, 0x24}) ||  // lea r12, [rsp-disp8]
+         begins({0x4c, 0x8d, 0xa4, 0x24});    // lea r12, [rsp-disp32]
+}
+
 std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour) {
   const std::uint64_t distance = detour - (site + kDetourJumpSize);
   std::array<std::uint8_t, kDetourJumpSize> jump{kNearJump};

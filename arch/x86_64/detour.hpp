@@ -20,12 +20,20 @@ inline constexpr std::size_t kDetourJumpSize = 5;
 // This host's: the one whose processes are traced.
 DetourFeatures detour_features();
 
+// The clock of the records that detours write, now: the processor's time stamp counter, the same on every CPU where it
+// is invariant (CPUID 80000007h, EDX bit 8).
+std::uint64_t record_clock();
+
 // The routines for detours in reach of `address`, which is where the code will lie (a multiple of 16). Refusals:
 // processor.
 RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features);
 
 // The detour of one site. `out` is cleared first; reuse it to spare allocations. Not empty on refusal only.
 DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out);
+
+// Whether a Go function begins here that makes sure of its stack first: then 800 bytes of it are left (StackGuard -
+// StackSmall, cmd/internal/objabi/stack.go), else there may be none.
+bool is_stack_check(std::span<const std::uint8_t> bytes);
 
 // jmp rel32 from the site; the caller keeps the two within ±2 GiB.
 std::array<std::uint8_t, kDetourJumpSize> detour_jump(std::uint64_t site, std::uint64_t detour);

@@ -24,10 +24,13 @@ DetourFeatures detour_features() {
   return features;
 }
 
+std::uint64_t record_clock() { return __builtin_ia32_rdtsc(); }
+
 #else
 
 // Nothing of this architecture runs here.
 DetourFeatures detour_features() { return {}; }
+std::uint64_t record_clock() { return 0; }
 
 #endif
 

@@ -19,6 +19,8 @@ struct Registers {
   void set_pc(std::uint64_t value) { rip = value; }
   std::uint64_t sp() const { return rsp; }
   void set_sp(std::uint64_t value) { rsp = value; }
+  // What the thread's own data is found by; 0: not known.
+  std::uint64_t thread_pointer() const { return fs_base; }
   // The register a system call instruction leaves its return address in.
   std::uint64_t link() const { return rcx; }
   void set_link(std::uint64_t value) { rcx = value; }

@@ -333,8 +333,7 @@ void arm(const Call& call) {
 
 void optimize(const Call& call) {
   const bool enabled = flag_of(call.params, "enabled");
-  auto done = answer_text(call.done, flag_json("optimize", enabled));
-  done(call.controller().set_optimize(enabled));
+  call.controller().set_optimize(enabled, answer_text(call.done, flag_json("optimize", enabled)));
 }
 
 // Totals over everybody's probes would tell one user what another one traces.
@@ -344,8 +343,9 @@ void narrow(const Call& call, control::Status& status) {
   status.probes = static_cast<std::uint32_t>(probes.size());
   status.clients = 1;
   status.subscriptions = static_cast<std::uint32_t>(call.connection->subscription_count());
-  status.hits = status.missed = status.filtered = 0;
+  status.hits = status.missed = status.filtered = status.optimized = 0;
   for (const auto& p : probes) {
+    status.optimized += p.tier == "optimized" ? 1 : 0;
     status.hits += p.hits;
     status.missed += p.missed;
     status.filtered += p.filtered;

@@ -60,6 +60,7 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   put(w, "module", p.module);
   put(w, "state", p.state);
   put(w, "tier", p.tier);
+  if (!p.tier_reason.empty()) put(w, "tierReason", p.tier_reason);
   put(w, "definition", p.definition);
   put(w, "filter", p.filter);
   put_args(w, p.args);
@@ -178,6 +179,8 @@ std::string status_json(const control::Status& s) {
   put(w, "hits", s.hits);
   put(w, "missed", s.missed);
   put(w, "filtered", s.filtered);
+  put(w, "optimized", s.optimized);
+  put(w, "longestPauseNs", s.longest_pause_ns);
   w.end_object();
   return std::move(w).text();
 }

@@ -66,6 +66,7 @@ struct ProbeView {
   std::string module;
   std::string state;  // "enabled" "disabled" "gone"
   std::string tier;   // "stepped" "boosted" "optimized"
+  std::string tier_reason;  // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
   std::string filter;  // empty: none
   std::vector<ArgView> args;
@@ -106,6 +107,8 @@ struct Status {
   bool armed = true, optimize = true;
   std::uint32_t targets = 0, probes = 0, clients = 0, subscriptions = 0;
   std::uint64_t hits = 0, missed = 0, filtered = 0;
+  std::uint64_t optimized = 0;         // probes that a jump leads to now
+  std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread stopped
 };
 
 // One connection as the controller sees it: where events and notifications for it go.
@@ -149,7 +152,7 @@ class Controller {
   virtual Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) = 0;
 
   virtual void set_armed(bool armed, Reply<void> reply) = 0;
-  virtual Result<void> set_optimize(bool enabled) = 0;
+  virtual void set_optimize(bool enabled, Reply<void> reply) = 0;
   virtual Status status() const = 0;
 
   // pattern: [MODULE:]GLOB

@@ -14,62 +14,78 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPollInterval = 2ms;
+constexpr auto kPollInterval = 1ms;
+constexpr auto kIdleInterval = 4ms;
+constexpr unsigned kBusyTurns = 20;
+constexpr unsigned kMostTurns = 256;  // empty any queue; a target may fill it as fast as we take out
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
 constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
 
 }  // namespace
 
 void ControllerImpl::wait_for_hits() {
+  asleep_ = true;
   queue_event_.async_wait(
       boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
         if (error) return;
+        asleep_ = false;
         std::uint64_t rings = 0;
         [[maybe_unused]] const ssize_t n = ::read(queue_event_.native_handle(), &rings, sizeof rings);
         poll_hits();
       });
 }
 
+// Nobody rings for what detours record: while some of it is wanted we look, the less often the longer nothing comes.
 void ControllerImpl::poll_hits() {
   const std::size_t taken = drain(kHitsPerTurn);
-  if (taken == 0 && queue_.prepare_to_sleep()) {
+  idle_turns_ = taken == 0 ? idle_turns_ + 1 : 0;
+  if (taken == 0 && !feeds_record_ && queue_.prepare_to_sleep()) {
     report_queue_losses();
     return wait_for_hits();
   }
   report_queue_losses_in_time();
-  poll_timer_.expires_after(taken == kHitsPerTurn ? 0ms : kPollInterval);
+  const auto pause = taken >= kHitsPerTurn ? 0ms : feeds_record_ && idle_turns_ > kBusyTurns ? kIdleInterval : kPollInterval;
+  poll_timer_.expires_after(pause);
   poll_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) poll_hits();
   });
 }
 
+void ControllerImpl::offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed) {
+  scratch_.clear();
+  events::append_event_json(scratch_, probe.schema, header, packed);
+  for (Subscription* subscription : probe.subscriptions) {
+    Client* client = subscription->client;
+    if (client->offer_event(subscription->id, scratch_)) {
+      ++subscription->totals.delivered;
+    } else {
+      ++subscription->totals.missed;
+      client->report_missed(subscription->id, 1);
+    }
+    if (std::ranges::find(touched_, client) == touched_.end()) touched_.push_back(client);
+  }
+}
+
+void ControllerImpl::flush_touched() {
+  for (Client* client : touched_) client->flush_events();
+  touched_.clear();
+}
+
 std::size_t ControllerImpl::drain(std::size_t limit) {
-  std::set<Client*> touched;
-  const std::size_t taken = queue_.consume(
+  std::size_t taken = queue_.consume(
       [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
         const auto it = probes_.find(header.probe);
         if (it == probes_.end()) return;  // its owner has gone
-        Probe& probe = it->second;
-        if (probe.subscriptions.empty()) return;
-        scratch_.clear();
-        events::append_event_json(scratch_, probe.schema, header, packed);
-        for (Subscription* subscription : probe.subscriptions) {
-          if (subscription->client->offer_event(subscription->id, scratch_)) {
-            ++subscription->totals.delivered;
-          } else {
-            ++subscription->totals.missed;
-            subscription->client->report_missed(subscription->id, 1);
-          }
-          touched.insert(subscription->client);
-        }
+        if (!it->second.subscriptions.empty()) offer(it->second, header, packed);
       },
       limit);
-  for (Client* client : touched) client->flush_events();
+  taken = std::max(taken, drain_feeds(limit));
+  flush_touched();
   return taken;
 }
 
 void ControllerImpl::drain_all() {
-  while (drain(kHitsPerTurn) == kHitsPerTurn) {
+  for (unsigned turns = 0; turns < kMostTurns && drain(kHitsPerTurn) >= kHitsPerTurn; ++turns) {
   }
   report_queue_losses();
 }
@@ -85,9 +101,10 @@ void ControllerImpl::report_queue_losses_in_time() {
 void ControllerImpl::report_queue_losses() {
   if (subscriptions_.empty()) return;
   for (auto& [id, probe] : probes_) {
-    const std::uint64_t missed = probe.program->counters.missed.load(std::memory_order_relaxed);
+    const std::uint64_t missed = missed_of(probe);
     if (missed == probe.reported_missed) continue;
     const std::uint64_t count = missed - std::exchange(probe.reported_missed, missed);
+    if (count == 0) continue;
     for (Subscription* subscription : probe.subscriptions) {
       subscription->totals.missed += count;
       subscription->client->report_missed(subscription->id, count);
@@ -115,9 +132,19 @@ void ControllerImpl::link(Probe& probe) {
 }
 
 void ControllerImpl::unlink(const Subscription& subscription) {
-  for (auto& [id, probe] : probes_)
-    if (std::erase(probe.subscriptions, &subscription) > 0)
-      probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+  std::vector<ProbeId> changed;
+  for (auto& [id, probe] : probes_) {
+    if (std::erase(probe.subscriptions, &subscription) == 0) continue;
+    probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+    if (probe.subscriptions.empty()) changed.push_back(id);
+  }
+  tell_streaming(std::move(changed));
+}
+
+// Detours record only what somebody listens to.
+void ControllerImpl::tell_streaming(std::vector<ProbeId> ids) {
+  watch_feeds();
+  if (!ids.empty()) tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.refresh_modes(ids); });
 }
 
 Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest request) {
@@ -130,11 +157,14 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   if (subscription.request.pid)
     if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end())
       t->second.interested.insert(client.id());
+  std::vector<ProbeId> changed;
   for (auto& [id, probe] : probes_) {
     if (!matches(subscription, probe)) continue;
     probe.subscriptions.push_back(&subscription);
     probe.program->streaming.store(true, std::memory_order_relaxed);
+    changed.push_back(id);
   }
+  tell_streaming(std::move(changed));
   return subscription.id;
 }
 

@@ -15,6 +15,7 @@
 #include "daemon/control/controller.hpp"
 #include "daemon/control/registry.hpp"
 #include "daemon/events/hit_queue.hpp"
+#include "daemon/events/record_clock.hpp"
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/tracer/tracer.hpp"
 
@@ -42,7 +43,7 @@ class ControllerImpl final : public Controller {
   Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) override;
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) override;
   void set_armed(bool armed, Reply<void> reply) override;
-  Result<void> set_optimize(bool enabled) override;
+  void set_optimize(bool enabled, Reply<void> reply) override;
   Status status() const override;
   void functions(pid_t pid, std::string pattern, std::size_t limit,
                  Reply<std::vector<symbols::Function>> reply) override;
@@ -94,6 +95,29 @@ class ControllerImpl final : public Controller {
   bool matches(const Subscription& subscription, const Probe& probe) const;
   void link(Probe& probe);
   void unlink(const Subscription& subscription);
+  void tell_streaming(std::vector<ProbeId> ids);
+  void offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed);
+  void flush_touched();
+
+  // controller_feeds.cpp
+  FeedState* find_feed(const events::FeedPtr& feed);
+  void on_taps_added(const events::FeedPtr& feed, const std::vector<tracer::Listener::Tap>& taps, pid_t pid,
+                     std::uint64_t ticket);
+  void on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid);
+  void on_feed_closed(const events::FeedPtr& feed);
+  std::size_t drain_feeds(std::size_t limit);
+  std::size_t drain_feed(FeedState& state, std::size_t limit);
+  void take_record(FeedState& state, const events::ChannelRecord& record);
+  pid_t thread_of(FeedState& state, const events::ChannelRecord& record);
+  std::string_view comm_of(FeedState& state, pid_t tid);
+  void close_tap(FeedState& state, std::uint32_t index);
+  struct Counts {
+    std::uint64_t hits = 0, missed = 0, filtered = 0;
+  };
+  Counts counts_of(const Probe& probe) const;
+  std::uint64_t missed_of(const Probe& probe) const;
+  void watch_feeds();
+  void analyse_code(std::shared_ptr<Plan> plan);
 
   // Any thread: runs f on the Asio thread.
   template <class F>
@@ -114,6 +138,15 @@ class ControllerImpl final : public Controller {
   std::map<pid_t, Target> targets_;
   std::map<ProbeId, Probe> probes_;
   std::map<std::uint64_t, Subscription> subscriptions_;
+  std::vector<std::unique_ptr<FeedState>> feeds_;
+  bool feeds_record_ = false;  // some probe's records are wanted
+  bool asleep_ = false;        // nothing is polled
+  unsigned idle_turns_ = 0;    // in a row, without a hit
+  events::RecordClock clock_;
+  std::chrono::steady_clock::time_point now_{};  // of the drain
+  std::array<std::byte, events::kMaxArgumentBytes> packed_{};
+  std::vector<Client*> touched_;  // clients that have been offered events since the last flush
+  std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;
   bool armed_ = true;

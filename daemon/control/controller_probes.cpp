@@ -16,10 +16,12 @@ struct ControllerImpl::Plan {
   ClientId owner{};
   std::vector<lang::Definition> definitions;
   KnownPlans known;
+  std::shared_ptr<const tracer::TextOverlay> overlay;
   std::uint32_t execs = 0;
   Reply<Added> reply;
   std::function<void()> next;
   // filled on the way
+  std::shared_ptr<const symbols::TargetSymbols> symbols;
   std::vector<PlannedProbe> planned;
   std::vector<Skipped> skipped;
   std::vector<ProbeId> ids;
@@ -56,10 +58,12 @@ bool named_by(const Probe& probe, const lang::Definition& definition) {
 }
 
 Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
-                         const KnownPlans& known, symbols::ModuleCache& modules) {
+                         const KnownPlans& known, const tracer::TextOverlay* overlay, symbols::ModuleCache& modules,
+                         std::shared_ptr<const symbols::TargetSymbols>& used) {
   auto symbols = symbols::TargetSymbols::load(pid, modules);
   if (!symbols) return std::move(symbols).error();
-  Planner planner(pid, **symbols, known);
+  used = *symbols;
+  Planner planner(pid, **symbols, known, overlay);
   Planned all;
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
@@ -144,6 +148,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
       Target& t = target(plan->request.pid);
       t.interested.insert(who);
       plan->known = t.known;
+      plan->overlay = t.overlay;
       plan->execs = t.execs;
       plan_in_pool(plan);
     });
@@ -152,7 +157,8 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
 
 void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   boost::asio::post(pool_, [this, plan] {
-    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, modules_);
+    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, plan->overlay.get(),
+                            modules_, plan->symbols);
     post([this, plan, planned = std::move(planned)]() mutable {
       if (!planned) return plan->reply(std::move(planned).error());
       plan->planned = std::move(planned->probes);
@@ -222,6 +228,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     program->filter = std::move(planned.filter);
     program->limit = limit;
     program->force_step = request.force_step;
+    program->detour = std::move(planned.detour);
+    program->no_detour = std::move(planned.no_detour);
+    if (!spec.optimize) program->detour.reset(), program->no_detour = "it was added so (optimize: false)";
     program->enabled = probe.enabled;
     probe.program = program;
     if (limit) limit->probes.push_back(probe.id);
@@ -257,8 +266,9 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           it->second.committed = true;
           added.probes.push_back(view(it->second));
         }
+        analyse_code(plan);
         if (!ownerless.empty())
-          tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless); });
+          tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless, nullptr); });
         std::vector<ProbeId> cleared;
         for (const lang::Definition& d : plan->definitions) {
           if (d.kind != lang::Kind::remove) continue;
@@ -269,6 +279,24 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
         take_out(std::move(cleared), [plan, added = std::move(added)](auto) { plan->reply(added); });
       });
     });
+  });
+}
+
+// What the optimiser has to know of the code around the new probes, found out while they are hit as breakpoints.
+void ControllerImpl::analyse_code(std::shared_ptr<Plan> plan) {
+  const auto wanted = [](const PlannedProbe& p) { return p.plan.address; };
+  std::vector<RemoteAddr> sites;
+  std::ranges::transform(plan->planned, std::back_inserter(sites), wanted);
+  if (sites.empty() || !plan->symbols) return;
+  boost::asio::post(pool_, [this, symbols = plan->symbols, sites = std::move(sites), pid = plan->request.pid,
+                            execs = plan->execs] {
+    std::vector<tracer::SiteCode> code;
+    code.reserve(sites.size());
+    for (const RemoteAddr site : sites) {
+      auto known = symbols->code_around(site);
+      code.push_back({site, std::move(known.flow), known.bias, known.why_not});
+    }
+    tracer_->post([pid, execs, code = std::move(code)](tracer::Engine& engine) { engine.know_code(pid, execs, code); });
   });
 }
 
@@ -295,29 +323,30 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
 void ControllerImpl::erase_probe(ProbeId id) {
   const auto it = probes_.find(id);
   if (it == probes_.end()) return;
-  const tracer::Counters& counters = it->second.program->counters;
-  totals_.hits += counters.hits;
-  totals_.missed += counters.missed;
-  totals_.filtered += counters.filtered;
+  const Counts counts = counts_of(it->second);
+  totals_.hits += counts.hits;
+  totals_.missed += counts.missed;
+  totals_.filtered += counts.filtered;
+  for (const auto& [feed, index] : it->second.sources) feed->taps[index].probe = nullptr;
   probes_.erase(it);
 }
 
 // Takes probes out of the tracer and the registry; their targets stay attached.
 void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
-  tracer_->post([this, ids, reply = std::move(reply)](tracer::Engine& engine) {
-    engine.remove(ids);
-    post([this, ids, reply] {
-      drain_all();
-      std::vector<ProbeView> views;
-      for (const ProbeId id : ids) {
-        const auto it = probes_.find(id);
-        if (it == probes_.end()) continue;
-        views.push_back(view(it->second));
-        views.back().armed = false;
-        erase_probe(id);
-      }
-      reply(std::move(views));
-    });
+  auto removed = [this, ids, reply = std::move(reply)] {
+    drain_all();
+    std::vector<ProbeView> views;
+    for (const ProbeId id : ids) {
+      const auto it = probes_.find(id);
+      if (it == probes_.end()) continue;
+      views.push_back(view(it->second));
+      views.back().armed = false;
+      erase_probe(id);
+    }
+    reply(std::move(views));
+  };
+  tracer_->post([this, ids = std::move(ids), removed = std::move(removed)](tracer::Engine& engine) {
+    engine.remove(ids, [this, removed] { post(removed); });
   });
 }
 
@@ -343,19 +372,21 @@ void ControllerImpl::remove(Client& client, Selector which, Reply<std::vector<Pr
 void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) {
   std::vector<ProbeId> ids = select(client, which);
   std::erase_if(ids, [this](ProbeId id) { return probes_.at(id).gone; });
-  tracer_->post([this, ids, enabled, reply = std::move(reply)](tracer::Engine& engine) {
-    const std::vector<ProbeId> failed = engine.set_enabled(ids, enabled);
-    post([this, ids, enabled, failed, reply] {
-      drain_all();
-      std::vector<ProbeView> views;
-      for (const ProbeId id : ids) {
-        const auto it = probes_.find(id);
-        if (it == probes_.end()) continue;
-        it->second.enabled = enabled;
-        it->second.gone |= std::ranges::find(failed, id) != failed.end();
-        views.push_back(view(it->second));
-      }
-      reply(std::move(views));
+  auto done = [this, ids, enabled, reply = std::move(reply)](const std::vector<ProbeId>& failed) {
+    drain_all();
+    std::vector<ProbeView> views;
+    for (const ProbeId id : ids) {
+      const auto it = probes_.find(id);
+      if (it == probes_.end()) continue;
+      it->second.enabled = enabled;
+      it->second.gone |= std::ranges::find(failed, id) != failed.end();
+      views.push_back(view(it->second));
+    }
+    reply(std::move(views));
+  };
+  tracer_->post([this, ids = std::move(ids), enabled, done = std::move(done)](tracer::Engine& engine) {
+    engine.set_enabled(ids, enabled, [this, done](std::vector<ProbeId> failed) {
+      post([done, failed = std::move(failed)] { done(failed); });
     });
   });
 }
@@ -369,27 +400,35 @@ void ControllerImpl::mark_gone(pid_t pid) {
     if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
   }
   for (const ProbeId id : persistent) erase_probe(id);
-  tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids); });
+  tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
 }
 
 void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
-  tracer_->post([this, ids = std::move(ids)](tracer::Engine& engine) {
-    engine.set_enabled(ids, false);
-    post([this, ids] {
-      drain_all();
-      std::map<ClientId, std::string> told;
-      for (const ProbeId id : ids) {
-        const auto it = probes_.find(id);
-        if (it == probes_.end()) continue;
-        it->second.enabled = false;
-        std::string& list = told[it->second.owner];
-        list += (list.empty() ? "" : ",") + std::to_string(number(id));
-      }
-      for (const auto& [owner, list] : told)
-        if (const auto client = clients_.find(owner); client != clients_.end())
-          client->second->notify("probe.disabled", fmt::format(R"({{"ids":[{}],"reason":"limit"}})", list));
-    });
+  auto disabled = [this, ids] {
+    drain_all();
+    std::map<ClientId, std::string> told;
+    for (const ProbeId id : ids) {
+      const auto it = probes_.find(id);
+      if (it == probes_.end()) continue;
+      it->second.enabled = false;
+      std::string& list = told[it->second.owner];
+      list += (list.empty() ? "" : ",") + std::to_string(number(id));
+    }
+    for (const auto& [owner, list] : told)
+      if (const auto client = clients_.find(owner); client != clients_.end())
+        client->second->notify("probe.disabled", fmt::format(R"({{"ids":[{}],"reason":"limit"}})", list));
+  };
+  tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
+    engine.set_enabled(ids, false, [this, disabled](const std::vector<ProbeId>&) { post(disabled); });
   });
+}
+
+// What a probe costs now, and why it doesn't cost less.
+static void put_tier(ProbeView& view, const tracer::ProbeProgram& program) {
+  if (program.optimized) return void(view.tier = "optimized");
+  view.tier = program.force_step ? "stepped" : "boosted";
+  if (const char* why = program.not_optimized) view.tier_reason = why;
+  if (view.tier_reason.empty()) view.tier_reason = program.no_detour;
 }
 
 ProbeView ControllerImpl::view(const Probe& probe) const {
@@ -402,15 +441,16 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.symbol = probe.symbol;
   view.module = probe.module;
   view.state = probe.gone ? "gone" : probe.enabled ? "enabled" : "disabled";
-  view.tier = probe.program->force_step ? "stepped" : "boosted";
+  put_tier(view, *probe.program);
   view.definition = probe.definition;
   view.filter = probe.filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
   view.persist = probe.owner == ClientId::none;
   view.armed = armed_ && probe.enabled && !probe.gone;
-  view.hits = probe.program->counters.hits;
-  view.missed = probe.program->counters.missed;
-  view.filtered = probe.program->counters.filtered;
+  const Counts counts = counts_of(probe);
+  view.hits = counts.hits;
+  view.missed = counts.missed;
+  view.filtered = counts.filtered;
   return view;
 }
 
@@ -443,9 +483,14 @@ void ControllerImpl::set_armed(bool armed, Reply<void> reply) {
   });
 }
 
-Result<void> ControllerImpl::set_optimize(bool enabled) {
-  optimize_ = enabled;
-  return {};
+void ControllerImpl::set_optimize(bool enabled, Reply<void> reply) {
+  tracer_->post([this, enabled, reply = std::move(reply)](tracer::Engine& engine) {
+    engine.set_optimize(enabled);
+    post([this, enabled, reply] {
+      optimize_ = enabled;
+      reply({});
+    });
+  });
 }
 
 Status ControllerImpl::status() const {
@@ -458,10 +503,13 @@ Status ControllerImpl::status() const {
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
     ++status.probes;
-    status.hits += probe.program->counters.hits;
-    status.missed += probe.program->counters.missed;
-    status.filtered += probe.program->counters.filtered;
+    status.optimized += probe.program->optimized ? 1 : 0;
+    const Counts counts = counts_of(probe);
+    status.hits += counts.hits;
+    status.missed += counts.missed;
+    status.filtered += counts.filtered;
   }
+  status.longest_pause_ns = longest_pause_;
   return status;
 }
 

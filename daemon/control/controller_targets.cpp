@@ -34,6 +34,23 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void limit_reached(std::vector<ProbeId> probes) override {
     owner_.post([&o = owner_, probes = std::move(probes)] { o.on_limit_reached(probes); });
   }
+  void feed_opened(events::FeedPtr) override {}
+  void taps_added(events::FeedPtr feed, std::vector<Tap> taps, pid_t pid, std::uint64_t ticket) override {
+    owner_.post([&o = owner_, feed = std::move(feed), taps = std::move(taps), pid, ticket] {
+      o.on_taps_added(feed, taps, pid, ticket);
+    });
+  }
+  void taps_unused(events::FeedPtr feed, std::vector<std::uint32_t> indices, pid_t pid) override {
+    owner_.post([&o = owner_, feed = std::move(feed), indices = std::move(indices), pid] {
+      o.on_taps_unused(feed, indices, pid);
+    });
+  }
+  void feed_closed(events::FeedPtr feed) override {
+    owner_.post([&o = owner_, feed = std::move(feed)] { o.on_feed_closed(feed); });
+  }
+  void longest_pause(std::uint64_t nanoseconds) override {
+    owner_.post([&o = owner_, nanoseconds] { o.longest_pause_ = nanoseconds; });
+  }
 
  private:
   ControllerImpl& owner_;
@@ -157,6 +174,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Rep
       t.exe = process::exe(pid);
       t.threads = result->threads;
       t.execs = result->execs;
+      t.overlay = result->overlay;
       t.follow_fork |= params.follow_fork;
       reply({});
     });

@@ -59,17 +59,35 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
 
 }  // namespace
 
-Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known)
+Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
+                 const tracer::TextOverlay* overlay)
     : pid_(pid),
       symbols_(symbols),
       known_(known),
+      overlay_(overlay && !overlay->empty() ? overlay : nullptr),
       memory_(tracer::TargetMemory::open(pid)),
       shadow_stack_(uses_shadow_stack(pid)) {}
 
-// What the program itself has there: our own breakpoints are replaced by what they hide.
+// What the program itself has there: our own jumps and breakpoints are replaced by what they hide.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
   std::vector<std::uint8_t> bytes(size);
-  bytes.resize(read(from, bytes));
+  if (overlay_) {
+    // A jump may reach in from either side.
+    constexpr std::size_t kMargin = tracer::TextOverlay::kMargin;
+    std::size_t lead = std::min<std::uint64_t>(kMargin, from.value);
+    bytes.resize(size + lead + kMargin);
+    bytes.resize(read(from - lead, bytes));
+    if (bytes.empty()) {  // nothing is mapped in front
+      lead = 0;
+      bytes.resize(size + kMargin);
+      bytes.resize(read(from, bytes));
+    }
+    overlay_->undo(bytes, from - lead);
+    bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(lead, bytes.size())));
+    bytes.resize(std::min(bytes.size(), size));
+  } else {
+    bytes.resize(read(from, bytes));
+  }
   const auto& trap = native::kBreakpoint;
   for (std::size_t i = 0; i + trap.size() <= bytes.size(); ++i) {
     if (!std::equal(trap.begin(), trap.end(), bytes.begin() + static_cast<std::ptrdiff_t>(i))) continue;
@@ -248,7 +266,13 @@ Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition&
     if (!result) return std::move(result).error();
     compiled = std::move(result).value();
   }
-  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(compiled)};
+  PlannedProbe probe{spec, std::move(site), {}, std::move(fetch).value(), std::move(compiled), nullptr, {}};
+  auto detour = events::plan_detour(probe.fetch, probe.filter ? *probe.filter : lang::Filter(), pid_);
+  if (detour)
+    probe.detour = std::make_shared<const events::DetourPlan>(std::move(detour).value());
+  else
+    probe.no_detour = std::move(detour).error().message;
+  return probe;
 }
 
 Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,

@@ -5,6 +5,7 @@
 // the probe is armed.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,12 +14,14 @@
 
 #include "daemon/base/types.hpp"
 #include "daemon/control/controller.hpp"
+#include "daemon/events/detour_plan.hpp"
 #include "daemon/events/fetch.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/lang/filter.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/text_overlay.hpp"
 #include "proto/result.hpp"
 
 namespace probed::control {
@@ -33,6 +36,9 @@ struct PlannedProbe {
   tracer::SitePlan plan;
   events::FetchProgram fetch;
   std::optional<lang::Filter> filter;
+  // What a detour captures; null: none can be made, and why.
+  std::shared_ptr<const events::DetourPlan> detour;
+  std::string no_detour;
 };
 
 struct Planned {
@@ -42,7 +48,9 @@ struct Planned {
 
 class Planner {
  public:
-  Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known);
+  // overlay: what the text may hold of ours besides breakpoints; null: nothing.
+  Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
+          const tracer::TextOverlay* overlay);
 
   // Every probe that the definition names; what a glob matches and cannot be probed is skipped. Errors: whatever
   // places(), FetchProgram::compile() and Filter::compile() answer; those of analyse(), unless something is left of a
@@ -66,6 +74,7 @@ class Planner {
   pid_t pid_;
   const symbols::TargetSymbols& symbols_;
   const KnownPlans& known_;
+  const tracer::TextOverlay* overlay_;
   tracer::TargetMemory memory_;
   // The text read last. The places of a glob come in the order of their addresses; a read for each would cost more than
   // all the rest.

@@ -1,6 +1,7 @@
 // What the controller keeps: targets, probes, subscriptions. Plain data; Asio thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -16,7 +17,9 @@
 #include "daemon/control/controller.hpp"
 #include "daemon/control/planner.hpp"
 #include "daemon/events/encode.hpp"
+#include "daemon/events/feed.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/text_overlay.hpp"
 
 namespace probed::control {
 
@@ -26,6 +29,27 @@ struct Subscription {
   SubscribeRequest request;
   std::unordered_set<std::string> wanted;  // request.probes, to be looked up for each probe there is
   SubscriptionTotals totals;
+};
+
+struct Probe;
+
+// A channel, as its reader keeps it.
+struct FeedState {
+  struct Tap {
+    Probe* probe = nullptr;      // null: it has gone, its last records are nobody's
+    tracer::ProgramPtr program;  // null: no such index
+    std::uint64_t rejected = 0;  // of what was recorded, by a filter that only the daemon can evaluate
+  };
+  struct Thread {
+    char comm[16] = {};
+    std::chrono::steady_clock::time_point read{};
+  };
+  events::FeedPtr feed;
+  std::vector<Tap> taps;  // by index
+  std::unordered_map<pid_t, Thread> threads;
+  std::uint64_t last_time = 0;
+  bool unknown_threads = false;  // records have come of threads that the tracer hasn't named yet
+  std::chrono::steady_clock::time_point asked{};
 };
 
 struct Probe {
@@ -43,6 +67,12 @@ struct Probe {
   tracer::ProgramPtr program;
   events::EventSchema schema;
   std::vector<Subscription*> subscriptions;
+  // Where its detours record.
+  struct Source {
+    FeedState* feed = nullptr;
+    std::uint32_t index = 0;
+  };
+  std::vector<Source> sources;
   std::uint64_t reported_missed = 0;  // of program->counters.missed, told to the subscriptions
 
   std::string full_name() const { return group + "/" + name; }
@@ -60,6 +90,7 @@ struct Target {
   std::uint32_t execs = 0;  // see tracer::AttachResult
   std::set<pid_t> members;  // itself and the children it is followed into
   KnownPlans known;
+  std::shared_ptr<const tracer::TextOverlay> overlay;
   std::set<ClientId> interested;  // told about its end
   std::deque<std::function<void()>> operations;
   bool busy = false;

@@ -235,7 +235,7 @@ ProbeCounts Channel::counts(std::uint32_t probe) const {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
   ProbeCounts counts;
   counts.recorded = shapes_[probe].recorded;
-  counts.dropped = load(layout_.dropped + probe * sizeof(std::uint64_t));
+  counts.dropped = dropped(probe);
   for (unsigned i = 0; i < layout_.lanes; ++i) {
     if (!lanes_[i].was_used) continue;
     const std::size_t at = layout_.counters_at(LaneId{i}) + std::size_t{probe} * ch::kCounterSize;
@@ -243,6 +243,10 @@ ProbeCounts Channel::counts(std::uint32_t probe) const {
     counts.filtered += load(at + ch::kFiltered);
   }
   return counts;
+}
+
+std::uint64_t Channel::dropped(std::uint32_t probe) const {
+  return load(layout_.dropped + probe * sizeof(std::uint64_t));
 }
 
 // ---- reading ----

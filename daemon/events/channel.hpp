@@ -187,6 +187,8 @@ class Channel {
   }
 
   ProbeCounts counts(std::uint32_t probe) const;
+  // counts().dropped alone.
+  std::uint64_t dropped(std::uint32_t probe) const;
   std::uint64_t lost() const { return lost_; }        // holes stepped over
   std::uint64_t damaged() const { return damaged_; }  // times that what a lane held made no sense
   std::uint64_t strays() const { return strays_; }    // records of probes that were not there (any more)

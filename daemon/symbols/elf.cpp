@@ -1,6 +1,8 @@
 // See elf.hpp.
 #include "daemon/symbols/elf.hpp"
 
+#include "daemon/symbols/code_flow.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,7 +62,15 @@ std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string 
     module->restartable_start_ = {section->sh_addr};
     module->restartable_size_ = section->sh_size;
   }
+  module->go_ = image.section(".note.go.buildid") != nullptr || image.section(".go.buildinfo") != nullptr;
   return module;
+}
+
+std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) const {
+  const std::lock_guard lock(flow_mutex_);
+  if (flow_) return flow_;
+  if (const std::optional<ElfImage> image = source.open()) flow_ = read_code_flow(*this, *image);
+  return flow_;
 }
 
 std::optional<ElfAddr> Module::address_of(std::uint64_t file_offset, bool executable) const {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arch/region.hpp"
 #include "daemon/symbols/debug_file.hpp"
 #include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
@@ -73,6 +74,11 @@ class Module {
   const SymbolTable& symbols() const { return contents_->symbols; }
   std::span<const LoaderSlot> loader_slots() const { return contents_->slots; }
   std::span<const FrameRange> frames() const { return contents_->frames; }
+  // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
+  // for each MiB. Null: the file can't be read. Precondition: load() has returned true.
+  std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
+  // Built by the Go tool chain.
+  bool is_go() const { return go_; }
   // nullopt: neither a symbol nor the unwind table covers the address.
   std::optional<FunctionBounds> function_at(ElfAddr address) const;
 
@@ -93,6 +99,9 @@ class Module {
   std::vector<Segment> segments_;
   ElfAddr restartable_start_{};
   std::uint64_t restartable_size_ = 0;  // bytes
+  bool go_ = false;
+  mutable std::mutex flow_mutex_;
+  mutable std::shared_ptr<const arch::CodeFlow> flow_;
   mutable std::mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
   std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true

@@ -89,6 +89,7 @@ Result<std::vector<Function>> TargetSymbols::list_functions(std::string_view pat
 }
 const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
 const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
+TargetSymbols::Code TargetSymbols::code_around(RemoteAddr address) const { return impl_->code_around(address); }
 bool TargetSymbols::restartable(RemoteAddr address) const { return impl_->restartable(address); }
 
 // ---- locations

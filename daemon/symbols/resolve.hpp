@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arch/region.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/symbols/maps.hpp"
@@ -88,6 +89,14 @@ class TargetSymbols {
 
   // The place of an arbitrary address. Errors: unmapped_address, not_executable.
   Result<Site> site_at(RemoteAddr address) const;
+
+  // What is known of the code around a place, for the optimiser. Reads the whole file's text at the first need.
+  struct Code {
+    std::shared_ptr<const arch::CodeFlow> flow;  // null: nothing
+    std::uint64_t bias = 0;                      // address in the target = address in the flow + bias
+    const char* why_not = nullptr;               // set: it must not be optimised, and why; of static life time
+  };
+  Code code_around(RemoteAddr address) const;
 
   // The symbol that covers an address; nullopt when no module or symbol does.
   std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;

@@ -64,6 +64,7 @@ class TargetSymbols::Impl {
   const Mapping* mapping_at(RemoteAddr address) const;
   const std::vector<Mapping>& mappings() const { return mappings_; }
   bool restartable(RemoteAddr address) const;
+  TargetSymbols::Code code_around(RemoteAddr address) const;
 
  private:
   // ---- target_load.cpp
@@ -75,6 +76,7 @@ class TargetSymbols::Impl {
   void assign_mappings();
   void read_restartable_sequences();
   bool same_build_in_memory(const Mapping& mapping, int fd) const;
+  Module::Source source_of(const Instance& in) const;
   // Reads the module's contents if nobody has yet. False: its file can't be opened any more.
   bool ready(const Instance& in) const;
   bool read_memory(RemoteAddr from, std::span<std::byte> out) const;

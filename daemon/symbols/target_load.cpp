@@ -10,6 +10,7 @@
 
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "arch/arch.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -216,10 +217,10 @@ bool TargetSymbols::Impl::same_build_in_memory(const Mapping& mapping, int fd) c
   return !id.empty() && id == on_disk->build_id();
 }
 
-bool TargetSymbols::Impl::ready(const Instance& in) const {
+Module::Source TargetSymbols::Impl::source_of(const Instance& in) const {
   Module::Source source;
   source.debug_roots = debug_roots_;
-  source.open = [&]() -> std::optional<ElfImage> {
+  source.open = [this, &in]() -> std::optional<ElfImage> {
     Result<UniqueFd> fd =
         open_mapped(pid_, in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
     // The process may have ended, its pid be another's, or the file have changed under us.
@@ -232,7 +233,22 @@ bool TargetSymbols::Impl::ready(const Instance& in) const {
     // A container seldom has debug files; ours will do, for find_debug_file compares build-ids and checksums.
     return fd ? std::move(fd) : open_in_root(::getpid(), path);
   };
-  return in.module->load(source);
+  return source;
+}
+
+bool TargetSymbols::Impl::ready(const Instance& in) const { return in.module->load(source_of(in)); }
+
+TargetSymbols::Code TargetSymbols::Impl::code_around(RemoteAddr address) const {
+  const Instance* in = instance_at(address);
+  if (!in) return {nullptr, 0, "it is in no file's code"};
+  if (in->vdso) return {nullptr, 0, "it is in the vdso"};
+  if (!ready(*in)) return {nullptr, 0, "its file can't be read"};
+  Code code{in->module->code_flow(source_of(*in)), in->bias, nullptr};
+  if (!code.flow) return {nullptr, 0, "its file can't be read"};
+  // Goroutines' stacks are small and have other data right below; only behind that check there's room for sure.
+  if (in->module->is_go() && !arch::native::is_stack_check(code.flow->bytes(address.value - in->bias, 8)))
+    code.why_not = "Go code keeps no stack to spare there: only functions that begin with a check of the stack do";
+  return code;
 }
 
 bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {

@@ -42,6 +42,57 @@ void restore(TargetMemory& memory, const SitePlan& plan) {
   if (holds_breakpoint(memory, plan)) memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
 }
 
+bool holds(const TargetMemory& memory, RemoteAddr at, std::span<const std::uint8_t> bytes) {
+  std::array<std::uint8_t, 64> now{};
+  PROBED_CHECK(bytes.size() <= now.size(), "regions are short");
+  const auto room = std::span(now).first(bytes.size());
+  return memory.read_some(at, std::as_writable_bytes(room)) == bytes.size() && std::ranges::equal(room, bytes);
+}
+
+struct Stain {
+  Patch patch;
+  bool keep_trap = false;
+};
+
+// stains: ascending. The memory stands still.
+void wash(TargetMemory& copy, std::span<const Stain> stains) {
+  constexpr std::uint64_t kStretch = 64 * kPageSize;
+  std::vector<std::uint8_t> text;
+  for (std::size_t i = 0; i < stains.size();) {
+    const RemoteAddr start = stains[i].patch.at;
+    std::size_t end = i;
+    while (end < stains.size() && stains[end].patch.at < start + kStretch &&
+           (end == i || stains[end].patch.at < stains[end - 1].patch.at + kPageSize))
+      ++end;
+    text.resize(stains[end - 1].patch.at.value - start.value + Patch::kMaxSize);
+    const std::size_t got = copy.read_some(start, std::as_writable_bytes(std::span(text)));
+    std::size_t changed_from = text.size(), changed_to = 0;
+    const auto flush = [&] {
+      if (changed_from < changed_to)
+        copy.write(start + changed_from, as_bytes(std::span(text)).subspan(changed_from, changed_to - changed_from));
+      changed_from = text.size();
+      changed_to = 0;
+    };
+    for (; i < end; ++i) {
+      const Patch& patch = stains[i].patch;
+      const std::size_t at = patch.at.value - start.value;
+      if (at + patch.size > got) continue;
+      if (at > changed_to + kPageSize) flush();
+      if (!settle(std::span(text).subspan(at, patch.size), patch, stains[i].keep_trap)) continue;
+      changed_from = std::min(changed_from, at);
+      changed_to = std::max(changed_to, at + patch.size);
+    }
+    flush();
+  }
+}
+
+std::vector<Patch> patches_of(const Jump* jump) {
+  if (!jump) return {};
+  std::vector<Patch> patches{jump->head};
+  if (jump->island) patches.push_back(*jump->island);
+  return patches;
+}
+
 // The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
 class FileOfMapping {
  public:
@@ -126,6 +177,7 @@ Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
   PROBED_CHECK(added, "one site an address");
   it->second.plan = plan;
   it->second.slot = slot;
+  in_order_.emplace(plan.address, &it->second);
   return it->second;
 }
 
@@ -134,14 +186,16 @@ void AddressSpace::remove_site(RemoteAddr address) {
   if (it == sites_.end()) return;
   set_armed(it->second, false);
   if (it->second.slot) xol_.retire(it->second.slot);
+  in_order_.erase(address);
   sites_.erase(it);
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed) {
   if (site.armed == armed) return true;
   if (!armed) {
+    note_removed(site);
+    drop_jump(site);
     restore(memory_, site.plan);
-    removed_.insert_or_assign(site.plan.address, site.plan);
     site.armed = false;
     return true;
   }
@@ -150,6 +204,78 @@ bool AddressSpace::set_armed(Site& site, bool armed) {
   if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
   site.armed = true;
   return true;
+}
+
+void AddressSpace::note_removed(const Site& site) {
+  Removed& removed = removed_[site.plan.address];
+  removed.plan = site.plan;
+  if (site.jump) removed.patches = patches_of(site.jump.get());
+}
+
+// ---- jumps ----------------------------------------------------------------------------------------------------------
+//
+// While the first byte is a breakpoint, no thread comes in by the front door, and those that run into it go on in the
+// detour; so the bytes behind it may be written once no thread is, or can come back, between them (quiesce.hpp). Nothing
+// is ever half overwritten for a processor that is about to execute it: it sees the breakpoint with old or new bytes
+// behind, or, after every thread has been through the kernel once more, the whole jump.
+
+bool AddressSpace::holds_around(const Site& site, std::span<const std::uint8_t> bytes) const {
+  return !bytes.empty() && bytes[0] == site.plan.bytes[0] && holds_breakpoint(memory_, site.plan) &&
+         holds(memory_, site.plan.address + 1, bytes.subspan(1));
+}
+
+bool AddressSpace::plan_jump(Site& site, Jump jump) {
+  PROBED_CHECK(site.armed && !site.jump, "a jump takes the place of a breakpoint");
+  const auto tail = before(jump.head).subspan(1);
+  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
+  if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
+  for (const Patch& patch : patches_of(&jump)) overlay_->add(patch);
+  site.jump = std::make_shared<Jump>(std::move(jump));
+  return true;
+}
+
+bool AddressSpace::write_jump_tail(Site& site) {
+  Jump& jump = *site.jump;
+  const auto old = before(jump.head).subspan(1);
+  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, old)) return false;
+  if (jump.island) {
+    if (!holds(memory_, jump.island->at, before(*jump.island))) return false;
+    if (!memory_.write(jump.island->at, as_bytes(after(*jump.island)))) return false;
+    detours_->add_island(*jump.island, site.plan.address);
+  }
+  jump.state = Jump::State::tail;
+  return memory_.write(jump.head.at + 1, as_bytes(after(jump.head)).subspan(1));
+}
+
+bool AddressSpace::write_jump_head(Site& site) {
+  Jump& jump = *site.jump;
+  if (!holds_breakpoint(memory_, site.plan)) return false;
+  if (!memory_.write(jump.head.at, as_bytes(after(jump.head)).first(1))) return false;
+  jump.state = Jump::State::whole;
+  return true;
+}
+
+void AddressSpace::drop_jump(Site& site) {
+  if (!site.jump) return;
+  const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
+  const auto written = after(jump->head);
+  const std::span<const std::uint8_t> trap(native::kBreakpoint);
+  if (jump->state == Jump::State::whole && holds(memory_, jump->head.at, written))
+    memory_.write(jump->head.at, as_bytes(trap));
+  if (jump->state != Jump::State::planned && holds(memory_, jump->head.at + 1, written.subspan(1)))
+    memory_.write(jump->head.at + 1, as_bytes(before(jump->head)).subspan(1));
+  for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
+  detours_->retire(jump->detour);
+  // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
+  if (jump->island && jump->state != Jump::State::planned) detours_->retire_island(jump->island->at);
+}
+
+std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
+  std::vector<Site*> found;
+  auto it = in_order_.lower_bound(address - std::min(address.value, arch::kRegionReach));
+  for (; it != in_order_.end() && it->first <= address + arch::kRegionReach; ++it)
+    if (it->first != address && it->second->jump && it->second->jump->hinders(address)) found.push_back(it->second);
+  return found;
 }
 
 bool AddressSpace::plant_entry(const SitePlan& plan) {
@@ -161,7 +287,7 @@ bool AddressSpace::plant_entry(const SitePlan& plan) {
 void AddressSpace::remove_entry() {
   if (!entry_) return;
   restore(memory_, *entry_);
-  removed_.insert_or_assign(entry_->address, *entry_);
+  removed_[entry_->address].plan = *entry_;
   entry_.reset();
 }
 
@@ -171,31 +297,56 @@ void AddressSpace::close() {
   for (auto& [address, site] : sites_) set_armed(site, false);
 }
 
-void AddressSpace::clean_copy(TargetMemory& copy) const {
-  if (entry_) restore(copy, *entry_);
-  for (const auto& [address, site] : sites_)
-    if (site.armed) restore(copy, site.plan);
-  clean_removed(copy);
+void AddressSpace::take_out_islands() { round_done(detours_->begin_round()); }
+
+std::vector<std::pair<std::size_t, std::uint32_t>> AddressSpace::round_done(std::uint64_t number) {
+  for (const Patch& island : detours_->islands_to_restore(number))
+    if (holds(memory_, island.at, after(island))) memory_.write(island.at, as_bytes(before(island)));
+  return detours_->round_done(number);
 }
 
-// What was taken out between the fork and now. A breakpoint that is still in the parent's text is the program's own.
-void AddressSpace::clean_removed(TargetMemory& copy) const {
-  for (const auto& [address, plan] : removed_) {
+// In a copy of this memory that nobody runs in: every place that may hold something of ours, in the order of addresses,
+// a stretch of text at a time. `keep_traps`: the breakpoints of the sites that are armed stay.
+void AddressSpace::clean(TargetMemory& copy, bool keep_traps) const {
+  std::vector<Stain> stains;
+  const auto note = [&](const SitePlan& plan, std::vector<Patch> patches, bool keep) {
+    Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
+    std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
+    std::ranges::copy(native::kBreakpoint, trap.after.begin());
+    patches.push_back(trap);
+    for (const Patch& patch : patches) stains.push_back({patch, keep});
+  };
+  if (entry_) note(*entry_, {}, false);
+  for (const auto& [address, site] : sites_)
+    if (site.armed) note(site.plan, patches_of(site.jump.get()), keep_traps);
+  for (const auto& [address, removed] : removed_) {
     const auto site = sites_.find(address);
-    if ((site == sites_.end() || !site->second.armed) && !holds_breakpoint(memory_, plan)) restore(copy, plan);
+    const bool armed = site != sites_.end() && site->second.armed;
+    // What was taken out between the fork and now. A breakpoint that is still in the parent's text is the program's own.
+    if (!armed && holds_breakpoint(memory_, removed.plan)) continue;
+    if (!armed || !removed.patches.empty()) note(removed.plan, removed.patches, armed && keep_traps);
   }
+  for (const auto& [address, island] : detours_->islands()) stains.push_back({island.patch, false});
+  std::ranges::sort(stains, {}, [](const Stain& s) { return s.patch.at; });
+  wash(copy, stains);
 }
+
+void AddressSpace::clean_copy(TargetMemory& copy) const { clean(copy, false); }
 
 std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const {
   auto clone = std::make_shared<AddressSpace>(std::move(child));
   clone->sites_ = sites_;
+  for (auto& [address, site] : clone->sites_) {
+    clone->in_order_.emplace(address, &site);
+    site.jump.reset();
+    site.queued = false;
+  }
   clone->removed_ = removed_;
   clone->syscall_insn_ = syscall_insn_;
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
-  if (entry_) restore(clone->memory_, *entry_);
-  clean_removed(clone->memory_);
+  clean(clone->memory_, true);
   return clone;
 }
 
@@ -203,7 +354,12 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid)
   std::set<RemoteAddr> pages;
   const auto note = [&](const SitePlan& plan) { pages.insert({plan.address.value / kPageSize * kPageSize}); };
   for (const auto& [address, site] : sites_) note(site.plan);
-  for (const auto& [address, plan] : removed_) note(plan);
+  for (const auto& [address, removed] : removed_) {
+    note(removed.plan);
+    for (const Patch& patch : removed.patches)
+      for (const RemoteAddr byte : {patch.at, patch.at + (patch.size - 1u)})
+        pages.insert({byte.value / kPageSize * kPageSize});
+  }
   auto maps = symbols::read_maps(pid);
   std::vector<PageRange> ranges;
   if (!maps) return ranges;

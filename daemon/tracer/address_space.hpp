@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,8 +15,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/tracer/detours.hpp"
 #include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/optimisation.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/text_overlay.hpp"
 #include "daemon/tracer/xol.hpp"
 #include "proto/result.hpp"
 
@@ -26,6 +30,14 @@ struct Site {
   RemoteAddr slot;     // 0: the instruction is emulated
   bool armed = false;  // the breakpoint is in the text now
   std::vector<ProgramPtr> programs;
+
+  // What is known of the code around it, and where its file is loaded; null: nothing, it isn't optimised.
+  std::shared_ptr<const arch::CodeFlow> flow;
+  std::uint64_t bias = 0;
+  const char* why_not = nullptr;  // set: it isn't optimised, whatever its programs; of static life time
+  std::shared_ptr<Jump> jump;  // its own alone; null: none
+  bool queued = false;         // waits for the optimiser
+  std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
 
   bool wanted() const;  // some program is enabled
 };
@@ -55,6 +67,31 @@ class AddressSpace {
   // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the
   // site is then not armed, and nothing was written.
   bool set_armed(Site& site, bool armed);
+  // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
+  // is in state planned. False: the text is not what it should be; nothing was changed.
+  // Whether the text there is this, but for the site's own breakpoint.
+  bool holds_around(const Site& site, std::span<const std::uint8_t> bytes) const;
+  bool plan_jump(Site& site, Jump jump);
+  bool write_jump_tail(Site& site);
+  bool write_jump_head(Site& site);
+  // Back to the breakpoint, at once; its detour is retired. No-op without a jump.
+  void drop_jump(Site& site);
+  // The sites whose jumps are in the way of another probe at this address.
+  std::vector<Site*> hindered_by(RemoteAddr address);
+  // All of them: the last thread is about to be let go.
+  void take_out_islands();
+  // Every thread has been seen outside of generated code and islands since the round began: DetourSpace::round_done, and
+  // the islands that nobody needs any more are taken out.
+  std::vector<std::pair<std::size_t, std::uint32_t>> round_done(std::uint64_t number);
+  Optimisation& optimisation() { return *optimisation_; }
+  const Optimisation& optimisation() const { return *optimisation_; }
+  // What the text may hold of ours besides breakpoints, for those who read it on other threads.
+  const std::shared_ptr<TextOverlay>& overlay() const { return overlay_; }
+  DetourSpace& detours() { return *detours_; }
+  const DetourSpace& detours() const { return *detours_; }
+  // Ascending; with all sites there are.
+  const std::map<RemoteAddr, Site*>& sites_in_order() const { return in_order_; }
+
   // The breakpoint at the program's entry point, before any site: a thread is to stop there once. False: the text can't
   // be written. remove_entry: no-op when there is none.
   bool plant_entry(const SitePlan& plan);
@@ -65,7 +102,8 @@ class AddressSpace {
 
   // In a fork's copy of this space: writes back the original bytes of every breakpoint the copy may have inherited.
   void clean_copy(TargetMemory& copy) const;
-  // For a followed fork: the same sites, slots and programs over the child's memory.
+  // For a followed fork: the same sites, slots and programs over the child's memory, which stands still. Jumps are
+  // breakpoints there.
   std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
 
   // Whether anything of ours has ever been written or mapped here.
@@ -82,15 +120,25 @@ class AddressSpace {
   RemoteAddr syscall_insn(pid_t pid);
 
  private:
-  void clean_removed(TargetMemory& copy) const;
+  // A site as it was when its breakpoint was taken out.
+  struct Removed {
+    SitePlan plan;
+    std::vector<Patch> patches;
+  };
+  void note_removed(const Site& site);
+  void clean(TargetMemory& copy, bool keep_traps) const;
 
   TargetMemory memory_;
   XolAreas xol_;
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
+  std::map<RemoteAddr, Site*> in_order_;  // the same
+  std::unique_ptr<DetourSpace> detours_ = std::make_unique<DetourSpace>();
+  std::unique_ptr<Optimisation> optimisation_ = std::make_unique<Optimisation>();
+  std::shared_ptr<TextOverlay> overlay_ = std::make_shared<TextOverlay>();
   // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
   // forked before that may still contain it. One entry an address, however often it is probed.
-  std::unordered_map<RemoteAddr, SitePlan> removed_;
+  std::unordered_map<RemoteAddr, Removed> removed_;
   RemoteAddr syscall_insn_;
   RemoteAddr scratch_;
   bool closed_ = false;

@@ -182,7 +182,8 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     known->follow_fork |= params.follow_fork;
     known->keep_after_exec |= params.keep_after_exec;
     known->hold_at_entry |= params.hold_at_entry;
-    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs};
+    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs,
+                        known->space->overlay()};
   }
   if (auto fit = check_attachable(pid); !fit) return std::move(fit).error();
   auto id = process::target_id(pid);
@@ -222,7 +223,7 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     for (Process* member : family_of(pid)) start_detach(*member);
     return std::move(sharers).error();
   }
-  return AttachResult{process.id, static_cast<std::uint32_t>(*seized), process.execs};
+  return AttachResult{process.id, static_cast<std::uint32_t>(*seized), process.execs, process.space->overlay()};
 }
 
 Tracee& Engine::add_tracee(pid_t tid, Process& process) {
@@ -238,6 +239,7 @@ void Engine::forget_tracee(pid_t tid) {
   const auto it = tracees_.find(tid);
   if (it == tracees_.end()) return;
   leave_slot(it->second);
+  take_lanes(it->second);
   if (it->second.process) it->second.process->threads.erase(tid);
   tracees_.erase(it);
 }
@@ -249,6 +251,8 @@ void Engine::forget_process(Process& process) {
   const pid_t root = process.root;
   const std::shared_ptr<AddressSpace> space = process.space;
   processes_.erase(process.id.pid);
+  const bool last = space && std::ranges::none_of(processes_, [&](const auto& p) { return p.second->space == space; });
+  if (last) close_feeds(*space);
   if (space && space->touched()) {
     recent_spaces_.push_back(space);
     if (recent_spaces_.size() > kRecentSpaces) recent_spaces_.pop_front();
@@ -340,6 +344,7 @@ void Engine::finish_detach_if_empty(Process& process) {
 // The last thread of an address space takes what we injected out of it, and gives back the private copies of text pages
 // that only our breakpoints made. False: it died meanwhile.
 bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
+  space.take_out_islands();
   const auto copies = space.superfluous_copies(tracee.tid);
   if (copies.empty() && space.xol().areas().empty()) return true;
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
@@ -427,6 +432,8 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   for (const auto& [pid, process] : processes_) {
     if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
     if (process->ask_again) consider(*process->ask_again);
+    if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
+      consider(process->space->optimisation().at);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
   }
@@ -463,6 +470,8 @@ void Engine::check_deadlines() {
       process->jobs.pop_front();
     }
   }
+  for (Process* process : one_for_each_space())
+    if (process->space->optimisation().at <= now) optimise(*process->space);
   std::vector<pid_t> orphans;
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);

@@ -7,6 +7,8 @@
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
 //   engine_traps.cpp  what our own traps do to the program's SIGTRAP, undone
 //   engine_events.cpp clone, fork, vfork, exec, exit
+//   engine_optimise.cpp  from breakpoints to jumps, in the background
+//   engine_detours.cpp   threads in detours; who records into which lane
 #pragma once
 
 #include <functional>
@@ -19,6 +21,7 @@
 
 #include "daemon/tracer/hit_recorder.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/remote_syscall.hpp"
 #include "daemon/tracer/tracee.hpp"
 #include "daemon/tracer/wait.hpp"
 #include "proto/result.hpp"
@@ -40,6 +43,21 @@ class Listener {
   virtual void process_forked(pid_t root, pid_t child) = 0;
   // A batch has used up its hit limit.
   virtual void limit_reached(std::vector<ProbeId> probes) = 0;
+  // From now on hits may also come through this feed.
+  virtual void feed_opened(events::FeedPtr feed) = 0;
+  // These probes are about to record into it, by index; Engine::names_known(pid, ticket) when the feed's reader knows.
+  struct Tap {
+    std::uint32_t index;
+    ProgramPtr program;
+  };
+  virtual void taps_added(events::FeedPtr feed, std::vector<Tap> taps, pid_t pid, std::uint64_t ticket) = 0;
+  // Nobody can record under these indices any more; Engine::indices_free(pid, feed, ...) when what they have recorded has
+  // been taken.
+  virtual void taps_unused(events::FeedPtr feed, std::vector<std::uint32_t> indices, pid_t pid) = 0;
+  // Nobody writes into it any more.
+  virtual void feed_closed(events::FeedPtr feed) = 0;
+  // Some thread was kept stopped by the optimiser for so long, which is longer than any before.
+  virtual void longest_pause(std::uint64_t nanoseconds) = 0;
 };
 
 struct AttachParams {
@@ -52,6 +70,15 @@ struct AttachResult {
   TargetId id;
   std::uint32_t threads = 0;
   std::uint32_t execs = 0;  // tells this program of the process from the next one
+  std::shared_ptr<const TextOverlay> overlay;  // what its text may hold of ours
+};
+
+// What is known of the code around a site.
+struct SiteCode {
+  RemoteAddr site;
+  std::shared_ptr<const arch::CodeFlow> flow;  // null: nothing
+  std::uint64_t bias = 0;
+  const char* why_not = nullptr;  // set: it isn't optimised, and why; of static life time
 };
 
 struct SiteRequest {
@@ -81,11 +108,25 @@ class Engine {
   // All or none. Enabled programs are armed when `done` is called. `execs`: as attach() answered before the batch was
   // planned; target_gone when the process has started another program since.
   void add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> batch, Done done);
-  void remove(std::span<const ProbeId> ids);
-  // Arming may fail where the target changed its own memory; those probes' ids are returned.
-  std::vector<ProbeId> set_enabled(std::span<const ProbeId> ids, bool enabled);
+  // `done` (may be null): no thread counts a hit of theirs any more.
+  void remove(std::span<const ProbeId> ids, std::function<void()> done);
+  // Arming may fail where the target changed its own memory; those probes' ids are the answer. It comes when no thread
+  // counts a hit any more that was disabled.
+  void set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(std::vector<ProbeId>)> done);
   // The global switch; each program keeps its own state.
   void set_armed(bool armed);
+
+  // Jumps in place of breakpoints, wherever that can be, or nowhere.
+  void set_optimize(bool optimize);
+  // The sites may be optimised from now on. Ignored when the process has started another program since.
+  void know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode> code);
+  // Somebody has begun or ceased to listen to these.
+  void refresh_modes(std::span<const ProbeId> ids);
+  // See Listener.
+  void names_known(pid_t pid, std::uint64_t ticket);
+  void indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices);
+  // The feed has records of threads that nobody knows yet.
+  void find_threads(pid_t pid);
 
   // ---- the loop's part ----
 
@@ -128,6 +169,9 @@ class Engine {
   void learn_trap_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
   bool update_arming(AddressSpace& space, Site& site);
+  std::vector<Process*> one_for_each_space();
+  void reconsider_around(AddressSpace& space, RemoteAddr address);
+  void when_unused(std::vector<Process*> touched, std::function<void()> done);
 
   // engine_stops.cpp
   bool give_back(Tracee& tracee, const WaitStatus& status);
@@ -180,6 +224,44 @@ class Engine {
   bool leave_trap(Tracee& tracee);
   void mend_entry_mask(Tracee& tracee);
 
+  // engine_optimise.cpp
+  using Phase = Optimisation::Phase;
+  void consider(AddressSpace& space, Site& site);
+  void wake_optimiser(AddressSpace& space, Waiter::Clock::duration in);
+  Process* anybody_in(const AddressSpace& space);
+  void optimise(AddressSpace& space);
+  bool start_batch(AddressSpace& space);
+  bool refuse_all(AddressSpace& space, const char* why);
+  bool eligible(const AddressSpace& space, const Site& site, bool say);
+  void build_some(AddressSpace& space);
+  bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);
+  bool connect_taps(AddressSpace& space, Site& site, std::vector<arch::CapturedProbe>& probes,
+                    std::vector<Listener::Tap>& taps);
+  void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
+  const char* map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites);
+  const char* map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
+                       std::size_t sites);
+  void write_tails(AddressSpace& space);
+  void write_heads(AddressSpace& space);
+  void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
+  void start_round(AddressSpace& space, bool scan);
+  void go_on_with_round(AddressSpace& space);
+  void look_at(AddressSpace& space, pid_t tid);
+  bool passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc, std::uint64_t sp);
+  void round_is_over(AddressSpace& space);
+  void close_feeds(AddressSpace& space);
+
+  // engine_detours.cpp
+  void meet(Tracee& tracee);
+  void give_lanes(Tracee& tracee, const ptrace::Registers& regs);
+  void take_lanes(Tracee& tracee);
+  bool looked_at(Tracee& tracee);
+  bool skip_absent_load(Tracee& tracee, int signal);
+  void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
+  void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
+  void start_leaving(Tracee& tracee, int signal);
+  void note_pause(const Tracee& tracee);
+
   // engine_events.cpp
   void on_unknown(const Stop& stop);
   void on_new_task(Tracee& parent);
@@ -187,6 +269,7 @@ class Engine {
   void inherit_slot(Tracee& child, const Tracee& creator);
   void leave_birth_place(Tracee& child);
   void adopt_child(Tracee& child, Process& parent);
+  bool forget_detours(Tracee& child, const AddressSpace& parent_space);
   void release_copy(Tracee& child, AddressSpace& parent_space);
   void on_exec(Tracee& tracee);
   void on_end(Tracee& tracee, const WaitStatus& status);
@@ -196,6 +279,11 @@ class Engine {
   HitRecorder recorder_;
   Listener& listener_;
   bool armed_ = true;
+  bool optimize_ = true;
+  const arch::DetourFeatures features_ = arch::native::detour_features();
+  std::vector<std::uint8_t> code_;  // of detours on their way into a target
+  arch::Detour detour_;
+  Waiter::Clock::duration longest_pause_{};
   std::unordered_map<pid_t, Tracee> tracees_;
   std::map<pid_t, std::unique_ptr<Process>> processes_;
   std::unordered_map<std::uint32_t, ProgramPtr> programs_;

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -74,11 +75,13 @@ void Engine::on_new_task(Tracee& parent) {
       if (const auto tracer = process::tracer_pid(tid); tracer && *tracer == gettid()) {
         tracees_[tid].tid = tid;
         claim(tracees_[tid], *parent.process);
+        tracees_[tid].vforked = parent.stop == Kind::vfork;
         inherit_slot(tracees_[tid], parent);
       }
     } else if (it->second.state == Tracee::State::unclaimed) {
       const Stop stop{tid, WaitStatus(SIGTRAP << 8 | 0x7f | (128 << 16))};  // the PTRACE_EVENT_STOP it stands in
       claim(it->second, *parent.process);
+      it->second.vforked = parent.stop == Kind::vfork;
       inherit_slot(it->second, parent);
       handle(stop);
     } else {
@@ -144,6 +147,8 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     process.space = parent_space->clone_for(std::move(memory));
     child.slot = {};
     listener_.process_forked(process.root, pid);
+    if (!forget_detours(child, *parent_space)) return;
+    for (const auto& [address, site] : process.space->sites_in_order()) consider(*process.space, *site);
     return resume(child);
   }
   parent_space->clean_copy(memory);
@@ -151,6 +156,21 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     root->before_exec->clean_copy(memory);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
   release_copy(child, *parent_space);
+}
+
+// A followed child has breakpoints only, and gets detours and channels of its own: its parent's go. False: it has died
+// meanwhile, or is late.
+bool Engine::forget_detours(Tracee& child, const AddressSpace& parent_space) {
+  const DetourSpace& parents = parent_space.detours();
+  AddressSpace& space = *child.process->space;
+  if (parents.lines().empty() && parents.areas().empty()) return true;
+  return with_remote_calls(child, space, [&](RemoteSyscalls& remote) {
+    const auto unmap = [&](RemoteAddr base, std::uint64_t size) {
+      if (remote.call(SYS_munmap, {base.value, size, 0, 0, 0, 0}) == 0) space.xol().forget_area(base);
+    };
+    for (const CodeArea& area : parents.areas()) unmap(area.base, area.size);
+    for (const Line& line : parents.lines()) unmap(line.base, line.size);
+  });
 }
 
 // The child's breakpoints are out: take the injected code out, let it go.
@@ -179,6 +199,8 @@ void Engine::on_exec(Tracee& tracee) {
   for (const pid_t tid : std::set<pid_t>(process.threads))
     if (tid != pid) forget_tracee(tid);
   leave_slot(tracee);
+  take_lanes(tracee);
+  tracee.vforked = false;
   tracee.stepping.reset();
   tracee.rehits.clear();
   tracee.stands.reset();
@@ -188,6 +210,8 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.rseq.reset();
   tracee.comm_read = {};
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
+  const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
+  if (process.before_exec && std::ranges::none_of(processes_, has_it)) close_feeds(*process.before_exec);
   ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});

@@ -50,6 +50,7 @@ struct Engine::Batch {
   Done done;
   std::unordered_map<RemoteAddr, RemoteAddr> slots;  // allocated for new sites, not yet published
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
+  std::vector<RemoteAddr> disturbed;                 // sites that have lost their jumps to it
   unsigned growth = 0;
   bool trap_learned = false;
 };
@@ -124,6 +125,15 @@ Result<void> Engine::commit_batch(Batch& batch) {
   for (const SiteRequest& request : batch.requests) {
     const SitePlan& plan = request.plan;
     Site* site = space.find(plan.address);
+    // A jump that covers the new place, or that knows nothing of the new program, makes room at once.
+    for (Site* other : space.hindered_by(plan.address)) {
+      space.drop_jump(*other);
+      batch.disturbed.push_back(other->plan.address);
+    }
+    if (site && site->jump) {
+      space.drop_jump(*site);
+      batch.disturbed.push_back(plan.address);
+    }
     if (!site) {
       if (auto same = space.verify(plan); !same) return same;
       RemoteAddr slot;
@@ -149,6 +159,8 @@ Result<void> Engine::commit_batch(Batch& batch) {
     request.program->site = plan.address;
     programs_.emplace(number(request.program->id), request.program);
   }
+  for (const RemoteAddr address : batch.disturbed)
+    if (Site* site = space.find(address)) consider(space, *site);
   // Armed last: what fails above has never fired.
   for (const SiteRequest& request : batch.requests) {
     Site& site = *space.find(request.plan.address);
@@ -236,53 +248,84 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t
   request_job(*find_process(batch->pid), Job{map_area, fail, {}});
 }
 
-bool Engine::update_arming(AddressSpace& space, Site& site) { return space.set_armed(site, armed_ && site.wanted()); }
+bool Engine::update_arming(AddressSpace& space, Site& site) {
+  const bool done = space.set_armed(site, armed_ && site.wanted());
+  for (const ProgramPtr& program : site.programs) space.detours().refresh_mode(*program, armed_);
+  consider(space, site);
+  return done;
+}
 
-void Engine::remove(std::span<const ProbeId> ids) {
+void Engine::remove(std::span<const ProbeId> ids, std::function<void()> done) {
+  std::vector<Process*> recording;
   for (const ProbeId id : ids) {
     const auto it = programs_.find(number(id));
     if (it == programs_.end()) continue;
     const ProgramPtr program = it->second;
     programs_.erase(it);
     program->enabled = false;
-    std::unordered_set<AddressSpace*> seen;
-    for (auto& [pid, process] : processes_) {
-      if (!process->space || !seen.insert(process->space.get()).second) continue;
-      Site* site = process->space->find(program->site);
+    for (Process* process : one_for_each_space()) {
+      AddressSpace& space = *process->space;
+      Site* site = space.find(program->site);
       if (!site || std::erase(site->programs, program) == 0) continue;
-      if (site->programs.empty())
-        process->space->remove_site(program->site);
-      else
-        update_arming(*process->space, *site);
+      if (space.detours().tap_of(id)) {
+        space.detours().drop_tap(id);
+        if (std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
+      }
+      space.drop_jump(*site);
+      if (!site->programs.empty()) {
+        update_arming(space, *site);
+        continue;
+      }
+      const RemoteAddr address = program->site;
+      space.remove_site(address);
+      reconsider_around(space, address);
     }
   }
+  if (done) when_unused(std::move(recording), std::move(done));
 }
 
-std::vector<ProbeId> Engine::set_enabled(std::span<const ProbeId> ids, bool enabled) {
+// One process for each address space.
+std::vector<Process*> Engine::one_for_each_space() {
+  std::vector<Process*> chosen;
+  std::unordered_set<AddressSpace*> seen;
+  for (auto& [pid, process] : processes_)
+    if (process->space && !process->detaching && seen.insert(process->space.get()).second) chosen.push_back(process.get());
+  return chosen;
+}
+
+// A site that was in its neighbours' way has gone.
+void Engine::reconsider_around(AddressSpace& space, RemoteAddr address) {
+  const auto& sites = space.sites_in_order();
+  auto it = sites.lower_bound(address - std::min(address.value, arch::kRegionReach));
+  for (; it != sites.end() && it->first <= address + arch::kRegionReach; ++it) consider(space, *it->second);
+}
+
+void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(std::vector<ProbeId>)> done) {
   std::vector<ProbeId> failed;
+  std::vector<Process*> recording;
   for (const ProbeId id : ids) {
     const auto it = programs_.find(number(id));
     if (it == programs_.end()) continue;
     ProbeProgram& program = *it->second;
     program.enabled = enabled;
     bool armed = true;
-    for (auto& [pid, process] : processes_) {
-      Site* site = process->space ? process->space->find(program.site) : nullptr;
-      if (site && std::ranges::find(site->programs, it->second) != site->programs.end())
-        armed &= update_arming(*process->space, *site);
+    for (Process* process : one_for_each_space()) {
+      Site* site = process->space->find(program.site);
+      if (!site || std::ranges::find(site->programs, it->second) == site->programs.end()) continue;
+      armed &= update_arming(*process->space, *site);
+      const bool records = !enabled && process->space->detours().tap_of(id).has_value();
+      if (records && std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
     }
     if (!armed) failed.push_back(id);
   }
-  return failed;
+  when_unused(std::move(recording), [done = std::move(done), failed = std::move(failed)] { done(failed); });
 }
 
 void Engine::set_armed(bool armed) {
   armed_ = armed;
   for (auto& [pid, process] : processes_) {
     if (!process->space || process->detaching) continue;
-    std::vector<RemoteAddr> addresses;
-    for (const auto& [address, site] : process->space->sites()) addresses.push_back(address);
-    for (const RemoteAddr address : addresses) update_arming(*process->space, *process->space->find(address));
+    for (const auto& [address, site] : process->space->sites_in_order()) update_arming(*process->space, *site);
   }
 }
 

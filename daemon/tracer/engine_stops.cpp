@@ -10,6 +10,7 @@
 #include "daemon/base/check.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 
 namespace probed::tracer {
@@ -22,15 +23,6 @@ using Kind = WaitStatus::Kind;
 
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
-
-constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
-// Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
-constexpr std::uint64_t kSynchronous = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP);
-
-// A fault of the instruction at hand, not a kill() of the same number: only the kernel sets a positive si_code.
-bool is_fault(int signal, const siginfo_t& info) {
-  return (kSynchronous & bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
-}
 
 // Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
 bool is_breakpoint_trap(const siginfo_t& info) { return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT; }
@@ -60,11 +52,6 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
 bool was_only_interrupted(const ptrace::Registers& regs) {
   return native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
          may_be_made_again(native::syscall_number(regs));
-}
-
-void apply(const CopyPoint& point, ptrace::Registers& regs) {
-  regs.set_pc(point.original_pc);
-  if (point.fix_link) regs.set_link(point.link);
 }
 
 // Back in front of the probed instruction, as if nothing had happened.
@@ -134,6 +121,10 @@ bool Engine::give_back(Tracee& tracee, const WaitStatus& status) {
 // ---- letting go on --------------------------------------------------------------------------------------------------
 
 void Engine::resume(Tracee& tracee, int signal) {
+  if (tracee.interrupted_at && !tracee.stepping) {
+    note_pause(tracee);
+    tracee.interrupted_at.reset();
+  }
   // Gone is fine everywhere here: the exit status follows.
   if (tracee.group_stopped) {
     tracee.state = Tracee::State::listening;
@@ -180,10 +171,21 @@ void Engine::release(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
+  if (process.space) {
+    const DetourSpace& detours = process.space->detours();
+    if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
+      regs.set_pc(site->value);
+      ptrace::set_registers(tracee.tid, regs);
+    } else if (const auto place = detours.find(RemoteAddr{regs.pc()})) {
+      if (place->capture) return tracee.stepping ? resume(tracee) : start_leaving(tracee, signal);
+      leave_tail(tracee, regs, *place);
+      ptrace::set_registers(tracee.tid, regs);
+    }
+  }
   if (move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
   if (tracee.stepping) {
+    if (tracee.stepping->masked) ptrace::set_sigmask(tracee.tid, tracee.stepping->mask);
     if (tracee.stepping->held_signal != 0) {
-      ptrace::set_sigmask(tracee.tid, tracee.stepping->mask);
       if (signal == 0 && tracee.stop == Kind::signal) {
         signal = tracee.stepping->held_signal;
         ptrace::set_siginfo(tracee.tid, tracee.stepping->held_info);
@@ -212,6 +214,7 @@ void Engine::release(Tracee& tracee, int signal) {
 // ---- signals --------------------------------------------------------------------------------------------------------
 
 void Engine::on_signal(Tracee& tracee, int signal) {
+  if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
   deliver(tracee, signal);
@@ -219,7 +222,7 @@ void Engine::on_signal(Tracee& tracee, int signal) {
 
 // Whether the signals that a thread gets in a slot may wait until the instruction has been stepped.
 bool Engine::may_hold_signals(const Tracee& tracee) const {
-  constexpr std::uint64_t kTrap = bit(SIGTRAP);
+  constexpr std::uint64_t kTrap = signal_bit(SIGTRAP);
   const auto& action = tracee.process->trap.known;
   std::uint64_t mask = 0;
   if (action && disposition_of(*action) == Disposition::ignored) return false;
@@ -236,6 +239,12 @@ void Engine::deliver(Tracee& tracee, int signal) {
     ptrace::set_registers(tracee.tid, regs);
   }
   if (tracee.process->detaching) return release(tracee, signal);
+  const DetourSpace& detours = tracee.process->space->detours();
+  if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
+  if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
+    regs.set_pc(site->value);
+    ptrace::set_registers(tracee.tid, regs);
+  }
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
@@ -263,7 +272,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     if (!fault) note_rehit(tracee, slot, regs);
   } else {
     // Let the instruction complete first; nothing else may come in between.
-    Stepping stepping{base, signal, info, 0};
+    Stepping stepping{base, signal, info, true, 0};
     if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
     ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
     tracee.stepping = stepping;
@@ -350,14 +359,16 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
 void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal) {
-  if (!site.slot) {
+  if (site.jump) {
+    regs.set_pc(site.jump->tail.value);
+  } else if (!site.slot) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "a site without a slot is emulable");
     if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
-    if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, 0};
+    if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, false, 0};
   }
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
   resume(tracee, signal);
@@ -372,19 +383,24 @@ void Engine::on_step(Tracee& tracee, int signal) {
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
-  const CopyPoint* point = slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
+  const auto detour = tracee.process->space->detours().find(RemoteAddr{regs.pc()});
+  const CopyPoint* point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
   if (signal == SIGTRAP && is_step_trap(info)) {
-    if (slot && !(point && point->meaning == CopyPoint::Meaning::after)) return resume(tracee);  // another step
+    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after)) return resume(tracee);  // another step
     // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
     if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, false).alive) return;
     if (point) apply(*point, regs);
     return finish_step(tracee, regs);
   }
-  if (signal == SIGSTOP && tracee.stepping->held_signal != 0) return resume(tracee, signal);
+  if (signal == SIGSTOP && tracee.stepping->masked) return resume(tracee, signal);
   // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
-  if (stepping.held_signal == 0) return deliver(tracee, signal);
+  if (stepping.held_signal == 0) {
+    if (stepping.masked) ptrace::set_sigmask(tracee.tid, stepping.mask);
+    return deliver(tracee, signal);
+  }
   // The held signal goes first, as it came first; the fault comes again when the instruction does.
+  if (detour) leave_tail(tracee, regs, *detour);
   if (slot) undo(point, *slot, base, regs);
   if (slot) note_rehit(tracee, *slot, regs);
   tracee.stepping = stepping;
@@ -395,10 +411,8 @@ void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   leave_slot(tracee);
   ptrace::set_registers(tracee.tid, regs);
-  if (stepping.held_signal != 0) {
-    ptrace::set_sigmask(tracee.tid, stepping.mask);
-    ptrace::set_siginfo(tracee.tid, stepping.held_info);
-  }
+  if (stepping.masked) ptrace::set_sigmask(tracee.tid, stepping.mask);
+  if (stepping.held_signal != 0) ptrace::set_siginfo(tracee.tid, stepping.held_info);
   if (tracee.process->detaching) return release(tracee, stepping.held_signal);
   resume(tracee, stepping.held_signal);
 }
@@ -422,6 +436,8 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
   if (!group_stop) put_back_interrupted_call(tracee);
+  meet(tracee);
+  looked_at(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
   if (wanted && (holds_signal || synchronous_signal_pending(tid)) && tracee.interrupts_put_off < kMostPutOff) {

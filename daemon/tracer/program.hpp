@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
+#include "daemon/events/detour_plan.hpp"
 #include "daemon/events/fetch.hpp"
 #include "daemon/lang/filter.hpp"
 
@@ -36,8 +38,15 @@ struct ProbeProgram {
   bool force_step = false;
   bool needs_comm = false;  // $comm: read at the hit, not from the thread's cache
 
+  // What its detours capture; null: it stays on the breakpoint tier, and no_detour says why.
+  std::shared_ptr<const events::DetourPlan> detour;
+  std::string no_detour;
+
   Counters counters;
   std::atomic<bool> streaming{false};  // written by the controller: somebody subscribes to it
+  // Written by the tracer: a jump leads to its detour; if not, why not (of static life time; null: it wasn't tried yet).
+  std::atomic<bool> optimized{false};
+  std::atomic<const char*> not_optimized{nullptr};
 
   // tracer thread
   bool enabled = true;

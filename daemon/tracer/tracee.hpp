@@ -27,11 +27,13 @@ struct Process;
 
 // A thread executing a slot one instruction at a time: the stepped tier, or an asynchronous signal waiting for the
 // instruction to complete.
+// The same for a thread in a detour, which it has to leave first: slot is 0 then.
 struct Stepping {
   RemoteAddr slot;
   int held_signal = 0;  // delivered once the instruction is done; 0: none
   siginfo_t held_info{};
-  std::uint64_t mask = 0;  // to put back; only when held_signal is set
+  bool masked = false;
+  std::uint64_t mask = 0;  // to put back; only when masked
 };
 
 // A thread sent back to the probed instruction by us (a signal came first): its next hit there, with these registers,
@@ -75,6 +77,13 @@ struct Tracee {
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
   bool trap_looked = false;                  // SIGTRAP's action has been looked at for the SIGTRAP it gets next
   std::optional<std::uint64_t> trap_frame;   // sp where a SIGTRAP handler was entered that hasn't been seen left
+
+  // In the channels of its address space, by line; the shared one when it has none of its own. As many as it was given
+  // lanes in: fewer than there are lines when it hasn't been seen stand still since.
+  std::vector<events::LaneId> lanes;
+  std::uint64_t thread_pointer = 0;  // 0: not known
+  bool vforked = false;              // its creator sleeps until it execs or ends
+  std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq

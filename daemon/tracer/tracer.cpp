@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
+constexpr unsigned kStopsBetween = 1024;  // at most so many between two looks at commands and deadlines
 
 using Deadline = std::optional<Waiter::Clock::time_point>;
 
@@ -77,6 +78,12 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
     ticking = now - last_busy < kIdleAfter;
     if (!ticking) engine.cpu_follower().idle();
     waiter_.set_alarm(earlier(engine.next_deadline(), ticking ? Deadline(now + kTick) : std::nullopt));
+    for (unsigned n = 0; n < kStopsBetween; ++n) {
+      const auto stop = waiter_.poll();
+      if (!stop) break;
+      engine.handle(*stop);
+      ++stops;
+    }
     while (!waiter_.take_wake()) {
       const auto stop = waiter_.wait();
       if (!stop) continue;

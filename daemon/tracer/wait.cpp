@@ -167,6 +167,14 @@ std::optional<Stop> Waiter::wait() {
   return first;
 }
 
+std::optional<Stop> Waiter::poll() {
+  if (gathered_.empty()) gather();
+  if (gathered_.empty()) return std::nullopt;
+  const Stop first = gathered_.front();
+  gathered_.pop_front();
+  return first;
+}
+
 std::optional<Stop> Waiter::wait_in_kernel() {
   std::optional<Stop> stop;
   blocking_.store(true);

@@ -87,6 +87,9 @@ class Waiter {
 
   // The next stop or exit of any of this thread's tracees, blocking. nullopt: look at take_wake(), and wait again.
   std::optional<Stop> wait();
+  // The next stop or exit that is there already. nullopt: none is. Whoever is woken again and again must not forget the
+  // stops for it.
+  std::optional<Stop> poll();
   // The next stop or exit of this one tracee, blocking. nullopt: there's no such tracee any more.
   std::optional<WaitStatus> wait_for(pid_t tid);
   // The same, not longer than until then: `late` says that the time has passed (and the answer is nullopt).

@@ -43,6 +43,10 @@ class XolAreas {
   void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, 0, {}}); }
   // Injected memory that holds no slots, but is taken out like the rest.
   void add_data(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, size, {}}); }
+  // It has been taken out.
+  void forget_area(RemoteAddr base) {
+    std::erase_if(areas_, [base](const Area& area) { return area.base == base; });
+  }
   const std::vector<Area>& areas() const { return areas_; }
   bool contains(RemoteAddr a) const;
 

@@ -178,9 +178,9 @@ class FakeController final : public control::Controller {
     note("set_armed", armed);
     answer([reply] { reply({}); });
   }
-  Result<void> set_optimize(bool enabled) override {
+  void set_optimize(bool enabled, control::Reply<void> reply) override {
     note("set_optimize", enabled);
-    return {};
+    reply({});
   }
   control::Status status() const override {
     control::Status s;

@@ -1,0 +1,206 @@
+// Feeds: what detours record, from the channels to the subscriptions, and what the tracer tells about them.
+//
+// No allocation for an event. A record says under which index it was made and in which lane; who that is, the tracer has
+// told before. A record of a thread that it hasn't seen yet is given to the process's main thread, and the tracer is
+// asked to look.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "daemon/base/fd.hpp"
+#include "daemon/control/controller_impl.hpp"
+
+namespace probed::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kCommAge = 20ms;  // prctl(PR_SET_NAME) may change it at any time
+constexpr auto kAskAge = 20ms;
+constexpr std::size_t kMostThreads = 65536;  // whose names are kept
+
+void read_comm(pid_t pid, pid_t tid, char (&comm)[16]) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/comm";
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[64];
+  ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
+  if (n <= 0) return;  // it has ended: what was known last stays
+  if (text[n - 1] == '\n') --n;
+  const auto size = std::min(static_cast<std::size_t>(n), sizeof comm - 1);
+  std::memset(comm, 0, sizeof comm);
+  std::memcpy(comm, text, size);
+}
+
+}  // namespace
+
+// More records than a lane can hold: those that are there now are among them, however fast others follow.
+static std::size_t all_of(const FeedState& state) { return state.feed->channel->layout().ring_size / 32 + 1; }
+
+FeedState* ControllerImpl::find_feed(const events::FeedPtr& feed) {
+  const auto it = std::ranges::find_if(feeds_, [&](const auto& state) { return state->feed == feed; });
+  return it == feeds_.end() ? nullptr : it->get();
+}
+
+// ---- what the tracer tells ------------------------------------------------------------------------------------------
+
+void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vector<tracer::Listener::Tap>& taps,
+                                   pid_t pid, std::uint64_t ticket) {
+  FeedState* state = find_feed(feed);
+  if (!state) {
+    feeds_.push_back(std::make_unique<FeedState>());
+    state = feeds_.back().get();
+    state->feed = feed;
+    clock_.look();
+  }
+  for (const auto& [index, program] : taps) {
+    feed->channel->add_probe(index, program->detour->capture.layout);
+    if (state->taps.size() <= index) state->taps.resize(index + 1);
+    FeedState::Tap& tap = state->taps[index];
+    tap = {nullptr, program, 0};
+    const auto it = probes_.find(program->id);
+    if (it == probes_.end()) continue;
+    tap.probe = &it->second;
+    it->second.sources.push_back({state, index});
+  }
+  watch_feeds();
+  tracer_->post([pid, ticket](tracer::Engine& engine) { engine.names_known(pid, ticket); });
+}
+
+void ControllerImpl::on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid) {
+  FeedState* state = find_feed(feed);
+  if (!state) return;
+  drain_feed(*state, all_of(*state));
+  flush_touched();
+  for (const std::uint32_t index : indices) close_tap(*state, index);
+  tracer_->post([feed, pid, indices = std::move(indices)](tracer::Engine& engine) {
+    engine.indices_free(pid, feed, indices);
+  });
+}
+
+void ControllerImpl::on_feed_closed(const events::FeedPtr& feed) {
+  FeedState* state = find_feed(feed);
+  if (!state) return;
+  drain_feed(*state, all_of(*state));
+  flush_touched();
+  for (std::uint32_t index = 0; index < state->taps.size(); ++index) close_tap(*state, index);
+  std::erase_if(feeds_, [&](const auto& s) { return s.get() == state; });
+  watch_feeds();
+}
+
+// What was counted there becomes the probe's own.
+void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
+  if (index >= state.taps.size() || !state.taps[index].program) return;
+  FeedState::Tap& tap = state.taps[index];
+  const events::ProbeCounts counts = state.feed->channel->counts(index);
+  tracer::Counters& counters = tap.program->counters;
+  counters.hits += counts.hits() - std::min(counts.hits(), tap.rejected);
+  counters.missed += counts.dropped;
+  counters.filtered += counts.filtered + tap.rejected;
+  if (tap.probe) std::erase_if(tap.probe->sources, [&](const Probe::Source& s) { return s.feed == &state && s.index == index; });
+  state.feed->channel->remove_probe(index);
+  tap = {};
+}
+
+// ---- counting -------------------------------------------------------------------------------------------------------
+
+ControllerImpl::Counts ControllerImpl::counts_of(const Probe& probe) const {
+  const tracer::Counters& own = probe.program->counters;
+  Counts sum{own.hits, own.missed, own.filtered};
+  for (const auto& [feed, index] : probe.sources) {
+    const events::ProbeCounts counts = feed->feed->channel->counts(index);
+    const std::uint64_t rejected = feed->taps[index].rejected;
+    sum.hits += counts.hits() - std::min(counts.hits(), rejected);
+    sum.missed += counts.dropped;
+    sum.filtered += counts.filtered + rejected;
+  }
+  return sum;
+}
+
+std::uint64_t ControllerImpl::missed_of(const Probe& probe) const {
+  std::uint64_t missed = probe.program->counters.missed.load(std::memory_order_relaxed);
+  for (const auto& [feed, index] : probe.sources) missed += feed->feed->channel->dropped(index);
+  return missed;
+}
+
+// Whether records are to be looked for at all.
+void ControllerImpl::watch_feeds() {
+  const auto wanted = [](const FeedState::Tap& tap) {
+    return tap.program && (!tap.program->detour->filter_in_daemon.empty() || tap.program->streaming);
+  };
+  feeds_record_ = std::ranges::any_of(feeds_, [&](const auto& state) { return std::ranges::any_of(state->taps, wanted); });
+  if (!feeds_record_ || !asleep_) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(queue_event_.native_handle(), &one, sizeof one);
+}
+
+// ---- draining -------------------------------------------------------------------------------------------------------
+
+std::size_t ControllerImpl::drain_feeds(std::size_t limit) {
+  if (feeds_.empty()) return 0;
+  clock_.look();
+  now_ = std::chrono::steady_clock::now();
+  std::size_t most = 0;
+  for (const auto& state : feeds_) most = std::max(most, drain_feed(*state, limit));
+  return most;
+}
+
+// `limit`: records of each lane. Returns how many there were in all.
+std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit) {
+  events::Channel& channel = *state.feed->channel;
+  for (const std::uint64_t thread_pointer : state.feed->threads.take_dead()) channel.shared_thread_died(thread_pointer);
+  const std::size_t taken =
+      channel.drain(limit, [&](const events::ChannelRecord& record) { take_record(state, record); });
+  if (std::exchange(state.unknown_threads, false) && now_ - state.asked > kAskAge) {
+    state.asked = now_;
+    tracer_->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });
+  }
+  return taken;
+}
+
+void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& record) {
+  if (record.probe >= state.taps.size()) return;
+  FeedState::Tap& tap = state.taps[record.probe];
+  if (!tap.probe || !tap.program) return;
+  const events::DetourPlan& plan = *tap.program->detour;
+  const bool filtered_here = !plan.filter_in_daemon.empty();
+  if (tap.probe->subscriptions.empty() && !filtered_here) return;
+
+  events::RecordHeader header;
+  header.probe = tap.program->id;
+  header.pid = state.feed->pid;
+  header.tid = thread_of(state, record);
+  header.cpu = record.cpu == events::ChannelRecord::kNoCpu ? 0 : record.cpu;
+  header.time = clock_.nanoseconds(record.time);
+  header.ip = tap.probe->address.value;
+  const std::string_view comm = comm_of(state, header.tid);
+  std::memcpy(header.comm, comm.data(), std::min(comm.size(), sizeof header.comm - 1));
+  const std::size_t size = events::unpack(plan, record.words, comm, packed_);
+  const std::span<const std::byte> packed(packed_.data(), size);
+  if (filtered_here) {
+    const events::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
+    if (!tap.program->filter->matches(packed, common)) return void(++tap.rejected);
+  }
+  if (!tap.probe->subscriptions.empty()) offer(*tap.probe, header, packed);
+}
+
+pid_t ControllerImpl::thread_of(FeedState& state, const events::ChannelRecord& record) {
+  if (record.owner != 0) return static_cast<pid_t>(record.owner);
+  if (const auto tid = state.feed->threads.find(record.thread_pointer, record.time)) return *tid;
+  state.unknown_threads = true;
+  return state.feed->pid;
+}
+
+std::string_view ControllerImpl::comm_of(FeedState& state, pid_t tid) {
+  if (state.threads.size() > kMostThreads) state.threads.clear();
+  FeedState::Thread& thread = state.threads[tid];
+  if (now_ - thread.read > kCommAge) {
+    if (thread.comm[0] == '\0') read_comm(state.feed->pid, state.feed->pid, thread.comm);  // in case it has ended
+    read_comm(state.feed->pid, tid, thread.comm);
+    thread.read = now_;
+  }
+  return {thread.comm, strnlen(thread.comm, sizeof thread.comm)};
+}
+
+}  // namespace probed::control

@@ -1,0 +1,68 @@
+// One address space's channel as the two sides of the daemon share it: the tracer thread fills in who its threads are,
+// the Asio thread drains it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "daemon/events/channel.hpp"
+
+namespace probed::events {
+
+// Which thread has which thread pointer: the records of the shared lane carry nothing else. Any thread; locked, and
+// only asked for threads that have no lane of their own.
+class ThreadDirectory {
+ public:
+  // since: the records' clock. A thread pointer is used again as soon as its thread has ended: records that are older
+  // belong to the one before.
+  void born(std::uint64_t thread_pointer, pid_t tid, std::uint64_t since) {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[thread_pointer];
+    if (entry.tid == tid) return;
+    entry = {tid, entry.tid, since};
+  }
+  void died(std::uint64_t thread_pointer) {
+    const std::lock_guard lock(mutex_);
+    dead_.push_back(thread_pointer);
+  }
+  // nullopt: nobody has seen that thread stand still yet.
+  std::optional<pid_t> find(std::uint64_t thread_pointer, std::uint64_t time) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = entries_.find(thread_pointer);
+    if (it == entries_.end()) return std::nullopt;
+    const Entry& entry = it->second;
+    return time < entry.since && entry.before != 0 ? entry.before : entry.tid;
+  }
+  // The thread pointers of those that have died since the last time.
+  std::vector<std::uint64_t> take_dead() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(dead_, {});
+  }
+
+ private:
+  struct Entry {
+    pid_t tid = 0, before = 0;
+    std::uint64_t since = 0;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Entry> entries_;
+  std::vector<std::uint64_t> dead_;
+};
+
+struct Feed {
+  Feed(std::unique_ptr<Channel> c, pid_t p) : channel(std::move(c)), pid(p) {}
+
+  const std::unique_ptr<Channel> channel;
+  const pid_t pid;  // of the process whose memory it is
+  ThreadDirectory threads;
+};
+using FeedPtr = std::shared_ptr<Feed>;
+
+}  // namespace probed::events

@@ -1,0 +1,202 @@
+// Threads in detours, and who records into which lane.
+//
+// No signal is ever delivered while a thread's pc is in generated code: it is held back until the thread, stepping, has
+// left, as for slots. So no signal frame refers to a detour, a handler never sees anything but the program's own
+// registers, and a handler that jumps away leaves no reservation behind. What is delivered at once are faults of the
+// program's own instructions in the tail, and those only after the jump has been taken out if they happened behind the
+// first of them: the handler may come back there.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "daemon/base/check.hpp"
+#include "daemon/base/process.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_stops.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using arch::CopyPoint;
+using ptrace::Outcome;
+using namespace std::chrono_literals;
+
+constexpr std::uint8_t kMostSetBacks = 3;
+constexpr auto kAfterSetBack = 1s;
+
+// Whether the thread executes none of its program's instructions any more. Its memory may serve a new one from before
+// its death is reported.
+bool is_exiting(pid_t tid) {
+  constexpr std::uint32_t kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+  const auto stat = process::read_stat(tid);
+  return !stat || stat->zombie() || (stat->flags & kExiting) != 0;
+}
+
+}  // namespace
+
+// ---- lanes ----------------------------------------------------------------------------------------------------------
+
+// A stopped thread that may not have lanes in all the channels yet.
+void Engine::meet(Tracee& tracee) {
+  AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
+  if (!space || tracee.process->detaching || tracee.lanes.size() == space->detours().lines().size()) return;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) == Outcome::ok) give_lanes(tracee, regs);
+}
+
+void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
+  AddressSpace& space = *tracee.process->space;
+  Optimisation& work = space.optimisation();
+  const std::uint64_t pointer = regs.thread_pointer();
+  if (tracee.thread_pointer == 0 && pointer != 0) {
+    if (const auto it = work.thread_pointers.find(pointer); it != work.thread_pointers.end() && !tracee.vforked) {
+      if (!is_exiting(it->second)) return void(refuse_all(space, "two of its threads have the same thread pointer"));
+      take_lanes(tracees_.at(it->second));
+    }
+    if (work.thread_pointers.try_emplace(pointer, tracee.tid).second) tracee.thread_pointer = pointer;
+  }
+  // Detours find a lane by the word at the thread pointer, which every C library makes point to itself.
+  std::uint64_t word = 0;
+  const bool found_by = tracee.thread_pointer != 0 &&
+                        space.memory().read(RemoteAddr{pointer}, std::as_writable_bytes(std::span(&word, 1))) &&
+                        word == pointer;
+  std::optional<RemoteAddr> rseq;
+  if (!features_.cpu_number)
+    if (const auto area = ptrace::rseq_area(tracee.tid)) rseq = RemoteAddr{*area};
+  for (std::size_t i = tracee.lanes.size(); i < space.detours().lines().size(); ++i) {
+    events::Feed& feed = *space.detours().lines()[i].feed;
+    if (tracee.thread_pointer != 0) feed.threads.born(pointer, tracee.tid, native::record_clock());
+    const auto lane = feed.channel->assign(static_cast<std::uint64_t>(tracee.tid), found_by ? pointer : 0, rseq);
+    tracee.lanes.push_back(lane.value_or(events::LaneId::shared));
+  }
+}
+
+// The thread is dead, or outside of detours for good.
+void Engine::take_lanes(Tracee& tracee) {
+  AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
+  if (!space) return;
+  Optimisation& work = space->optimisation();
+  if (work.round) work.round->awaited.erase(tracee.tid);
+  for (std::size_t i = 0; i < tracee.lanes.size(); ++i) {
+    events::Feed& feed = *space->detours().lines()[i].feed;
+    if (tracee.lanes[i] != events::LaneId::shared)
+      feed.channel->retire(tracee.lanes[i]);
+    else if (tracee.thread_pointer != 0)
+      feed.threads.died(tracee.thread_pointer);
+  }
+  tracee.lanes.clear();
+  if (tracee.thread_pointer != 0) work.thread_pointers.erase(std::exchange(tracee.thread_pointer, 0));
+}
+
+void Engine::find_threads(pid_t pid) {
+  const Process* process = find_process(pid);
+  if (!process || !process->space || process->detaching) return;
+  const std::size_t lines = process->space->detours().lines().size();
+  for (auto& [tid, tracee] : tracees_) {
+    if (!tracee.process || tracee.process->space != process->space || tracee.lanes.size() == lines) continue;
+    // One that has waited in a call all the time has recorded nothing.
+    if (tracee.state == Tracee::State::running && glance(tid).kind == Glance::Kind::running) ptrace::interrupt(tid);
+  }
+}
+
+// ---- rounds ---------------------------------------------------------------------------------------------------------
+
+// A stopped thread that a round may be waiting for.
+bool Engine::looked_at(Tracee& tracee) {
+  AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
+  if (!space || !space->optimisation().round) return false;
+  Round& round = *space->optimisation().round;
+  if (!round.awaited.contains(tracee.tid)) return false;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  round.awaited.erase(tracee.tid);
+  if (!passes(*space, tracee, regs.pc(), regs.sp())) round.to_look_at.push_back(tracee.tid);
+  wake_optimiser(*space, 0s);
+  return true;
+}
+
+void Engine::note_pause(const Tracee& tracee) {
+  const auto pause = Waiter::Clock::now() - *tracee.interrupted_at;
+  if (pause <= longest_pause_) return;
+  longest_pause_ = pause;
+  listener_.longest_pause(static_cast<std::uint64_t>(std::chrono::nanoseconds(pause).count()));
+}
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+
+// A load of an argument that can't be read: the thread goes on behind it, and the argument is absent. True: it was one.
+bool Engine::skip_absent_load(Tracee& tracee, int signal) {
+  const DetourSpace& detours = tracee.process->space->detours();
+  if (detours.areas_empty()) return false;
+  ptrace::Registers regs;
+  siginfo_t info{};
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  const auto place = detours.find(RemoteAddr{regs.pc()});
+  if (!place || !place->resume) return false;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  if (!is_fault(signal, info)) return false;
+  regs.set_pc(place->resume->value);
+  ptrace::set_registers(tracee.tid, regs);
+  resume(tracee);
+  return true;
+}
+
+void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place) {
+  siginfo_t info{};
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  const bool at_exit = place.point && place.point->meaning == CopyPoint::Meaning::after;
+  if (at_exit) {
+    apply(*place.point, regs);
+  } else if (is_fault(signal, info)) {
+    if (place.capture)
+      spdlog::error("process {}: the code or the channel of its optimised probes was changed or unmapped by it",
+                    tracee.process->id.pid);
+    const std::uint64_t pc = regs.pc();
+    leave_tail(tracee, regs, place);
+    if (reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
+      info.si_addr = reinterpret_cast<void*>(regs.pc());
+      ptrace::set_siginfo(tracee.tid, info);
+    }
+  } else {
+    return start_leaving(tracee, signal);
+  }
+  ptrace::set_registers(tracee.tid, regs);
+  resume(tracee, signal);
+}
+
+// Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on behind
+// the first instruction of the region must find it there.
+void Engine::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place) {
+  if (!place.point) return;
+  if (place.point->meaning == CopyPoint::Meaning::after) return apply(*place.point, regs);
+  regs.set_sp(regs.sp() + static_cast<std::uint64_t>(std::int64_t{place.point->undo_sp}));
+  regs.set_pc(place.point->original_pc);
+  AddressSpace& space = *tracee.process->space;
+  if (RemoteAddr{regs.pc()} == place.detour->site) return;
+  Site* site = space.find(place.detour->site);
+  if (!site || !site->jump) return;
+  space.drop_jump(*site);
+  if (++site->set_backs < kMostSetBacks)
+    space.optimisation().later.emplace_back(Waiter::Clock::now() + kAfterSetBack, site->plan.address);
+  else
+    give_up(space, site->plan.address, "instructions that the jump would replace have faults of their own", {});
+  wake_optimiser(space, kAfterSetBack);
+}
+
+// Steps a thread out of generated code, all other signals blocked; then the signal is delivered (0: none).
+void Engine::start_leaving(Tracee& tracee, int signal) {
+  Stepping stepping;
+  stepping.held_signal = signal;
+  if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return;
+  if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
+  stepping.masked = true;
+  // A trap that finds SIGTRAP blocked would reset its action.
+  ptrace::set_sigmask(tracee.tid, (stepping.mask | ~kSynchronous) & ~signal_bit(SIGTRAP));
+  tracee.stepping = stepping;
+  tracee.group_stopped = false;
+  resume(tracee);
+}
+
+}  // namespace probed::tracer

@@ -1,0 +1,29 @@
+// Small things that engine_stops.cpp and engine_detours.cpp both need to say about stops.
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+
+#include "arch/arch.hpp"
+#include "daemon/tracer/ptrace.hpp"
+
+namespace probed::tracer {
+
+constexpr std::uint64_t signal_bit(int signal) { return 1ULL << (signal - 1); }
+// Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
+inline constexpr std::uint64_t kSynchronous =
+    signal_bit(SIGSEGV) | signal_bit(SIGBUS) | signal_bit(SIGILL) | signal_bit(SIGFPE) | signal_bit(SIGTRAP);
+
+// A fault of the instruction at hand, not a kill() of the same number: only the kernel sets a positive si_code.
+inline bool is_fault(int signal, const siginfo_t& info) {
+  return (kSynchronous & signal_bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
+}
+
+// Takes a thread at the end of a copy to where the original program would be.
+inline void apply(const arch::CopyPoint& point, ptrace::Registers& regs) {
+  regs.set_pc(point.original_pc);
+  if (point.fix_link) regs.set_link(point.link);
+}
+
+}  // namespace probed::tracer

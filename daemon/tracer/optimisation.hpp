@@ -1,0 +1,50 @@
+// How far the optimiser is with one address space: plain data, see engine_optimise.cpp.
+//
+// Owning thread: the tracer thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "daemon/base/types.hpp"
+#include "daemon/tracer/quiesce.hpp"
+#include "daemon/tracer/wait.hpp"
+
+namespace probed::tracer {
+
+struct Optimisation {
+  using Clock = Waiter::Clock;
+  enum class Phase : std::uint8_t {
+    idle,
+    mapping,  // a thread has been asked to map memory for code, or a channel
+    building,
+    looking,  // for threads in the middle of what is to be overwritten
+    syncing,  // the tails are written; every processor is to have seen them
+    naming,   // the controller is to know who records
+  };
+  Phase phase = Phase::idle;
+  std::deque<RemoteAddr> queue;
+  std::vector<std::pair<Clock::time_point, RemoteAddr>> later;  // sites to be queued again
+  struct Job {
+    RemoteAddr site, detour;
+  };
+  std::vector<RemoteAddr> batch;  // being built
+  std::size_t next = 0;
+  std::vector<Job> built;
+  std::size_t line = 0;  // that the batch records into
+  Places places;         // that nobody may be at, of the batch
+  std::optional<Round> round;
+  std::uint64_t round_waited_for = 0;  // by the phase
+  std::uint64_t names_sent = 0, names_known = 0;
+  std::vector<std::pair<std::uint64_t, std::function<void()>>> after_round;  // when this round, or a later one, is over
+  std::unordered_map<std::uint64_t, pid_t> thread_pointers;
+  const char* refused = nullptr;  // nothing is optimised here any more, and why
+  Clock::time_point at = Clock::time_point::max();  // when to go on
+};
+
+}  // namespace probed::tracer
