@@ -59,9 +59,11 @@ Origin origin_of(const Decoded& decoded) {
   return decoded.insn.meta.category == ZYDIS_CATEGORY_CMOV ? Origin::chosen : Origin::computed;
 }
 
-bool loads_distance(const Decoded& decoded) {
-  return decoded.insn.mnemonic == ZYDIS_MNEMONIC_MOVSXD && is_memory(decoded.operands[1]) &&
-         decoded.operands[1].mem.scale == 4 && decoded.operands[1].mem.disp.value == 0;
+// Loads one of the distances of the table that a register points to.
+bool loads_distance(const Decoded& decoded, ZydisRegister table) {
+  const ZydisDecodedOperandMem& mem = decoded.operands[1].mem;
+  return decoded.insn.mnemonic == ZYDIS_MNEMONIC_MOVSXD && is_memory(decoded.operands[1]) && mem.base == table &&
+         mem.index != ZYDIS_REGISTER_NONE && mem.scale == 4 && mem.disp.value == 0;
 }
 
 }  // namespace
@@ -114,20 +116,23 @@ std::optional<std::vector<std::uint32_t>> FunctionWalk::predecessors(std::uint32
   return out;
 }
 
-// One of the addition's operands comes from a table of distances, a few instructions before.
+// Adds a distance to the address of the very table that it comes from. There are tables of distances from elsewhere
+// (differences of labels, in glibc's vfprintf): those aren't understood.
 bool FunctionWalk::adds_distance(std::uint32_t step) const {
   Decoded add;
   if (!decode_with_zydis(bytes_.subspan(steps_[step].offset), add)) return false;
-  for (const ZydisDecodedOperand* operand : {&add.operands[0], &add.operands[1]}) {
-    const ZydisRegister reg = operand->reg.value;
-    for (std::uint32_t at = step; at > 0 && step - at < kTableWindow; --at) {
-      if (!falls_through(steps_[at - 1].kind)) break;
-      Decoded decoded;
-      if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
-      if (!writes(decoded, reg)) continue;
-      if (loads_distance(decoded)) return true;
-      break;
-    }
+  const ZydisRegister to = add.operands[0].reg.value, from = add.operands[1].reg.value;
+  return comes_from_table(step, to, from) || comes_from_table(step, from, to);
+}
+
+bool FunctionWalk::comes_from_table(std::uint32_t step, unsigned distance, unsigned table) const {
+  const auto distance_reg = static_cast<ZydisRegister>(distance), table_reg = static_cast<ZydisRegister>(table);
+  for (std::uint32_t at = step; at > 0 && step - at < kTableWindow; --at) {
+    if (!falls_through(steps_[at - 1].kind)) return false;
+    Decoded decoded;
+    if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
+    if (writes(decoded, table_reg)) return false;
+    if (writes(decoded, distance_reg)) return loads_distance(decoded, table_reg);
   }
   return false;
 }

@@ -52,6 +52,8 @@ class FunctionWalk {
   std::optional<std::vector<std::uint32_t>> predecessors(std::uint32_t step, Paths paths) const;
   bool understands(std::uint32_t step, Paths paths) const;
   bool adds_distance(std::uint32_t step) const;
+  // The two are ZydisRegisters: before `step`, one holds a distance from the table that the other points to.
+  bool comes_from_table(std::uint32_t step, unsigned distance, unsigned table) const;
 
   std::span<const std::uint8_t> bytes_;
   std::uint64_t address_;

@@ -6,13 +6,21 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <link.h>
+#include <regex.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <filesystem>
-#include <functional>
+#include <fstream>
+#include <iomanip>
+#include <locale>
+#include <sstream>
 #include <string>
 
 #include "tests/arch/region/patcher.hpp"
@@ -35,6 +43,7 @@ struct Patching {
   unsigned every = 1;
 };
 
+constexpr unsigned kLongest = 10;  // seconds; they take one or two
 constexpr unsigned kMostSites = 60'000;
 const unsigned kSeeds =
     std::getenv("REGION_SEEDS") != nullptr ? static_cast<unsigned>(std::atoi(std::getenv("REGION_SEEDS"))) : 2;
@@ -56,6 +65,7 @@ void patch(void* library, const std::string& path, const Patching& patching) {
 
 [[noreturn]] void child(int out, const std::string& path, Workload workload, const Patching& patching) {
   ::dup2(out, STDOUT_FILENO);
+  ::alarm(kLongest);
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) ::_exit(78);
   if (patching.seed != 0) patch(library, path, patching);
@@ -89,6 +99,17 @@ std::string path_of(const char* name) {
   return std::filesystem::canonical(map->l_name);
 }
 
+// Empty: none.
+std::string first_difference(const std::string& got, const std::string& expected) {
+  const auto [a, b] = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
+  if (a == got.end() && b == expected.end()) return {};
+  const auto line = [](const std::string& text, auto at) {
+    const auto offset = static_cast<std::size_t>(at - text.begin());
+    return text.substr(offset - std::min<std::size_t>(offset, 60), 120);
+  };
+  return line(got, a) + "\ninstead of\n" + line(expected, b);
+}
+
 void compare(const char* name, Workload workload, unsigned every) {
   const std::string path = path_of(name);
   if (path.empty()) {
@@ -102,7 +123,7 @@ void compare(const char* name, Workload workload, unsigned every) {
     const Run patched = run(path, workload, {seed, every});
     CAPTURE(seed);
     CHECK(patched.status == 0);
-    CHECK(patched.output == plain.output);
+    CHECK(first_difference(patched.output, plain.output) == "");
   }
 }
 
@@ -229,7 +250,99 @@ void python(void* library) {
   symbol<int()>(library, "Py_FinalizeEx")();
 }
 
+// Unwinding through the library's own frames and landing pads, and what its tables and facets compute.
+template <class Action>
+void expect_throw(const char* what, const Action& action) {
+  try {
+    action();
+    std::printf("%s: nothing thrown\n", what);
+  } catch (const std::exception& e) {
+    std::printf("%s: %s\n", what, e.what());
+  }
+}
+
+void standard_library(void*) {
+  for (int i = 0; i < 200; ++i) {
+    expect_throw("at", [] { return std::string("abc").at(7); });
+    expect_throw("locale", [] { std::locale("no such locale"); });
+    expect_throw("file_size", [] { return std::filesystem::file_size("/no/such/file"); });
+    expect_throw("stream", [] {
+      std::ifstream in;
+      in.exceptions(std::ios::failbit);
+      in.open("/no/such/file");
+    });
+    expect_throw("parse", [] {
+      std::istringstream in("not a number");
+      in.exceptions(std::ios::failbit);
+      int value = 0;
+      in >> value;
+    });
+    expect_throw("iterate", [] { std::filesystem::directory_iterator("/no/such/directory"); });
+    std::ostringstream out;
+    out << i << ' ' << std::hex << i * 977 << ' ' << 1.0 / (i + 1) << ' ' << std::setprecision(12) << std::scientific
+        << i * 3.7 << ' ' << std::setw(12) << std::setfill('*') << std::boolalpha << (i % 3 == 0) << '\n';
+    std::istringstream in("12 0x7f 3.25e2 word");
+    int a = 0, b = 0;
+    double c = 0;
+    std::string d;
+    in >> a >> std::hex >> b >> std::dec >> c >> d;
+    out << a << b << c << d << std::put_time(std::gmtime(std::array<std::time_t, 1>{i * 86'400'000l}.data()), "%c")
+        << '\n';
+    out << std::filesystem::path("/a/./b/../c").lexically_normal()
+        << std::filesystem::weakly_canonical("/usr/./bin/..");
+    std::printf("%s\n", out.str().c_str());
+  }
+}
+
+int compare_longs(const void* a, const void* b) {
+  const long x = *static_cast<const long*>(a), y = *static_cast<const long*>(b);
+  return x < y ? -1 : x > y;
+}
+
+// Hand-written string functions with their tables of entries, formatting, big numbers, allocation.
+void c_library(void*) {
+  char text[4096], other[4096];
+  for (int size = 0; size < 1500; size += 1 + size / 40) {
+    for (int i = 0; i < size; ++i) text[i] = static_cast<char>('a' + (i * 7 + size) % 26);
+    text[size] = '\0';
+    std::memcpy(other, text, static_cast<std::size_t>(size) + 1);
+    std::memmove(other + 3, other, static_cast<std::size_t>(size) + 1);
+    std::memset(other, size, 3);
+    char* const copy = ::strdup(text);
+    std::printf("%d %zu %d %d %d %td %td %s\n", size, std::strlen(text), std::strcmp(text, copy) != 0,
+                ::strcasecmp(text, other) > 0, ::strncmp(text, other + 3, 100) != 0,
+                std::strchr(text, 'z') != nullptr ? std::strchr(text, 'z') - text : -1,
+                std::strstr(text, "hov") != nullptr ? std::strstr(text, "hov") - text : -1, other + 3 + size / 2);
+    ::free(copy);
+  }
+  for (int i = 1; i < 300; ++i) {
+    std::printf("%+08.3f %g %a %5d %#llx %-10s| %Lf\n", i / 7.0, 1e300 / i, 1.0 / i, i, 1ull << (i % 64), "x",
+                1.0L / i);
+    std::snprintf(text, sizeof text, "%d.%de%d", i, i * 7919, i % 60 - 30);
+    std::printf("%.17g %ld\n", std::strtod(text, nullptr), std::strtol(text, nullptr, 16));
+  }
+  long values[500];
+  for (int i = 0; i < 500; ++i) values[i] = i * 7919l % 1009;
+  std::qsort(values, 500, sizeof values[0], compare_longs);
+  regex_t pattern;
+  ::regcomp(&pattern, "(a|b)*c([0-9]{2,3})", REG_EXTENDED);
+  regmatch_t match[3];
+  std::printf("%ld %d %d\n", values[250], ::regexec(&pattern, "xxabac1234", 3, match, 0),
+              static_cast<int>(match[2].rm_so));
+  ::regfree(&pattern);
+}
+
 }  // namespace
+
+TEST_CASE("string and number functions with jumps all over libc compute the same") {
+  compare("libc.so.6", c_library, 8);
+  compare("libc.so.6", c_library, 1);
+}
+
+TEST_CASE("exceptions and streams with jumps all over libstdc++ do the same") {
+  compare("libstdc++.so.6", standard_library, 8);
+  compare("libstdc++.so.6", standard_library, 1);
+}
 
 TEST_CASE("cryptography with jumps all over libcrypto computes the same") {
   compare("libcrypto.so.3", cryptography, 8);

@@ -82,6 +82,7 @@ PatchCounts Patcher::patch(unsigned seed, unsigned every, unsigned most) {
     if (counts.near + counts.island + counts.hosted >= most || end_ - next_ < 2 * arch::kMaxDetourSize) break;
     if (!try_site(site, counts)) ++counts.refused;
   }
+  apply();
   return counts;
 }
 
@@ -137,7 +138,15 @@ std::uint64_t Patcher::detour_for(const arch::Displaced& code, bool with_probe) 
 }
 
 void Patcher::write(std::uint64_t address, std::span<const std::uint8_t> bytes) {
-  std::memcpy(reinterpret_cast<void*>(bias_ + address), bytes.data(), bytes.size());
+  writes_.push_back({address, {bytes.begin(), bytes.end()}});
+}
+
+// All at once, and without a function that might be among what is written to.
+void Patcher::apply() {
+  for (const Write& w : writes_) {
+    auto* const to = reinterpret_cast<volatile std::uint8_t*>(bias_ + w.address);
+    for (std::size_t i = 0; i < w.bytes.size(); ++i) to[i] = w.bytes[i];
+  }
 }
 
 std::vector<arch::CodeRange> Patcher::taken_near(std::uint64_t site) const {

@@ -30,8 +30,14 @@ class Patcher {
   bool try_site(std::uint64_t site, PatchCounts& counts);
   std::uint64_t detour_for(const arch::Displaced& code, bool with_probe);
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
+  void apply();
   std::vector<arch::CodeRange> taken_near(std::uint64_t site) const;
   void take(const arch::RegionPlan& plan);
+
+  struct Write {
+    std::uint64_t address;
+    std::vector<std::uint8_t> bytes;
+  };
 
   std::uint64_t bias_;
   std::shared_ptr<const arch::CodeFlow> flow_;
@@ -39,6 +45,7 @@ class Patcher {
   events::DetourPlan plan_;
   std::uint64_t next_ = 0, end_ = 0;    // of the room for detours
   std::vector<arch::CodeRange> taken_;  // ascending
+  std::vector<Write> writes_;           // in order
 };
 
 }  // namespace probed::test
