@@ -30,6 +30,7 @@ class Analysis {
     mark_tables();
     settle_padding();
     judge_functions();
+    spread_doubt();
     return std::move(out_).finish();
   }
 
@@ -111,6 +112,8 @@ class Analysis {
         target(s.target);
         if (function != nullptr) branches_.push_back(s.target);
         if (function == nullptr || !function->contains(s.target)) foreign_.push_back(s.target);
+        if (function != nullptr && s.kind != ScanKind::call && !function->contains(s.target))
+          across_.push_back({out_.flow().functions().size(), s.target});
         break;
       default: break;
     }
@@ -194,6 +197,20 @@ class Analysis {
     }
   }
 
+  // What isn't known of where a function's jumps lead isn't known of its other parts either, into which compilers split
+  // functions (.cold): they jump to each other.
+  void spread_doubt() {
+    std::vector<std::size_t> doubtful;
+    for (const auto& [from, to] : across_) {
+      const auto other = index_at(to);
+      if (!other) continue;
+      if (!out_.function(from).understood) doubtful.push_back(*other);
+      const bool is_part = to != out_.function(*other).range.begin;
+      if (!out_.function(*other).understood && is_part) doubtful.push_back(from);
+    }
+    for (const std::size_t index : doubtful) out_.function(index).understood = false;
+  }
+
   FunctionWalk::Entry entry(std::uint64_t address) const {
     if (std::ranges::binary_search(foreign_, address)) return FunctionWalk::Entry::foreign;
     return out_.is_marked(address, CodeFlowBuilder::kTaken) ? FunctionWalk::Entry::leap : FunctionWalk::Entry::none;
@@ -214,6 +231,11 @@ class Analysis {
   const CodeSource& source_;
   CodeFlowBuilder out_;
   std::vector<std::uint64_t> branches_, foreign_, tables_;
+  struct Across {
+    std::size_t from;  // index of a function
+    std::uint64_t to;  // outside of it
+  };
+  std::vector<Across> across_;
   std::vector<CodeRange> padding_;
   std::vector<std::size_t> leaping_;
   bool after_end_ = false;  // the function just walked through ends in something that doesn't go on

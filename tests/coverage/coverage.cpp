@@ -133,7 +133,11 @@ void print_legend() {
       "\nof code: the functions' share of the executable segments' bytes; the rest is padding and nameless code.\n"
       "Instruction columns are shares of all instructions: boosted (a relocated copy runs without a stop), emulated\n"
       "(done in registers), stepped (needs a single step), refused; the four make 100 %. steppable: a post-handler is\n"
-      "possible. Function columns: entry (the first instruction can carry a probe), everywhere (all of them can).\n"
+      "possible. optimised: the instruction can be replaced by a jump, when it is the only one; by a near jump, a "
+      "short one\n"
+      "to an island in padding, or to one behind a host's jump. Function columns: entry (the first instruction can "
+      "carry a\n"
+      "probe), optimised (it can be replaced by a jump), everywhere (all of them can carry a probe).\n"
       "unknown B: bytes of functions behind something that is no instruction.\n");
 }
 

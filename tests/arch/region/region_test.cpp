@@ -212,6 +212,15 @@ TEST_CASE("K11: an indirect jump is understood when its addresses come from know
   }
 }
 
+TEST_CASE("K11: what is not known of a function is not known of its other part") {
+  // add $7, %rax; test; je cold; jmp *%rax | cold: xor; jmp back to the jump | another function
+  const CodeFlow flow = analysed({"480507000000 85c0 7402 ffe0 31c9 ebfa 31c0 c3", {{0, 12}, {12, 16}, {16, 19}}});
+  REQUIRE(flow.functions().size() == 3);
+  CHECK_FALSE(flow.functions()[0].understood);
+  CHECK_FALSE(flow.functions()[1].understood);
+  CHECK(flow.functions()[2].understood);
+}
+
 TEST_CASE("K11: where an indirect jump may lead anywhere, only single instructions are replaced") {
   // lea; mov $1, %eax; xor; xor; xor; computed jump
   const CodeFlow flow = analysed({"b801000000 31c0 31c0 31c0 488d04f8 ffe0 0f1f440000"});
