@@ -28,8 +28,7 @@ struct LoadedSegment {
   }
 };
 
-// False: some text isn't to be had. Data that can't be read only hide jump tables; a jump through one of them is then
-// through a table that nobody knows, so they count as well.
+// False: some of them aren't to be had. Data count as much as text, since they hold jump tables.
 bool read_segments(const Module& module, const ElfImage& image, std::vector<LoadedSegment>& out) {
   for (const Segment& segment : module.segments()) {
     auto bytes = image.read_bytes(segment.file_offset, segment.file_size, segment.executable ? kMaxText : kMaxData);
@@ -84,12 +83,18 @@ std::vector<std::byte> tagged_bytes(const ElfImage& image, const std::map<std::i
   return image.read_bytes(*offset, tags.at(size), kMaxRelocationBytes).value_or(std::vector<std::byte>{});
 }
 
-// What every relocation adds to: the address itself, or a distance from a symbol that is a target anyway.
-void add_rela(std::span<const std::byte> table, std::vector<std::uint64_t>& out) {
+// Where relocations point to. Without a symbol the addend is the address; symbols themselves are entries anyway.
+void add_rela(const ElfImage& image, std::optional<std::uint64_t> symbols, std::span<const std::byte> table,
+              std::vector<std::uint64_t>& out) {
   for (; table.size() >= sizeof(Elf64_Rela); table = table.subspan(sizeof(Elf64_Rela))) {
     Elf64_Rela rela;
     std::memcpy(&rela, table.data(), sizeof rela);
-    if (ELF64_R_SYM(rela.r_info) == 0) out.push_back(static_cast<std::uint64_t>(rela.r_addend));
+    const auto addend = static_cast<std::uint64_t>(rela.r_addend);
+    const std::uint64_t index = ELF64_R_SYM(rela.r_info);
+    if (index == 0) out.push_back(addend);
+    if (index == 0 || addend == 0 || !symbols) continue;
+    const auto symbol = image.read_as<Elf64_Sym>(*symbols + index * sizeof(Elf64_Sym));
+    if (symbol && symbol->st_shndx != SHN_UNDEF) out.push_back(symbol->st_value + addend);
   }
 }
 
@@ -106,8 +111,9 @@ void add_words(const arch::CodeSegment& data, std::vector<std::uint64_t>& out) {
 
 void add_relocated(const ElfImage& image, std::span<const LoadedSegment> segments, std::vector<std::uint64_t>& out) {
   const auto tags = read_tags(image);
-  add_rela(tagged_bytes(image, tags, DT_RELA, DT_RELASZ), out);
-  add_rela(tagged_bytes(image, tags, DT_JMPREL, DT_PLTRELSZ), out);
+  const auto symbols = tags.contains(DT_SYMTAB) ? image.offset_of({tags.at(DT_SYMTAB)}) : std::nullopt;
+  add_rela(image, symbols, tagged_bytes(image, tags, DT_RELA, DT_RELASZ), out);
+  add_rela(image, symbols, tagged_bytes(image, tags, DT_JMPREL, DT_PLTRELSZ), out);
   if (tags.contains(DT_RELR))
     for (const LoadedSegment& segment : segments)
       if (!segment.executable) add_words(segment.view(), out);
