@@ -189,6 +189,8 @@ class Engine {
   void on_interrupt(Tracee& tracee, bool group_stop);
   void put_back_interrupted_call(Tracee& tracee);
   void resume(Tracee& tracee, int signal = 0);
+  void hide_from_core_dump(Tracee& tracee);
+  void show_again(Tracee& tracee);
   void start_step(Tracee& tracee, RemoteAddr slot);
   void enter_slot(Tracee& tracee, RemoteAddr slot);
   void leave_slot(Tracee& tracee);

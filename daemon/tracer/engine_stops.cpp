@@ -76,6 +76,7 @@ void Engine::handle(const Stop& stop) {
     if (tracee.borrowed && give_back(tracee, stop.status)) return;
     tracee.stop = stop.status.kind();
     tracee.group_stopped = false;
+    if (tracee.hidden && stop.status.stopped()) show_again(tracee);
     switch (stop.status.kind()) {
       case Kind::exited:
       case Kind::killed: on_end(tracee, stop.status); break;
@@ -125,6 +126,7 @@ void Engine::resume(Tracee& tracee, int signal) {
     note_pause(tracee);
     tracee.interrupted_at.reset();
   }
+  if (signal != 0 && would_dump_core(tracee.tid, signal)) hide_from_core_dump(tracee);
   // Gone is fine everywhere here: the exit status follows.
   if (tracee.group_stopped) {
     tracee.state = Tracee::State::listening;
@@ -136,6 +138,23 @@ void Engine::resume(Tracee& tracee, int signal) {
     ptrace::step(tracee.tid, signal);
   else
     ptrace::resume(tracee.tid, signal);
+}
+
+// A core dump is to hold the program's own text. The other threads may run through it for some microseconds until the
+// dying one has had them killed; what they do then can't be of consequence to anybody but themselves.
+void Engine::hide_from_core_dump(Tracee& tracee) {
+  AddressSpace* space = tracee.process->space.get();
+  // Others that share the memory outlive the dump (fs/coredump.c, zap_threads: one thread group).
+  if (!space || tracees_sharing(*space) != tracee.process->threads.size()) return;
+  for (const auto& [address, site] : space->sites()) space->set_armed(*space->find(address), false);
+  tracee.hidden = true;
+}
+
+// It lives: init of a pid namespace, which such signals don't end, or a handler set at the last moment.
+void Engine::show_again(Tracee& tracee) {
+  AddressSpace* space = tracee.process->space.get();
+  if (!std::exchange(tracee.hidden, false) || !space) return;
+  for (const auto& [address, site] : space->sites()) update_arming(*space, *space->find(address));
 }
 
 void Engine::enter_slot(Tracee& tracee, RemoteAddr slot) {
@@ -333,8 +352,8 @@ bool Engine::on_trap(Tracee& tracee) {
 }
 
 // A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
-// executing it. In the middle of an instruction it can't have come otherwise. Behind one of the breakpoint's size it may
-// stand because we emulated that, or sent it there; it is unlikely to be seen there by chance.
+// executing it. In the middle of an instruction it can't have come otherwise. Behind one of the breakpoint's size it
+// may stand because we emulated that, or sent it there; it is unlikely to be seen there by chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const Site* site) const {
   if (!site) return false;
   if (site->plan.insn.length > native::kBreakpointSize) return true;

@@ -28,9 +28,8 @@ constexpr std::uint64_t kMadeAgain[] = {
     SYS_select,
 #endif
     // These write the rest of their time limit back, and return EINTR only where they can't: it is constant.
-    SYS_pselect6, SYS_ppoll,
-    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop, SYS_io_getevents,
-    SYS_io_uring_enter, SYS_msgrcv, SYS_msgsnd, SYS_futex,
+    SYS_pselect6, SYS_ppoll, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop,
+    SYS_io_getevents, SYS_io_uring_enter, SYS_msgrcv, SYS_msgsnd, SYS_futex,
     // Sockets with a timeout set (SO_RCVTIMEO, SO_SNDTIMEO) return EINTR, and only when nothing was transferred.
     SYS_read, SYS_readv, SYS_write, SYS_writev, SYS_recvfrom, SYS_recvmsg, SYS_sendto, SYS_sendmsg, SYS_accept4,
     SYS_connect, SYS_recvmmsg, SYS_sendmmsg,
@@ -104,6 +103,15 @@ bool would_be_ignored(pid_t tid, int signal) {
   if (hex_field(status, "SigIgn:\t") & bit) return true;
   if (hex_field(status, "SigCgt:\t") & bit) return false;
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
+}
+
+bool would_dump_core(pid_t tid, int signal) {
+  // signal(7), action "Core"; kernel: SIG_KERNEL_COREDUMP_MASK, include/linux/signal.h.
+  constexpr int kDumping[] = {SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGXCPU, SIGXFSZ, SIGSYS};
+  if (std::ranges::find(kDumping, signal) == std::end(kDumping)) return false;
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  if (status.empty()) return false;
+  return ((hex_field(status, "SigIgn:\t") | hex_field(status, "SigCgt:\t")) & (1ULL << (signal - 1))) == 0;
 }
 
 bool under_seccomp(pid_t tid) {

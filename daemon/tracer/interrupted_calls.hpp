@@ -32,5 +32,7 @@ bool synchronous_signal_pending(pid_t tid);
 
 // Whether a seccomp filter or strict mode is in force for the thread.
 bool under_seccomp(pid_t tid);
+// Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
+bool would_dump_core(pid_t tid, int signal);
 
 }  // namespace probed::tracer

@@ -74,6 +74,7 @@ struct Tracee {
   std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
+  bool hidden = false;  // was let go to die with a core dump, for which the breakpoints were taken out
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
   bool trap_looked = false;                  // SIGTRAP's action has been looked at for the SIGTRAP it gets next
   std::optional<std::uint64_t> trap_frame;   // sp where a SIGTRAP handler was entered that hasn't been seen left

@@ -39,9 +39,7 @@ std::vector<MapLine> maps_of(pid_t pid) {
   return out;
 }
 
-std::string proc(pid_t pid, const std::string& name) {
-  return "/proc/" + std::to_string(pid) + "/" + name;
-}
+std::string proc(pid_t pid, const std::string& name) { return "/proc/" + std::to_string(pid) + "/" + name; }
 
 std::string read_at(const std::string& path, std::uint64_t offset, std::size_t size) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -61,7 +59,9 @@ std::string describe_difference(const MapLine& map, std::size_t at, char memory,
 void compare_mapping(pid_t pid, const MapLine& map, std::vector<std::string>& out) {
   const std::size_t size = map.end - map.start;
   const std::string memory = read_at(proc(pid, "mem"), map.start, size);
-  const std::string file = read_at(proc(pid, "root" + map.path), map.offset, size);
+  // By the mapping: its path may be another file's by now, or nobody's. Only root may.
+  std::string file = read_at(proc(pid, "map_files/" + map.text.substr(0, map.text.find(' '))), map.offset, size);
+  if (file.empty()) file = read_at(proc(pid, "root" + map.path), map.offset, size);
   if (memory.size() != size) out.push_back(map.text + ": cannot be read");
   const std::size_t common = std::min(memory.size(), file.size());  // a file ends before its last page does
   if (common == 0) out.push_back(map.text + ": its file cannot be read");

@@ -1,0 +1,262 @@
+// Targets in places that something has been taken away from: system calls, memory, files, the view of the machine.
+// Each is probed, counted and let go as any other, or the probe is refused with a reason; none is harmed.
+//
+// Thread: the test's own.
+#include <doctest/doctest.h>
+#include <grp.h>
+#include <pwd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "tests/live/probing.hpp"
+#include "tests/live/servers.hpp"
+
+namespace probed::live {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLacking = 77;  // confined.c: this kernel has no such mode
+constexpr int kCalls = 100;   // of each round
+const Exit kWell{0, 0};
+const Exit kNotHere{kLacking, 0};
+
+std::string ask(Process& target, const std::string& command) {
+  target.send(command + "\n");
+  return target.next_line().value_or("(no answer)");
+}
+
+// The pid of what the wrapper (unshare) runs; as seen from here.
+pid_t only_child_of(pid_t pid) {
+  pid_t child = 0;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children";
+  eventually([&] { return static_cast<bool>(std::istringstream(read_file(tasks)) >> child); });
+  return child;
+}
+
+// One round without probes, one under each tier, one after everything was taken out again.
+void traced_and_let_go(Process& target, pid_t pid) {
+  const std::string done = "done " + std::to_string(kCalls) + " 0";
+  const TargetState before = state_of(pid);
+  CHECK(ask(target, "go") == done);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  for (const bool step : {false, true}) {
+    CAPTURE(step);
+    const std::vector<Json> probes = add(client, pid, {"work a=$arg1:s32", "libc:write"}, {{"x-step", step}});
+    CHECK(ask(target, "go") == done);
+    CHECK(counts_of(client, probes[0]).hits == kCalls);
+    CHECK(counts_of(client, probes[1]).hits == 1);
+    remove_all(client, probes);
+    CHECK(ask(target, "go") == done);
+    client.request("target.detach", {{"pid", pid}});
+    CHECK(left_unharmed(pid, before));
+  }
+  CHECK(ask(target, "go") == done);
+  CHECK(daemon.stop() == Exit{0, 0});
+}
+
+void end_well(Process& target) {
+  target.send("end\n");
+  CHECK_MESSAGE(target.wait() == kWell, target.errors());
+  CHECK(target.output().find("result ok") != std::string::npos);
+}
+
+bool got_ready(Process& target, const std::string& mode) {
+  const auto line = target.next_line();
+  if (line && line->starts_with("ready ")) return true;
+  const auto exit = target.wait();
+  REQUIRE_MESSAGE(exit == kNotHere, mode, " ", target.errors());
+  report_skip(__FILE__, mode + ": not on this machine: " + target.errors());
+  return false;
+}
+
+TEST_CASE(
+    "processes under seccomp, without executable memory of their own, chrooted or hidden are probed as any other") {
+  for (const std::string mode : {"free", "strict", "filter", "mdwe", "chroot", "mounts", "nodump"}) {
+    CAPTURE(mode);
+    Process target({target_path("confined"), mode});
+    if (!got_ready(target, mode)) continue;
+    traced_and_let_go(target, target.pid());
+    end_well(target);
+  }
+}
+
+TEST_CASE("processes in pid, mount and user namespaces of their own are probed by the pid that they have here") {
+  const std::vector<std::vector<std::string>> worlds = {{"--pid", "--fork", "--mount-proc"},
+                                                        {"--user", "--map-root-user", "--fork"},
+                                                        {"--user", "--map-root-user", "--pid", "--mount", "--net",
+                                                         "--ipc", "--uts", "--cgroup", "--fork", "--mount-proc"}};
+  for (const auto& world : worlds) {
+    CAPTURE(joined(world));
+    std::vector<std::string> argv{find_program("unshare"), "--kill-child"};
+    argv.insert(argv.end(), world.begin(), world.end());
+    argv.insert(argv.end(), {target_path("confined"), "free"});
+    Process wrapper(argv);
+    if (!wrapper.next_line().value_or("").starts_with("ready ")) {
+      report_skip(__FILE__, "unshare: " + wrapper.errors());
+      continue;
+    }
+    traced_and_let_go(wrapper, only_child_of(wrapper.pid()));
+    end_well(wrapper);
+  }
+}
+
+TEST_CASE("children made in a pid namespace of their own are followed, and released, by their pids here") {
+  for (const bool follow : {false, true}) {
+    CAPTURE(follow);
+    Process wrapper({find_program("unshare"), "--kill-child", "--pid", "--fork", "--mount-proc",
+                     target_path("lifecycle"), "clones", "10"});
+    if (!wrapper.next_line().value_or("").starts_with("ready ")) SKIP_TEST("unshare: " + wrapper.errors());
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    const pid_t pid = only_child_of(wrapper.pid());
+    client.call("target.attach", {{"pid", pid}, {"followFork", follow}});
+    const Json probe = add(client, pid, {"work"}).at(0);
+    wrapper.send("go\n");
+    CHECK_MESSAGE(wrapper.wait(Millis{30'000}) == kWell, wrapper.errors());
+    const TargetReport report{{0, 0}, wrapper.output()};
+    CHECK(counts_of(client, probe).hits ==
+          static_cast<std::uint64_t>(report.value("calls") + (follow ? report.value("child_calls") : 0)));
+  }
+}
+
+TEST_CASE("a program whose file was deleted, or replaced by another, is probed where its own code is") {
+  for (const bool replaced : {false, true}) {
+    CAPTURE(replaced);
+    TempDir dir;
+    const std::string path = dir / "confined";
+    fs::copy_file(target_path("confined"), path);
+    Process target({path, "free"});
+    REQUIRE(got_ready(target, "free"));
+    fs::remove(path);
+    if (replaced) fs::copy_file(target_path("counter"), path);
+    traced_and_let_go(target, target.pid());
+    end_well(target);
+  }
+}
+
+TEST_CASE("static programs, position independent or not, are probed with exact counts and left as they were") {
+  for (const char* name : {"counter-static", "counter-static-pie", "counter-musl"}) {
+    CAPTURE(name);
+    if (!target_exists(name)) {
+      report_skip(__FILE__, std::string(name) + " could not be built on this machine");
+      continue;
+    }
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched target(name, {"1", "200"});
+    const std::vector<Json> probes = add(client, target.pid(), {"work", "work+0x2"});
+    target.target.go();
+    const TargetReport report = target.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+    CHECK(counts_of(client, probes[0]).hits == 200);
+  }
+}
+
+// ---- no memory left -------------------------------------------------------------------------------------------------
+
+rlim_t mapped_bytes(pid_t pid) {
+  std::istringstream statm(read_file("/proc/" + std::to_string(pid) + "/statm"));
+  rlim_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+void limit_memory(pid_t pid, rlim_t bytes) {
+  rlimit limit{};
+  REQUIRE(prlimit(pid, RLIMIT_AS, nullptr, &limit) == 0);
+  limit.rlim_cur = bytes;
+  REQUIRE(prlimit(pid, RLIMIT_AS, &limit, nullptr) == 0);
+}
+
+TEST_CASE("a process that may map no more memory: probes are refused with the reason, and it is left as it was") {
+  Process target({target_path("confined"), "free"});
+  REQUIRE(got_ready(target, "free"));
+  const pid_t pid = target.pid();
+  const TargetState before = state_of(pid);
+  limit_memory(pid, mapped_bytes(pid));
+  {
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    const Json error = add_error(client, pid, {"work", "libc:write"}, {{"x-step", true}});
+    CHECK_MESSAGE(reason_of(error) == "out-of-memory", error);
+    CHECK(hint_of(error).find("ulimit -v") != std::string::npos);
+    CHECK(list_probes(client).empty());
+    CHECK(ask(target, "go") == "done 100 0");
+    // What needs no memory of the target's still works.
+    const Json error_of_plain = add_error(client, pid, {"work"});
+    CHECK((error_of_plain.is_null() || reason_of(error_of_plain) == "out-of-memory"));
+    CHECK(ask(target, "go") == "done 100 0");
+    client.request("target.detach", {{"pid", pid}});
+    CHECK(left_unharmed(pid, before));
+    limit_memory(pid, RLIM_INFINITY);
+    add(client, pid, {"work"}, {{"x-step", true}});
+    limit_memory(pid, mapped_bytes(pid));  // letting go needs none, either
+    client.request("target.detach", {{"pid", pid}});
+    CHECK(left_unharmed(pid, before));
+  }
+  end_well(target);
+}
+
+// ---- other users ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a setuid program is probed by root with its privileges, and refused to who may not trace it") {
+  const passwd* user = ::getpwnam("nobody");
+  if (::geteuid() != 0 || !user) SKIP_TEST("needs root and a user nobody");
+  TempDir dir;
+  const std::string path = dir / "confined";
+  fs::copy_file(target_path("confined"), path);
+  REQUIRE((::chmod(dir.path().c_str(), 0755) == 0 && ::chmod(path.c_str(), 04755) == 0));
+  SpawnOptions options;
+  options.user = "nobody";
+  options.directory = "/";
+  Process target({path, "free"}, options);
+  REQUIRE(got_ready(target, "free"));
+  const std::string status = read_file("/proc/" + std::to_string(target.pid()) + "/status");
+  REQUIRE_MESSAGE(status.find("Uid:\t" + std::to_string(user->pw_uid) + "\t0\t0\t0") != std::string::npos,
+                  "/tmp is mounted nosuid?\n", status);
+  const std::string command = required_environment("PROBECTL_BIN");
+  if (run_command({command, "--version"}, options).ok()) {
+    const CommandResult refused =
+        run_command({command, "trace", "--count", "1", "-p", std::to_string(target.pid()), "-e", "work"}, options);
+    CHECK(refused.exit == Exit{1, 0});
+    CHECK_MESSAGE(refused.err.find("may not") != std::string::npos, refused.err);
+  } else {
+    report_skip(__FILE__, "nobody may not execute " + command);
+  }
+  traced_and_let_go(target, target.pid());
+  end_well(target);
+}
+
+TEST_CASE("a seccomp filter that an unprivileged daemon may not suspend: probes that need a call there are refused") {
+  if (::geteuid() != 0 || !::getpwnam("nobody")) SKIP_TEST("needs root and a user nobody");
+  SpawnOptions options;
+  options.user = "nobody";
+  options.directory = "/";
+  const std::string command = required_environment("PROBECTL_BIN");
+  if (!run_command({command, "--version"}, options).ok()) SKIP_TEST("nobody may not execute " + command);
+  for (const std::string mode : {"strict", "filter"}) {
+    CAPTURE(mode);
+    Process target({target_path("confined"), mode}, options);
+    REQUIRE(got_ready(target, mode));
+    const TargetState before = state_of(target.pid());
+    const CommandResult refused = run_command(
+        {command, "trace", "--count", "1", "-p", std::to_string(target.pid()), "-e", "work+0x2", "-e", "libc:write"},
+        options);
+    CHECK(refused.exit == Exit{1, 0});
+    CHECK_MESSAGE(refused.err.find("seccomp") != std::string::npos, refused.err);
+    CHECK(left_unharmed(target.pid(), before));
+    CHECK(ask(target, "go") == "done 100 0");
+    end_well(target);
+  }
+}
+
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
+
+}  // namespace
+}  // namespace probed::live

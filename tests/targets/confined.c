@@ -1,0 +1,106 @@
+// confined MODE: works on demand in a place that something has been taken away from.
+//
+//   free      nothing
+//   strict    seccomp's first mode: read, write, exit, rt_sigreturn; anything else kills
+//   filter    a seccomp filter that kills the process for any other call as well
+//   mdwe      memory that is writable can't become executable (PR_SET_MDWE)
+//   chroot    the root directory is an empty one, made for it, and nothing above can be reached
+//   mounts    a mount namespace in which another file lies over its executable
+//   nodump    not dumpable: its /proc files belong to root
+//
+// Each "go" line is answered by "done CALLS WRONG"; "end" ends it. Exits with 77 when the kernel lacks the mode.
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "work.h"
+
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
+enum { kLacking = 77, kCalls = 100 };
+
+static int unconfined(void) { return 0; }
+
+static int strict(void) { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT); }
+
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+static int filter(void) {
+  struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      ALLOW(SYS_read),
+      ALLOW(SYS_write),
+      ALLOW(SYS_exit),
+      ALLOW(SYS_rt_sigreturn),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  const struct sock_fprog program = {sizeof code / sizeof code[0], code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) | prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static int mdwe(void) { return prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0); }
+
+static int chrooted(void) {
+  char directory[] = "/tmp/probed-chroot-XXXXXX";
+  if (!mkdtemp(directory) || chdir(directory) != 0 || rmdir(directory) != 0) return -1;
+  return chroot(".");
+}
+
+static int mounts(void) {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length < 0 || unshare(CLONE_NEWNS) != 0) return -1;
+  path[length] = '\0';
+  if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) return -1;
+  return mount("/bin/true", path, NULL, MS_BIND, NULL);
+}
+
+static int not_dumpable(void) { return prctl(PR_SET_DUMPABLE, 0); }
+
+static const struct {
+  const char* name;
+  int (*enter)(void);
+} kModes[] = {{"free", unconfined}, {"strict", strict}, {"filter", filter},      {"mdwe", mdwe},
+              {"chroot", chrooted}, {"mounts", mounts}, {"nodump", not_dumpable}};
+
+static void say(const char* text, size_t length) {
+  if (write(STDOUT_FILENO, text, length) != (ssize_t)length) syscall(SYS_exit, 4);
+}
+
+static void serve(void) {
+  char line[64], answer[64];
+  for (;;) {
+    target_line(line, sizeof line);
+    if (strcmp(line, "end") == 0) return;
+    int wrong = 0;
+    for (int i = 0; i < kCalls; ++i) wrong += work(i, i, work_text(i)) != expected_work(i, i, work_text(i));
+    say(answer, (size_t)snprintf(answer, sizeof answer, "done %d %d\n", kCalls, wrong));
+  }
+}
+
+int main(int argc, char** argv) {
+  for (size_t i = 0; argc == 2 && i < sizeof kModes / sizeof kModes[0]; ++i) {
+    if (strcmp(argv[1], kModes[i].name) != 0) continue;
+    char ready[64];
+    const int length = snprintf(ready, sizeof ready, "ready %d confined\n", (int)getpid());
+    if (kModes[i].enter() != 0) {
+      perror(argv[1]);
+      return kLacking;
+    }
+    say(ready, (size_t)length);
+    serve();
+    say("result ok\n", 10);
+    syscall(SYS_exit, 0);
+  }
+  return 2;
+}
