@@ -111,7 +111,10 @@ bool would_dump_core(pid_t tid, int signal) {
   if (std::ranges::find(kDumping, signal) == std::end(kDumping)) return false;
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   if (status.empty()) return false;
-  return ((hex_field(status, "SigIgn:\t") | hex_field(status, "SigCgt:\t")) & (1ULL << (signal - 1))) == 0;
+  // A signal that is blocked by the time it is injected is queued again (kernel/signal.c, ptrace_signal).
+  const std::uint64_t spared =
+      hex_field(status, "SigBlk:\t") | hex_field(status, "SigIgn:\t") | hex_field(status, "SigCgt:\t");
+  return (spared & (1ULL << (signal - 1))) == 0;
 }
 
 bool under_seccomp(pid_t tid) {
