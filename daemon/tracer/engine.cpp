@@ -28,6 +28,8 @@ constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: 
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
 constexpr std::size_t kRecentSpaces = 8;
+constexpr std::size_t kLeaveAtOnce = 16;      // threads stopped at a time when a process is let go
+constexpr auto kLeaveStalled = 50ms;          // none of these has come: ask all (they may be in uninterruptible waits)
 constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 
 Error refuse(Reason reason, std::string message, std::string hint = "") {
@@ -43,8 +45,8 @@ Error already_traced(pid_t pid, pid_t tracer_thread) {
                 fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));
 }
 
-// io_uring's and vhost's workers are listed among the threads: the kernel's own code in the process's name. They can't be
-// stopped as threads are (include/linux/sched.h: PF_IO_WORKER, PF_USER_WORKER).
+// io_uring's and vhost's workers are listed among the threads: the kernel's own code in the process's name. They can't
+// be stopped as threads are (include/linux/sched.h: PF_IO_WORKER, PF_USER_WORKER).
 bool never_runs_user_code(pid_t tid) {
   constexpr std::uint32_t kIoWorker = 0x10, kUserWorker = 0x4000;
   const auto stat = process::read_stat(tid);
@@ -130,9 +132,12 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
 void Engine::settle(pid_t pid) {
   const Process* process = find_process(pid);
   if (!process) return;
+  // Asked for first and stopped then: looking at a thousand of them takes longer than any should stand still.
+  std::vector<pid_t> suspects;
+  std::ranges::copy_if(process->threads, std::back_inserter(suspects), may_be_cloning);
   std::set<pid_t> unsettled;
-  for (const pid_t tid : process->threads)
-    if (may_be_cloning(tid) && ptrace::interrupt(tid) == Outcome::ok) unsettled.insert(tid);
+  for (const pid_t tid : suspects)
+    if (ptrace::interrupt(tid) == Outcome::ok) unsettled.insert(tid);
   const auto deadline = Waiter::Clock::now() + kSettleTimeout;
   while (!unsettled.empty() && Waiter::Clock::now() < deadline) {
     waiter_.set_alarm(Waiter::Clock::now() + 1ms);
@@ -176,8 +181,8 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
       return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
     if (known->root != pid)
       return refuse(Reason::already_traced,
-                    fmt::format("process {} ({}) is traced already as a child of process {}, whose probes it carries", pid,
-                                process::comm(pid), known->root),
+                    fmt::format("process {} ({}) is traced already as a child of process {}, whose probes it carries",
+                                pid, process::comm(pid), known->root),
                     fmt::format("add probes to process {}, or detach that first", known->root));
     known->follow_fork |= params.follow_fork;
     known->keep_after_exec |= params.keep_after_exec;
@@ -240,8 +245,10 @@ void Engine::forget_tracee(pid_t tid) {
   if (it == tracees_.end()) return;
   leave_slot(it->second);
   take_lanes(it->second);
-  if (it->second.process) it->second.process->threads.erase(tid);
+  Process* process = it->second.process;
+  if (process) process->threads.erase(tid);
   tracees_.erase(it);
+  if (process && process->detaching) ask_to_leave(*process, 1);
 }
 
 void Engine::forget_process(Process& process) {
@@ -321,20 +328,35 @@ void Engine::start_detach(Process& process) {
     job.fail(refuse(Reason::target_gone, fmt::format("process {} is being detached", process.id.pid)));
   // First the text, then the threads: from here on nobody can run into a breakpoint of ours.
   if (process.space) process.space->close();
+  const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);
     if (it == tracees_.end()) continue;
     // A main thread that has exited before the others reports so after the last of them: there is nothing to let go.
-    if (tid == process.id.pid && process.threads.size() > 1 && task_is_dead(tid)) {
+    if (tid == pid && process.threads.size() > 1 && task_is_dead(tid)) {
       forget_tracee(tid);
       continue;
     }
     if (it->second.state == Tracee::State::held)
       release(it->second, 0);
     else
-      ptrace::interrupt(tid);
+      process.to_ask.push_back(tid);
   }
+  if (find_process(pid)) ask_to_leave(process, kLeaveAtOnce);  // else its last thread was held, and has left
+}
+
+// Stops so many more of those that are to be let go. All at once would stand still until the last one's turn: a quarter
+// of a second for a thousand.
+void Engine::ask_to_leave(Process& process, std::size_t count) {
+  while (count > 0 && !process.to_ask.empty()) {
+    const pid_t tid = process.to_ask.back();
+    process.to_ask.pop_back();
+    if (!process.threads.contains(tid)) continue;
+    ptrace::interrupt(tid);
+    --count;
+  }
+  process.ask_all_at = Waiter::Clock::now() + kLeaveStalled;
 }
 
 void Engine::finish_detach_if_empty(Process& process) {
@@ -434,6 +456,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->ask_again) consider(*process->ask_again);
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
+    if (!process->to_ask.empty()) consider(process->ask_all_at);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
   }
@@ -454,6 +477,7 @@ void Engine::check_deadlines() {
       for (auto& reply : std::exchange(process->detach_replies, {}))
         late.push_back([reply = std::move(reply), error] { reply(error); });
     }
+    if (!process->to_ask.empty() && now >= process->ask_all_at) ask_to_leave(*process, process->to_ask.size());
     if (process->ask_again && now >= *process->ask_again) {
       process->ask_again.reset();
       for (const pid_t tid : process->threads)

@@ -152,6 +152,7 @@ class Engine {
   void forget_process(Process& process);
   std::vector<Process*> family_of(pid_t root);
   void start_detach(Process& process);
+  void ask_to_leave(Process& process, std::size_t count);
   void finish_detach_if_empty(Process& process);
   std::size_t tracees_sharing(const AddressSpace& space) const;
   void request_job(Process& process, Job job);

@@ -71,13 +71,13 @@ struct Tracee {
   RemoteAddr slot;                                  // sent there and not seen outside since; 0: none
   std::optional<Stepping> stepping;
   std::optional<Borrowed> borrowed;  // away on a system call for us that takes too long
-  std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
+  std::vector<Rehit> rehits;         // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
-  bool hidden = false;  // was let go to die with a core dump, for which the breakpoints were taken out
+  bool hidden = false;        // was let go to die with a core dump, for which the breakpoints were taken out
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
-  bool trap_looked = false;                  // SIGTRAP's action has been looked at for the SIGTRAP it gets next
-  std::optional<std::uint64_t> trap_frame;   // sp where a SIGTRAP handler was entered that hasn't been seen left
+  bool trap_looked = false;   // SIGTRAP's action has been looked at for the SIGTRAP it gets next
+  std::optional<std::uint64_t> trap_frame;  // sp where a SIGTRAP handler was entered that hasn't been seen left
 
   // In the channels of its address space, by line; the shared one when it has none of its own. As many as it was given
   // lanes in: fewer than there are lines when it hasn't been seen stand still since.
@@ -126,6 +126,8 @@ struct Process {
   std::deque<Job> jobs;
   std::vector<std::function<void(Result<void>)>> detach_replies;
   Waiter::Clock::time_point detach_deadline{};
+  std::vector<pid_t> to_ask;               // threads that are to be let go and haven't been asked to stop yet
+  Waiter::Clock::time_point ask_all_at{};  // when to_ask isn't empty
   std::optional<Waiter::Clock::time_point> ask_again;  // to interrupt threads whose interrupt was put off
 };
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+import pause
 import redis_load
 import report
 from daemon import Probe, daemon
@@ -28,6 +29,7 @@ QUICK_DIVISOR = 20
 WARM_UP = 10  # a tenth of the calls first, not measured
 REDIS_REQUESTS = 20_000
 CONTROL_CALLS = 300
+PAUSE_ROUNDS = 10
 
 
 class Bench:
@@ -135,7 +137,7 @@ def urgent():
 
 
 def wanted_rows(only):
-    keys = {row.key for rows in GROUPS.values() for row in rows} | set(redis_load.ROWS) | {"control"}
+    keys = {row.key for rows in GROUPS.values() for row in rows} | set(redis_load.ROWS) | {"control", "pause"}
     chosen = {key for key in keys if not only or any(key == word or key.startswith(word + "-") for word in only)}
     unknown = [word for word in only if not any(key == word or key.startswith(word + "-") for key in keys)]
     if unknown:
@@ -170,9 +172,10 @@ def measure_all(bench, options, stack):
     redis_keys = [key for key in redis_load.ROWS if key in chosen]
     rates = redis_load.measure(bench, redis_keys, REDIS_REQUESTS // divisor, rounds) if redis_keys else {}
     control = measure_control(bench, CONTROL_CALLS // divisor) if "control" in chosen else None
+    pauses = pause.measure(bench, max(PAUSE_ROUNDS // divisor, 1)) if "pause" in chosen else None
     skipped |= {key: reason for key, reason in rates.items() if isinstance(reason, str)}
     return {"machine": machine(), "rounds": rounds, "rows": results_of(samples, infos),
-            "redis": report.redis_results(rates), "control": control, "skipped": skipped}
+            "redis": report.redis_results(rates), "control": control, "pauses": pauses, "skipped": skipped}
 
 
 def show(results):
@@ -183,6 +186,8 @@ def show(results):
         print(report.redis_table(results["redis"], redis_skipped, redis_load.ROWS))
     if results["control"]:
         print(report.control_line(results["control"]))
+    if results["pauses"]:
+        print(report.pause_table(results["pauses"]))
     if report.was_busy(results["rows"]):
         print(report.BUSY)
 

@@ -109,6 +109,17 @@ def control_line(result):
             f"worst of {result['calls']} {result['max']:.0f} us")
 
 
+def pause_table(results):
+    """results: pause.measure()."""
+    operations = list(next(iter(results.values())))
+    lines = ["", "The longest that any thread stands still, ms: median and worst; other load on the machine isn't counted",
+             " " * 20 + "".join(name.rjust(18) for name in operations)]
+    for threads, of in results.items():
+        cells = [f"{statistics.median(of[name]['pause']):.2f}/{max(of[name]['pause']):.2f}" for name in operations]
+        lines.append(f"  {threads:,} thread{'s' * (threads > 1)}".ljust(20) + "".join(cell.rjust(18) for cell in cells))
+    return "\n".join(lines)
+
+
 def was_busy(results):
     """Whether the pinned pair had its CPU for itself: then its CPU time is its wall-clock time."""
     bare = results.get(BARE)
