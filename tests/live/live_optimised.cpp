@@ -53,24 +53,29 @@ TEST_CASE("K11: a probe is armed as a breakpoint, becomes a jump by itself, and 
 }
 
 TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with its own thread and arguments") {
-  constexpr std::size_t kCalls = 2000;
-  // More threads than the channel has lanes: the rest share one.
-  for (const std::size_t threads : {1, 8, 40}) {
+  // As many as the rings hold, should nobody look at them meanwhile. Forty threads are more than the channel has lanes:
+  // the rest share one.
+  struct Load {
+    std::size_t threads, calls;
+  };
+  for (const auto& [threads, calls_each] : {Load{1, 1500}, Load{8, 1500}, Load{40, 60}}) {
     CAPTURE(threads);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    Watched counter("counter", {std::to_string(threads), std::to_string(kCalls)});
+    Watched counter("counter", {std::to_string(threads), std::to_string(calls_each)});
     Events events(client);
     const Json probe =
         add_optimised(client, counter.pid(), {"work number=$arg1:s32 call=$arg2:s64 text=+0($arg3):string"}).at(0);
     counter.target.go();
-    CHECK(events.reach(threads * kCalls, Millis{40'000}));
+    CHECK(events.reach(threads * calls_each, Millis{40'000}));
     const TargetReport report = counter.target.finish();
     CHECK_MESSAGE(report.ok(), report.out, counter.target.errors());
     events.end();
     const Counts counts = counts_of(client, probe);
-    CHECK(counts == Counts{threads * kCalls, 0, 0});
+    CHECK(counts == Counts{threads * calls_each, 0, 0});
     CHECK(events.told_delivered() == counts.hits);
+
+    CHECK(events.told_missed() == 0);
 
     static const char* const kTexts[] = {"alpha", "beta", "", "delta"};
     std::map<pid_t, std::set<std::pair<long, long>>> calls;
@@ -88,7 +93,7 @@ TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with
     CHECK(calls.size() == threads);
     std::set<long> numbers;
     for (const auto& [tid, seen] : calls) {
-      CHECK(seen.size() == kCalls);
+      CHECK(seen.size() == calls_each);
       CHECK(seen.begin()->first == seen.rbegin()->first);
       numbers.insert(seen.begin()->first);
     }
@@ -215,10 +220,14 @@ TEST_CASE("K11: a neighbour in the region, or another probe at the place, makes 
     if (answer.contains("result")) neighbour = answer.at("result").at("probes")[0];
   }
   if (!neighbour.is_null()) {
-    CHECK(eventually([&] { return !reason(client, work).empty(); }));
-    CHECK(view_of(client, work).at("tier") == "boosted");
-    const auto before = counts_of(client, neighbour).hits;
-    CHECK(eventually([&] { return counts_of(client, neighbour).hits > before + 10; }));
+    // The first may do with two bytes and a second jump in padding; or stay a breakpoint, and say why.
+    CHECK(eventually([&] {
+      return view_of(client, work).at("tier") == "optimized" || !reason(client, work).empty();
+    }));
+    for (const Json& probe : {neighbour, work}) {
+      const auto before = counts_of(client, probe).hits;
+      CHECK(eventually([&] { return counts_of(client, probe).hits > before + 10; }));
+    }
     remove_all(client, {neighbour});
     CHECK(reaches_tier(client, work, "optimized"));
   }
@@ -242,7 +251,8 @@ TEST_CASE("U5: children of a program with jumps run without them; followed ones 
     forker.target.go();
     const TargetReport report = forker.target.finish();
     CHECK_MESSAGE(report.ok(), report.out, forker.target.errors());
-    const long long expected = report.value("calls") + (follow ? report.value("child_calls") : 0);
+    // Half of the copies execute another program before they call it.
+    const long long expected = report.value("calls") + (follow ? report.value("child_calls") / 2 : 0);
     CHECK(eventually([&] { return counts_of(client, probe).hits == static_cast<std::uint64_t>(expected); }));
     CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(expected));
   }
