@@ -117,8 +117,10 @@ bool Engine::looked_at(Tracee& tracee) {
   return true;
 }
 
+// From when it was asked to stop, or from when we last had nothing to do if that is later, until now. That a thread which
+// is asked to stop may first have to be given a processor is no pause of our making.
 void Engine::note_pause(const Tracee& tracee) {
-  const auto pause = Waiter::Clock::now() - *tracee.interrupted_at;
+  const auto pause = Waiter::Clock::now() - std::max(*tracee.interrupted_at, waiter_.idle_since());
   if (pause <= longest_pause_) return;
   longest_pause_ = pause;
   listener_.longest_pause(static_cast<std::uint64_t>(std::chrono::nanoseconds(pause).count()));

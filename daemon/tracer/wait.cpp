@@ -169,7 +169,7 @@ std::optional<Stop> Waiter::wait() {
 
 std::optional<Stop> Waiter::poll() {
   if (gathered_.empty()) gather();
-  if (gathered_.empty()) return std::nullopt;
+  if (gathered_.empty()) return idle_since_ = Clock::now(), std::nullopt;
   const Stop first = gathered_.front();
   gathered_.pop_front();
   return first;
@@ -177,6 +177,7 @@ std::optional<Stop> Waiter::poll() {
 
 std::optional<Stop> Waiter::wait_in_kernel() {
   std::optional<Stop> stop;
+  idle_since_ = Clock::now();
   blocking_.store(true);
   if (!woken_.load()) {
     int raw = 0;

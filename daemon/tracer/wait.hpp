@@ -87,6 +87,8 @@ class Waiter {
 
   // The next stop or exit of any of this thread's tracees, blocking. nullopt: look at take_wake(), and wait again.
   std::optional<Stop> wait();
+  // When wait() last found nothing to hand out: what has stopped since can't have stood still for longer.
+  Clock::time_point idle_since() const { return idle_since_; }
   // The next stop or exit that is there already. nullopt: none is. Whoever is woken again and again must not forget the
   // stops for it.
   std::optional<Stop> poll();
@@ -142,6 +144,7 @@ class Waiter {
   std::deque<Stop> gathered_;
   pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
   unsigned in_a_row_ = 0;
+  Clock::time_point idle_since_{};
   timer_t collect_{};  // raises it while Collecting
   std::array<Collected, 4096> collected_{};
   std::atomic<std::size_t> collected_count_{0};

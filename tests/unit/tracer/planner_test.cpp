@@ -26,7 +26,7 @@ struct Fixture {
   Result<tracer::SitePlan> analyse(std::uint64_t offset, bool known_start = true) {
     auto symbols = symbols::TargetSymbols::load(getpid(), modules);
     REQUIRE(symbols.ok());
-    Planner planner(getpid(), **symbols, known);
+    Planner planner(getpid(), **symbols, known, nullptr);
     symbols::Site site;
     site.address = RemoteAddr{reinterpret_cast<std::uint64_t>(page)} + offset;
     site.symbol = "f";
