@@ -56,7 +56,11 @@ class AddressSpace {
   // A site at another address whose instruction shares bytes with this one; null: none.
   const Site* overlapping(const SitePlan& plan) const;
   // Whether a site was here earlier and its breakpoint has been taken out since.
-  bool was_site(RemoteAddr address) const { return removed_.contains(address); }
+  // What had a breakpoint of ours until it was taken out; nullptr: nothing.
+  const SitePlan* former_site(RemoteAddr address) const {
+    const auto it = removed_.find(address);
+    return it == removed_.end() ? nullptr : &it->second;
+  }
 
   // Whether the target's bytes at the plan's address are still the ones it was made from.
   Result<void> verify(const SitePlan& plan) const;

@@ -179,7 +179,7 @@ class Engine {
   void on_signal(Tracee& tracee, int signal);
   bool on_trap(Tracee& tracee);
   struct AfterTrap;
-  bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const Site* site) const;
+  bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
   void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
   void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal);
   void on_step(Tracee& tracee, int signal);

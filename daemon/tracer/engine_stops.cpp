@@ -312,13 +312,15 @@ bool Engine::on_trap(Tracee& tracee) {
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
   Site* site = process.space->find(address);
-  if (!entry && !site && !process.space->was_site(address)) return false;
+  const SitePlan* former = process.space->former_site(address);
+  if (!entry && !site && !former) return false;
   siginfo_t info{};
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
   // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
   // legacy_queue).
   const bool merged = !is_breakpoint_trap(info);
-  if (merged && !ran_into(tracee, regs, entry ? nullptr : site)) return false;
+  const bool in_place = site && site->armed;
+  if (merged && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return false;
   const bool armed = entry || (site && site->armed);
   if (!armed) {
     // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
@@ -354,10 +356,9 @@ bool Engine::on_trap(Tracee& tracee) {
 // A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
 // executing it. In the middle of an instruction it can't have come otherwise. Behind one of the breakpoint's size it
 // may stand because we emulated that, or sent it there; it is unlikely to be seen there by chance.
-bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const Site* site) const {
-  if (!site) return false;
-  if (site->plan.insn.length > native::kBreakpointSize) return true;
-  return site->armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
+bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
+  if (plan.insn.length > native::kBreakpointSize) return true;
+  return armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
 }
 
 void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {

@@ -168,12 +168,12 @@ bool Engine::suspect_others(const Tracee& tracee) {
   return found;
 }
 
-// Whether another thread's hit could have the handler reset just before it is called.
+// Whether another thread's hit could have the handler reset just before it is called: when it begins to block SIGTRAP
+// after we have looked, that is the end of the process. So only where stopping all would cost more than a moment are
+// they trusted until one has been seen to.
 bool Engine::others_may_reset(const Tracee& tracee) const {
-  const std::set<pid_t>& threads = tracee.process->threads;
-  if (threads.size() == 1) return false;
-  if (tracee.process->trap.contended || threads.size() > kMostLookedAt) return tracee.process->trap.contended;
-  return std::ranges::any_of(threads, [&](pid_t tid) { return tid != tracee.tid && blocks_trap(tid); });
+  const std::size_t threads = tracee.process->threads.size();
+  return threads > 1 && (threads <= kMostLookedAt || tracee.process->trap.contended);
 }
 
 // False: some are in an uninterruptible wait.
@@ -238,8 +238,9 @@ void Engine::mend_action(Tracee& tracee, bool merged, AfterTrap& after) {
   const auto now = look_at_trap(tracee);
   if (!now) return void(after.alive = false);
   const bool standard = *now == Disposition::standard;
-  // Nothing was reset: the thread doesn't block SIGTRAP, and the program's came while it ran into the breakpoint.
-  if (merged && !standard) return void(after.program_first = true);
+  // Nothing was reset: the thread doesn't block SIGTRAP, and the program's came while it ran into the breakpoint. Unless
+  // it was, and has been put back for another thread meanwhile.
+  if (merged && !standard && !after.blocks) return void(after.program_first = true);
   // Its handler has set the default action, or had it set by SA_RESETHAND.
   after.blocks |= merged || (standard && after.in_handler && !trap.known);
   if (merged) after.signal = SIGTRAP;
