@@ -30,6 +30,7 @@ constexpr auto kSettleTimeout = 20ms;
 constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kLeaveAtOnce = 16;      // threads stopped at a time when a process is let go
 constexpr auto kLeaveStalled = 50ms;          // none of these has come: ask all (they may be in uninterruptible waits)
+constexpr auto kLeaveTogether = 200ms;        // then those that have come go without the others
 constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 
 Error refuse(Reason reason, std::string message, std::string hint = "") {
@@ -343,7 +344,39 @@ void Engine::start_detach(Process& process) {
     else
       process.to_ask.push_back(tid);
   }
-  if (find_process(pid)) ask_to_leave(process, kLeaveAtOnce);  // else its last thread was held, and has left
+  if (!find_process(pid)) return;  // its last thread was held, and has left
+  // A trap that is on its way to one thread may have reset what another one, once it is let go, is to find.
+  if (process.trap.known && process.threads.size() > 1)
+    process.leave_together_until = Waiter::Clock::now() + kLeaveTogether;
+  ask_to_leave(process, process.leave_together_until ? process.to_ask.size() : kLeaveAtOnce);
+}
+
+// A thread of a process whose threads are to leave together has come. False: it may go at once.
+bool Engine::wait_for_the_others(Tracee& tracee) {
+  Process& process = *tracee.process;
+  if (!process.leave_together_until) return false;
+  tracee.state = Tracee::State::held;
+  leave_if_complete(process);
+  return true;
+}
+
+// No trap is on its way to any of them when all of them stand still.
+void Engine::leave_if_complete(Process& process) {
+  const auto is_here = [this](pid_t tid) { return tracees_.at(tid).state == Tracee::State::held; };
+  if (process.leave_together_until && std::ranges::all_of(process.threads, is_here)) leave_together(process);
+}
+
+void Engine::leave_together(Process& process) {
+  const pid_t pid = process.id.pid;
+  const std::set<pid_t> threads = process.threads;
+  process.leave_together_until.reset();
+  bool left = !process.trap.known;
+  for (const pid_t tid : threads) {
+    const auto it = tracees_.find(tid);
+    if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;
+    if (!std::exchange(left, true) && !leave_trap(it->second)) continue;
+    release(it->second, 0);
+  }
 }
 
 // Stops so many more of those that are to be let go. All at once would stand still until the last one's turn: a quarter
@@ -457,6 +490,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
     if (!process->to_ask.empty()) consider(process->ask_all_at);
+    if (process->leave_together_until) consider(*process->leave_together_until);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
   }
@@ -466,7 +500,9 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
 void Engine::check_deadlines() {
   const auto now = Waiter::Clock::now();
   std::vector<std::function<void()>> late;
+  std::vector<pid_t> incomplete;
   for (auto& [pid, process] : processes_) {
+    if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
     if (process->detaching && now >= process->detach_deadline) {
       const Error error =
           refuse(Reason::timed_out,
@@ -500,6 +536,8 @@ void Engine::check_deadlines() {
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
   for (const pid_t tid : orphans) release_orphan(tid);
+  for (const pid_t pid : incomplete)
+    if (Process* process = find_process(pid)) leave_together(*process);
   for (auto& call : late) call();
 }
 

@@ -153,6 +153,9 @@ class Engine {
   std::vector<Process*> family_of(pid_t root);
   void start_detach(Process& process);
   void ask_to_leave(Process& process, std::size_t count);
+  bool wait_for_the_others(Tracee& tracee);
+  void leave_if_complete(Process& process);
+  void leave_together(Process& process);
   void finish_detach_if_empty(Process& process);
   std::size_t tracees_sharing(const AddressSpace& space) const;
   void request_job(Process& process, Job job);

@@ -250,7 +250,8 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
   const pid_t tid = tracee.tid;
   Process* process = tracee.process;
   forget_tracee(tid);
-  if (!process || !process->threads.empty()) return;
+  if (process && !process->threads.empty()) return leave_if_complete(*process);
+  if (!process) return;
   const pid_t root = process->root;
   const pid_t pid = process->id.pid;
   const bool detaching = process->detaching;

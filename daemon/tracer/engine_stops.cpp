@@ -217,12 +217,13 @@ void Engine::release(Tracee& tracee, int signal) {
   const bool owes = must_leave_trap(process);
   const bool clean =
       tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
-  if ((last || owes) && !clean) {
+  if ((last || owes || process.leave_together_until) && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
     ptrace::interrupt(tracee.tid);
     return resume(tracee, signal);
   }
+  if (wait_for_the_others(tracee)) return;
   if (owes && !leave_trap(tracee)) return;
   if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
