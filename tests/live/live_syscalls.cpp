@@ -30,6 +30,7 @@ TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no e
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched calls("calls");
+  calls.before.fds.clear();  // some of its threads make and close one for each wait
   const Clock::time_point begin = Clock::now();
   int cycles = 0;
   while (cycles < kCycles && Clock::now() - begin < limit && calls.target.running())
@@ -57,6 +58,7 @@ TEST_CASE("probes that come and go under an attached process disturb nobody who 
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched calls("calls");
+  calls.before.fds.clear();  // some of its threads make and close one for each wait
   const std::vector<Json> kept = add(client, calls.pid(), {"p:kept main"});
   for (int i = 0; i < 300; ++i) {
     const std::vector<Json> probes = add(client, calls.pid(), {"work"}, {{"x-step", i % 2 == 1}});
@@ -79,6 +81,7 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
     Daemon daemon;
     RpcClient client(daemon.socket());
     Watched calls("calls");
+  calls.before.fds.clear();  // some of its threads make and close one for each wait
     std::vector<Json> probes;
     // The functions, and the system call instructions in some of them: a thread then waits inside a slot.
     for (const char* definition : {"libc:epoll_wait", "libc:poll", "libc:clock_nanosleep", "libc:sigtimedwait",
