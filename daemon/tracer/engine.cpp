@@ -351,6 +351,19 @@ void Engine::start_detach(Process& process) {
   ask_to_leave(process, process.leave_together_until ? process.to_ask.size() : kLeaveAtOnce);
 }
 
+// When a thread that has been let go already executes another program, those that haven't disappear without a word
+// (fs/exec.c, de_thread), and its leader's id is that thread's, which is not ours any more.
+void Engine::forget_vanished(Process& process) {
+  const auto is_ours = [](pid_t tid) {
+    const auto tracer = process::tracer_pid(tid);
+    return tracer && *tracer == gettid();
+  };
+  const std::set<pid_t> threads = process.threads;
+  for (const pid_t tid : threads)
+    if (!is_ours(tid)) forget_tracee(tid);
+  finish_detach_if_empty(process);
+}
+
 // A thread of a process whose threads are to leave together has come. False: it may go at once.
 bool Engine::wait_for_the_others(Tracee& tracee) {
   Process& process = *tracee.process;
@@ -489,7 +502,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->ask_again) consider(*process->ask_again);
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
-    if (!process->to_ask.empty()) consider(process->ask_all_at);
+    if (process->detaching) consider(process->ask_all_at);
     if (process->leave_together_until) consider(*process->leave_together_until);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
@@ -500,7 +513,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
 void Engine::check_deadlines() {
   const auto now = Waiter::Clock::now();
   std::vector<std::function<void()>> late;
-  std::vector<pid_t> incomplete;
+  std::vector<pid_t> incomplete, stalled;
   for (auto& [pid, process] : processes_) {
     if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
     if (process->detaching && now >= process->detach_deadline) {
@@ -513,7 +526,7 @@ void Engine::check_deadlines() {
       for (auto& reply : std::exchange(process->detach_replies, {}))
         late.push_back([reply = std::move(reply), error] { reply(error); });
     }
-    if (!process->to_ask.empty() && now >= process->ask_all_at) ask_to_leave(*process, process->to_ask.size());
+    if (process->detaching && now >= process->ask_all_at) stalled.push_back(pid);
     if (process->ask_again && now >= *process->ask_again) {
       process->ask_again.reset();
       for (const pid_t tid : process->threads)
@@ -536,6 +549,10 @@ void Engine::check_deadlines() {
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
   for (const pid_t tid : orphans) release_orphan(tid);
+  for (const pid_t pid : stalled) {
+    ask_to_leave(*find_process(pid), find_process(pid)->to_ask.size());
+    forget_vanished(*find_process(pid));
+  }
   for (const pid_t pid : incomplete)
     if (Process* process = find_process(pid)) leave_together(*process);
   for (auto& call : late) call();

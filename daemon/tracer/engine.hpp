@@ -153,6 +153,7 @@ class Engine {
   std::vector<Process*> family_of(pid_t root);
   void start_detach(Process& process);
   void ask_to_leave(Process& process, std::size_t count);
+  void forget_vanished(Process& process);
   bool wait_for_the_others(Tracee& tracee);
   void leave_if_complete(Process& process);
   void leave_together(Process& process);

@@ -128,7 +128,7 @@ struct Process {
   Waiter::Clock::time_point detach_deadline{};
   std::optional<Waiter::Clock::time_point> leave_together_until;  // the first to come wait for the others
   std::vector<pid_t> to_ask;               // threads that are to be let go and haven't been asked to stop yet
-  Waiter::Clock::time_point ask_all_at{};  // when to_ask isn't empty
+  Waiter::Clock::time_point ask_all_at{};  // while detaching; who isn't there any more is looked for then, too
   std::optional<Waiter::Clock::time_point> ask_again;  // to interrupt threads whose interrupt was put off
 };
 
