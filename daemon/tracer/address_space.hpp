@@ -59,7 +59,7 @@ class AddressSpace {
   // What had a breakpoint of ours until it was taken out; nullptr: nothing.
   const SitePlan* former_site(RemoteAddr address) const {
     const auto it = removed_.find(address);
-    return it == removed_.end() ? nullptr : &it->second;
+    return it == removed_.end() ? nullptr : &it->second.plan;
   }
 
   // Whether the target's bytes at the plan's address are still the ones it was made from.

@@ -550,8 +550,10 @@ void Engine::check_deadlines() {
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
   for (const pid_t tid : orphans) release_orphan(tid);
   for (const pid_t pid : stalled) {
-    ask_to_leave(*find_process(pid), find_process(pid)->to_ask.size());
-    forget_vanished(*find_process(pid));
+    Process* process = find_process(pid);
+    if (!process) continue;
+    ask_to_leave(*process, process->to_ask.size());
+    forget_vanished(*process);
   }
   for (const pid_t pid : incomplete)
     if (Process* process = find_process(pid)) leave_together(*process);
