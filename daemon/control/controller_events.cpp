@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kPollInterval = 1ms;
 constexpr auto kIdleInterval = 4ms;
 constexpr unsigned kBusyTurns = 20;
-constexpr unsigned kMostTurns = 256;  // empty any queue; a target may fill it as fast as we take out
+constexpr unsigned kMostTurns = 64;  // empty any queue
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
 constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
 
@@ -71,22 +71,29 @@ void ControllerImpl::flush_touched() {
   touched_.clear();
 }
 
-std::size_t ControllerImpl::drain(std::size_t limit) {
-  std::size_t taken = queue_.consume(
+std::size_t ControllerImpl::take_hits(std::size_t limit) {
+  return queue_.consume(
       [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
         const auto it = probes_.find(header.probe);
         if (it == probes_.end()) return;  // its owner has gone
         if (!it->second.subscriptions.empty()) offer(it->second, header, packed);
       },
       limit);
-  taken = std::max(taken, drain_feeds(limit));
-  flush_touched();
-  return taken;
 }
 
+std::size_t ControllerImpl::drain(std::size_t limit) {
+  const std::size_t taken = take_hits(limit);
+  const std::size_t recorded = drain_feeds(limit);
+  flush_touched();
+  return std::max(taken, recorded);
+}
+
+// Everything that is there now; a target may make more as fast as we take it out.
 void ControllerImpl::drain_all() {
-  for (unsigned turns = 0; turns < kMostTurns && drain(kHitsPerTurn) >= kHitsPerTurn; ++turns) {
+  for (unsigned turns = 0; turns < kMostTurns && take_hits(kHitsPerTurn) == kHitsPerTurn; ++turns) {
   }
+  drain_feeds(SIZE_MAX);
+  flush_touched();
   report_queue_losses();
 }
 

@@ -1,8 +1,8 @@
 // Feeds: what detours record, from the channels to the subscriptions, and what the tracer tells about them.
 //
 // No allocation for an event. A record says under which index it was made and in which lane; who that is, the tracer has
-// told before. A record of a thread that it hasn't seen yet is given to the process's main thread, and the tracer is
-// asked to look.
+// told before. Only records of threads that it hasn't seen standing still yet are put aside for a moment, until it has
+// been asked to look.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,6 +20,8 @@ using namespace std::chrono_literals;
 constexpr auto kCommAge = 20ms;  // prctl(PR_SET_NAME) may change it at any time
 constexpr auto kAskAge = 20ms;
 constexpr std::size_t kMostThreads = 65536;  // whose names are kept
+constexpr std::size_t kMostUnknown = 16384;  // records put aside
+constexpr auto kUnknownFor = 200ms;          // then they are said to be the main thread's
 
 void read_comm(pid_t pid, pid_t tid, char (&comm)[16]) {
   const std::string path = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/comm";
@@ -71,7 +73,8 @@ void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vecto
 void ControllerImpl::on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid) {
   FeedState* state = find_feed(feed);
   if (!state) return;
-  drain_feed(*state, all_of(*state));
+  drain_feed(*state, SIZE_MAX);
+  give_up_unknown(*state);
   flush_touched();
   for (const std::uint32_t index : indices) close_tap(*state, index);
   tracer_->post([feed, pid, indices = std::move(indices)](tracer::Engine& engine) {
@@ -82,11 +85,18 @@ void ControllerImpl::on_taps_unused(const events::FeedPtr& feed, std::vector<std
 void ControllerImpl::on_feed_closed(const events::FeedPtr& feed) {
   FeedState* state = find_feed(feed);
   if (!state) return;
-  drain_feed(*state, all_of(*state));
+  drain_feed(*state, SIZE_MAX);
+  give_up_unknown(*state);
   flush_touched();
   for (std::uint32_t index = 0; index < state->taps.size(); ++index) close_tap(*state, index);
   std::erase_if(feeds_, [&](const auto& s) { return s.get() == state; });
   watch_feeds();
+}
+
+// Nobody will say any more whose these were.
+void ControllerImpl::give_up_unknown(FeedState& state) {
+  for (FeedState::Unknown& unknown : state.unknown) unknown.since = {};
+  take_unknown(state);
 }
 
 // What was counted there becomes the probe's own.
@@ -146,13 +156,14 @@ std::size_t ControllerImpl::drain_feeds(std::size_t limit) {
   return most;
 }
 
-// `limit`: records of each lane. Returns how many there were in all.
+// `limit`: records of each lane, at most those that one can hold. Returns the most that there were in one.
 std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit) {
   events::Channel& channel = *state.feed->channel;
   for (const std::uint64_t thread_pointer : state.feed->threads.take_dead()) channel.shared_thread_died(thread_pointer);
-  const std::size_t taken =
-      channel.drain(limit, [&](const events::ChannelRecord& record) { take_record(state, record); });
-  if (std::exchange(state.unknown_threads, false) && now_ - state.asked > kAskAge) {
+  if (!state.unknown.empty()) take_unknown(state);
+  const std::size_t taken = channel.drain(std::min(limit, all_of(state)),
+                                          [&](const events::ChannelRecord& record) { take_record(state, record); });
+  if (!state.unknown.empty() && now_ - state.asked > kAskAge) {
     state.asked = now_;
     tracer_->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });
   }
@@ -160,6 +171,26 @@ std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit) {
 }
 
 void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& record) {
+  if (record.owner != 0) return take_known(state, record, static_cast<pid_t>(record.owner));
+  const auto tid = state.feed->threads.find(record.thread_pointer, record.time);
+  if ((tid && state.unknown.empty()) || state.unknown.size() >= kMostUnknown)
+    return take_known(state, record, tid.value_or(state.feed->pid));
+  state.unknown.push_back({record, {record.words.begin(), record.words.end()}, now_});
+}
+
+// Those put aside, in their order, as far as their threads are known by now, or won't be.
+void ControllerImpl::take_unknown(FeedState& state) {
+  while (!state.unknown.empty()) {
+    FeedState::Unknown& oldest = state.unknown.front();
+    const auto tid = state.feed->threads.find(oldest.record.thread_pointer, oldest.record.time);
+    if (!tid && now_ - oldest.since < kUnknownFor) return;
+    oldest.record.words = oldest.words;
+    take_known(state, oldest.record, tid.value_or(state.feed->pid));
+    state.unknown.pop_front();
+  }
+}
+
+void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid) {
   if (record.probe >= state.taps.size()) return;
   FeedState::Tap& tap = state.taps[record.probe];
   if (!tap.probe || !tap.program) return;
@@ -170,7 +201,7 @@ void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& 
   events::RecordHeader header;
   header.probe = tap.program->id;
   header.pid = state.feed->pid;
-  header.tid = thread_of(state, record);
+  header.tid = tid;
   header.cpu = record.cpu == events::ChannelRecord::kNoCpu ? 0 : record.cpu;
   header.time = clock_.nanoseconds(record.time);
   header.ip = tap.probe->address.value;
@@ -183,13 +214,6 @@ void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& 
     if (!tap.program->filter->matches(packed, common)) return void(++tap.rejected);
   }
   if (!tap.probe->subscriptions.empty()) offer(*tap.probe, header, packed);
-}
-
-pid_t ControllerImpl::thread_of(FeedState& state, const events::ChannelRecord& record) {
-  if (record.owner != 0) return static_cast<pid_t>(record.owner);
-  if (const auto tid = state.feed->threads.find(record.thread_pointer, record.time)) return *tid;
-  state.unknown_threads = true;
-  return state.feed->pid;
 }
 
 std::string_view ControllerImpl::comm_of(FeedState& state, pid_t tid) {

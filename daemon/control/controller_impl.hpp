@@ -88,6 +88,7 @@ class ControllerImpl final : public Controller {
   // controller_events.cpp
   void wait_for_hits();
   void poll_hits();
+  std::size_t take_hits(std::size_t limit);
   std::size_t drain(std::size_t limit);
   void drain_all();
   void report_queue_losses();
@@ -108,7 +109,9 @@ class ControllerImpl final : public Controller {
   std::size_t drain_feeds(std::size_t limit);
   std::size_t drain_feed(FeedState& state, std::size_t limit);
   void take_record(FeedState& state, const events::ChannelRecord& record);
-  pid_t thread_of(FeedState& state, const events::ChannelRecord& record);
+  void take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid);
+  void take_unknown(FeedState& state);
+  void give_up_unknown(FeedState& state);
   std::string_view comm_of(FeedState& state, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {

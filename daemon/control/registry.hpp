@@ -48,7 +48,13 @@ struct FeedState {
   std::vector<Tap> taps;  // by index
   std::unordered_map<pid_t, Thread> threads;
   std::uint64_t last_time = 0;
-  bool unknown_threads = false;  // records have come of threads that the tracer hasn't named yet
+  // Records of threads that the tracer hasn't named yet: they wait for a moment.
+  struct Unknown {
+    events::ChannelRecord record;  // `words` are below
+    std::vector<std::uint64_t> words;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::deque<Unknown> unknown;
   std::chrono::steady_clock::time_point asked{};
 };
 

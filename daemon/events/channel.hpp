@@ -166,7 +166,7 @@ class Channel {
   void remove_probe(std::uint32_t probe);
 
   // Calls take(const ChannelRecord&) for at most `max` records of each lane, oldest of a lane first, and returns how
-  // many there were. Allocates nothing; ends, whatever the target writes meanwhile.
+  // many there were in all. Allocates nothing; ends, whatever the target writes meanwhile.
   template <class Take>
   std::size_t drain(std::size_t max, Take&& take) {
     std::size_t taken = 0;

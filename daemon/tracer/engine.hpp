@@ -256,6 +256,7 @@ class Engine {
   void look_at(AddressSpace& space, pid_t tid);
   bool passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc, std::uint64_t sp);
   void round_is_over(AddressSpace& space);
+  void answer_waiting(AddressSpace& space, std::uint64_t over);
   void close_feeds(AddressSpace& space);
 
   // engine_detours.cpp

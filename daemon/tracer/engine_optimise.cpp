@@ -44,6 +44,7 @@ constexpr auto kDelay = 5ms;            // more probes may be about to come
 constexpr auto kBuildSlice = 1ms;       // of building before the tracer looks at stops again
 constexpr auto kRoundPatience = 500ms;  // for threads that don't stop
 constexpr auto kLookAgain = 5ms;
+constexpr auto kAnswerAfter = 10ms;
 constexpr auto kPinnedAgain = 1s;
 constexpr std::size_t kBatch = 8192;           // sites
 constexpr std::size_t kLooksAtATime = 64;      // threads
@@ -204,6 +205,7 @@ void Engine::optimise(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   work.at = Clock::time_point::max();
   if (!anybody_in(space)) return;
+  answer_waiting(space, 0);
   if (work.round) go_on_with_round(space);
   const bool waits = work.round && work.round_waited_for >= work.round->number;
   switch (work.phase) {
@@ -652,7 +654,7 @@ void Engine::go_on_with_round(AddressSpace& space) {
     }
     work.built.clear();
     if (work.phase == Phase::looking || work.phase == Phase::syncing) work.phase = Phase::idle;
-    for (auto& [number, done] : std::exchange(work.after_round, {})) done();
+    answer_waiting(space, ~0ull);
     return wake_optimiser(space, kPinnedAgain);
   }
   wake_optimiser(space, work.round->to_look_at.empty() ? Clock::duration(kLookAgain) : Clock::duration(0s));
@@ -673,14 +675,21 @@ void Engine::round_is_over(AddressSpace& space) {
   for (const auto& [line, index] : space.round_done(round.number)) unused[line].push_back(index);
   for (auto& [line, indices] : unused)
     listener_.taps_unused(space.detours().lines()[line].feed, std::move(indices), pid);
-  auto waiting = std::exchange(work.after_round, {});
-  for (auto& [number, done] : waiting) {
-    if (number <= round.number)
-      done();
-    else
-      work.after_round.emplace_back(number, std::move(done));
-  }
+  answer_waiting(space, round.number);
   wake_optimiser(space, 0s);
+}
+
+// Those who wait for a round that is over, and those who have waited long enough.
+void Engine::answer_waiting(AddressSpace& space, std::uint64_t over) {
+  Optimisation& work = space.optimisation();
+  const auto now = Clock::now();
+  std::vector<std::function<void()>> answers;
+  std::erase_if(work.after_round, [&](Optimisation::Waiting& waiting) {
+    if (waiting.round > over && now < waiting.until) return work.at = std::min(work.at, waiting.until), false;
+    answers.push_back(std::move(waiting.done));
+    return true;
+  });
+  for (const auto& answer : answers) answer();
 }
 
 // ---- the feeds' readers ---------------------------------------------------------------------------------------------
@@ -704,19 +713,20 @@ void Engine::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<cons
 
 void Engine::close_feeds(AddressSpace& space) {
   for (const Line& line : space.detours().lines()) listener_.feed_closed(line.feed);
-  for (auto& [number, done] : std::exchange(space.optimisation().after_round, {})) done();
+  answer_waiting(space, ~0ull);
 }
 
-// Calls `done` when every thread of these processes has been outside of detours since now.
+// Calls `done` when every thread of these processes has been outside of detours since now; or a little later in any
+// case: with more busy threads than processors it may take long until each has been seen.
 void Engine::when_unused(std::vector<Process*> touched, std::function<void()> done) {
   auto left = std::make_shared<std::size_t>(touched.size());
   auto shared = std::make_shared<std::function<void()>>(std::move(done));
   if (touched.empty()) return (*shared)();
   for (Process* process : touched) {
     Optimisation& work = process->space->optimisation();
-    work.after_round.emplace_back(process->space->detours().rounds_begun() + 1, [left, shared] {
-      if (--*left == 0) (*shared)();
-    });
+    work.after_round.push_back({process->space->detours().rounds_begun() + 1, Clock::now() + kAnswerAfter, [left, shared] {
+                                  if (--*left == 0) (*shared)();
+                                }});
     wake_optimiser(*process->space, 0s);
   }
 }

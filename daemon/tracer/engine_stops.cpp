@@ -364,6 +364,7 @@ bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const
 
 void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
   leave_slot(tracee);
+  if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
   const bool again = take_rehit(tracee, regs);
   bool step = false;

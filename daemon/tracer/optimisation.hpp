@@ -41,7 +41,12 @@ struct Optimisation {
   std::optional<Round> round;
   std::uint64_t round_waited_for = 0;  // by the phase
   std::uint64_t names_sent = 0, names_known = 0;
-  std::vector<std::pair<std::uint64_t, std::function<void()>>> after_round;  // when this round, or a later one, is over
+  struct Waiting {
+    std::uint64_t round = 0;  // when this one, or a later one, is over
+    Clock::time_point until;  // or at this time
+    std::function<void()> done;
+  };
+  std::vector<Waiting> after_round;
   std::unordered_map<std::uint64_t, pid_t> thread_pointers;
   const char* refused = nullptr;  // nothing is optimised here any more, and why
   Clock::time_point at = Clock::time_point::max();  // when to go on

@@ -346,8 +346,9 @@ TEST_CASE("a trace that is killed in mid-stream takes its probes with it, and no
   CHECK(eventually([&] { return trace.printed() > 100; }));
   CHECK(trace.end(SIGKILL) == Exit{-1, SIGKILL});
   CHECK(eventually([&] { return list_probes(client).size() == 2; }));
-  CHECK(text_differences(counter.pid()).size() == 1);
   CHECK(has_breakpoint(counter.pid(), address_of(beside)));
+  client.call("daemon.optimize", {{"enabled", false}});  // a jump changes more than one byte
+  CHECK(eventually([&] { return text_differences(counter.pid()).size() == 1; }));
   CHECK(other.ask("call 5") == "called 5");
   CHECK(counts_of(client, kept).hits == 5);
   counter.target.go();
@@ -574,7 +575,8 @@ TEST_CASE("probectl disarm and arm switch every probe and keep each one's state"
   REQUIRE(probectl(daemon, {"add", "-p", pid, "p:one work"}).ok());
   REQUIRE(probectl(daemon, {"add", "-p", pid, "p:two work+0x2", "--disabled"}).ok());
   CHECK(probectl(daemon, {"disarm"}).ok());
-  CHECK(joined(text_differences(target.pid())) == "");
+  // The second jump of two, in padding, stays until every thread has been seen elsewhere.
+  CHECK(eventually([&] { return text_differences(target.pid()).empty(); }));
   CHECK(probectl(daemon, {"status"}).out.find("armed: false") != std::string::npos);
   CHECK(probectl(daemon, {"arm"}).ok());
   CHECK(text_differences(target.pid()).size() == 1);

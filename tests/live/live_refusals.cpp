@@ -135,7 +135,7 @@ TEST_CASE("refused: a process that somebody traces already, and the tracer is na
   own_name.pop_back();
   CHECK(message_of(error).find(own_name) != std::string::npos);
   CHECK(tracer_of(counter.pid()) == ::getpid());
-  CHECK(joined(text_differences(counter.pid())) == "");
+  CHECK(text_restored(counter.pid()));
 
   REQUIRE(::ptrace(PTRACE_INTERRUPT, counter.pid(), nullptr, nullptr) == 0);
   REQUIRE(::waitpid(counter.pid(), nullptr, 0) == counter.pid());
@@ -364,7 +364,7 @@ TEST_CASE("refused: a breakpoint that a killed daemon has left behind is told fr
   const int fd = ::open(memory.c_str(), O_WRONLY | O_CLOEXEC);
   REQUIRE(::pwrite(fd, &byte, 1, static_cast<off_t>(place)) == 1);
   ::close(fd);
-  CHECK(joined(text_differences(target.pid())) == "");
+  CHECK(text_restored(target.pid()));
 }
 
 TEST_CASE("a glob takes what can be probed and tells what can't; what is named exactly stays all or none") {

@@ -110,8 +110,13 @@ std::vector<std::uint8_t> bytes_at(pid_t pid, std::uint64_t address, std::size_t
   return bytes;
 }
 
+bool text_restored(pid_t pid) {
+  return eventually([pid] { return text_differences(pid).empty(); });
+}
+
 bool has_breakpoint(pid_t pid, std::uint64_t address) {
-  return bytes_at(pid, address, 1) == std::vector<std::uint8_t>{0xcc};
+  const auto bytes = bytes_at(pid, address, 1);
+  return !bytes.empty() && (bytes[0] == 0xcc || bytes[0] == 0xe9 || bytes[0] == 0xeb);
 }
 
 std::vector<std::string> new_executable_mappings(const TargetState& before, const TargetState& now) {

@@ -64,6 +64,10 @@ std::uint64_t address_of(const Json& probe);  // its "address"
 std::string hex(std::uint64_t value);         // "0x..."
 // Bytes of the target's memory as they are now; shorter when not all can be read.
 std::vector<std::uint8_t> bytes_at(pid_t pid, std::uint64_t address, std::size_t size);
+// Waits until its text is its files' again: the second jump of two, in padding, stays until every thread has been seen
+// elsewhere.
+bool text_restored(pid_t pid);
+// A breakpoint, or the jump that takes its place.
 bool has_breakpoint(pid_t pid, std::uint64_t address);
 // The mappings that are in now and were not in before, executable ones only.
 std::vector<std::string> new_executable_mappings(const TargetState& before, const TargetState& now);
