@@ -55,8 +55,8 @@ def measure_row(bench, row, calls):
         cpu = bench.cpu if row.pinned else -1
         with target(bench.program("bench-target"), row.function, row.threads, cpu, prefix) as measured:
             with row.arm(bench, measured) as meter:
-                measured.go(max(calls // WARM_UP, 1), meter.pids)
-                sample = measured.go(calls, meter.pids)
+                measured.go(max(calls // WARM_UP, 1), meter.pids, row.how)
+                sample = measured.go(calls, meter.pids, row.how)
             if not measured.finish():
                 raise Failure("the target was killed")
     return sample, meter.info

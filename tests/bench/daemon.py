@@ -92,18 +92,26 @@ def daemon(program):
 
 
 class Probe:
-    """One probe on a target, as long as the `with` lasts. count() afterwards checks that nothing was lost unnoticed."""
+    """One probe on a target. account() afterwards checks that nothing was lost unnoticed.
+
+    Options: stream, disabled, filter; optimize: measured as a jump, or else as a breakpoint that stays one.
+    """
 
     def __init__(self, client, pid, definition, options):
-        self.client, self.subscription, self.hits = client, None, 0
+        self.client, self.pid, self.subscription, self.hits = client, pid, None, 0
         self.streamed = options.pop("stream", False)
-        disabled = options.pop("disabled", False)
-        spec = {"definition": definition, "disabled": disabled}
+        wanted = options.pop("optimize", False)
+        spec = {"definition": definition, "disabled": options.pop("disabled", False), "optimize": wanted}
         if "filter" in options:
             spec["filter"] = options.pop("filter")
         self.id = client.call("probe.add", pid=pid, probes=[spec], **options)["probes"][0]["id"]
+        if wanted:
+            wait_until(lambda: self.view()["tier"] == "optimized", f"a jump at {definition}: {self.view().get('tierReason')}")
         if self.streamed:
             self.subscription = client.call("events.subscribe", probes=[str(self.id)])["subscription"]
+
+    def view(self):
+        return next(p for p in self.client.call("probe.list", pid=self.pid)["probes"] if p["id"] == self.id)
 
     def account(self):
         """(hits, filtered, delivered, missed) so far; ends the subscription."""

@@ -89,10 +89,10 @@ class Target:
             raise Unavailable(f"{os.path.basename(process.args[0])} did not start the target")
         self.pid, self.address = int(words[1]), int(words[2], 16)
 
-    def go(self, calls, tracer_pids=()):
-        """Each thread makes `calls` calls; tracer_pids: whose CPU time is part of the cost."""
+    def go(self, calls, tracer_pids=(), how="go {}"):
+        """Each thread makes `calls` calls; tracer_pids: whose CPU time is part of the cost; how: bench-target's command."""
         before = sum(map(cpu_ns, tracer_pids))
-        self.process.stdin.write(f"go {calls}\n")
+        self.process.stdin.write(how.format(calls) + "\n")
         self.process.stdin.flush()
         words = self.process.stdout.readline().split()
         if len(words) != 5:

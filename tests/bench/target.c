@@ -1,10 +1,14 @@
 // bench-target FUNCTION THREADS CPU: calls FUNCTION (functions_*.S), and measures itself.
 // CPU: where all of its threads stay; -1: wherever the scheduler puts them.
 //
-// Prints "ready PID 0xADDRESS", so that probes can be armed, then answers every line "go CALLS": each thread makes CALLS
-// calls, timed over the loop. The answer, one line: seconds until all are done, seconds of CPU time of all threads,
-// voluntary context switches of all threads, involuntary ones, checksum. A thread that stops for a tracer switches
-// voluntarily, once a stop; nothing else in the loop does. Ends with its input.
+// Prints "ready PID 0xADDRESS", so that probes can be armed, then answers lines:
+//   go CALLS               each thread makes CALLS calls, timed over the loop
+//   burst CALLS SIZE NAP   the same in bursts of SIZE calls; before each all threads sleep NAP microseconds, which
+//   isn't timed pace CALLS PERIOD      one thread calls every PERIOD nanoseconds; a call that is late delays those
+//   after it
+// The answer, one line: seconds that the calls took, seconds of CPU time of all threads, voluntary context switches of
+// all threads, involuntary ones, checksum. A thread that stops for a tracer switches voluntarily, once a stop; nothing
+// else in the loop does, naps aside, which aren't counted. Ends with its input.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef long Function(long, long);
+typedef long Function(long, long, const char*);
 Function bench_nop, bench_copy, bench_push;
 
 static const struct {
@@ -35,7 +39,9 @@ struct Worker {
 };
 
 static struct Worker workers[kMaxThreads];
-static long thread_count, calls;
+static long thread_count, calls, burst, nap_us, period_ns;
+static const char text[] = "a string of some forty characters, as is";
+static long first, count;  // of the burst under way
 static Function* function;
 static pthread_barrier_t start, end;
 
@@ -45,29 +51,43 @@ static double seconds(clockid_t clock) {
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// Through a volatile pointer, so that the compiler calls it every time and with both arguments.
-static unsigned long call_it(long times) {
+// Through a volatile pointer, so that the compiler calls it every time and with all its arguments.
+static unsigned long call_it(long from, long times) {
   Function* volatile called = function;
   unsigned long sum = 0;
-  for (long i = 0; i < times; ++i) sum += (unsigned long)called(i, 7);
+  for (long i = from; i < from + times; ++i) sum += (unsigned long)called(i, 7, text);
   return sum;
 }
 
-static void measure(struct Worker* worker) {
+static unsigned long call_paced(long times) {
+  const double period = (double)period_ns / 1e9;
+  unsigned long sum = 0;
+  double next = seconds(CLOCK_MONOTONIC);
+  for (long i = 0; i < times; ++i) {
+    double now;
+    while ((now = seconds(CLOCK_MONOTONIC)) < next) {
+    }
+    sum += call_it(i, 1);
+    next = (now > next + period ? now : next) + period;
+  }
+  return sum;
+}
+
+static void measure(struct Worker* worker, long from, long times) {
   struct rusage before, after;
   getrusage(RUSAGE_THREAD, &before);
   const double cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
-  worker->checksum = call_it(calls);
-  worker->cpu_seconds = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  worker->checksum += period_ns > 0 ? call_paced(times) : call_it(from, times);
+  worker->cpu_seconds += seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
   getrusage(RUSAGE_THREAD, &after);
-  worker->voluntary = after.ru_nvcsw - before.ru_nvcsw;
-  worker->involuntary = after.ru_nivcsw - before.ru_nivcsw;
+  worker->voluntary += after.ru_nvcsw - before.ru_nvcsw;
+  worker->involuntary += after.ru_nivcsw - before.ru_nivcsw;
 }
 
 static void* run_worker(void* argument) {
   for (;;) {
     pthread_barrier_wait(&start);
-    measure(argument);
+    measure(argument, first, count);
     pthread_barrier_wait(&end);
   }
   return NULL;
@@ -85,15 +105,34 @@ static void report(double elapsed) {
 }
 
 // One thread measures on the main thread: no barrier's wake-up is in the time.
-static void measure_all(void) {
+static double measure_burst(void) {
   const double began = seconds(CLOCK_MONOTONIC);
   if (thread_count == 1) {
-    measure(&workers[0]);
+    measure(&workers[0], first, count);
   } else {
     pthread_barrier_wait(&start);
     pthread_barrier_wait(&end);
   }
-  report(seconds(CLOCK_MONOTONIC) - began);
+  return seconds(CLOCK_MONOTONIC) - began;
+}
+
+static void measure_all(void) {
+  double elapsed = 0;
+  for (long t = 0; t < thread_count; ++t) workers[t] = (struct Worker){.thread = workers[t].thread};
+  for (first = 0; first < calls; first += count) {
+    count = burst < calls - first ? burst : calls - first;
+    if (nap_us > 0) usleep((useconds_t)nap_us);
+    elapsed += measure_burst();
+  }
+  report(elapsed);
+}
+
+static int understand(const char* line) {
+  nap_us = period_ns = 0;
+  if (sscanf(line, "burst %ld %ld %ld", &calls, &burst, &nap_us) == 3) return burst > 0;
+  if (sscanf(line, "pace %ld %ld", &calls, &period_ns) != 2 && sscanf(line, "go %ld", &calls) != 1) return 0;
+  burst = calls;
+  return 1;
 }
 
 static int prepare(int argc, char** argv) {
@@ -128,8 +167,8 @@ int main(int argc, char** argv) {
   if (thread_count > 1 && !start_threads()) return 1;
   // What a tracer's debug information would give, for those that have none.
   printf("ready %d %#lx\n", (int)getpid(), (unsigned long)(uintptr_t)function);
-  char line[64];
+  char line[96];
   while (fgets(line, sizeof line, stdin) != NULL)
-    if (sscanf(line, "go %ld", &calls) == 1) measure_all();
+    if (understand(line)) measure_all();
   return 0;
 }
