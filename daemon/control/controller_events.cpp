@@ -52,11 +52,10 @@ void ControllerImpl::poll_hits() {
 }
 
 void ControllerImpl::offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed) {
-  scratch_.clear();
-  events::append_event_json(scratch_, probe.schema, header, packed);
+  const std::string_view event = encoder_.encode(probe.schema, header, packed);
   for (Subscription* subscription : probe.subscriptions) {
     Client* client = subscription->client;
-    if (client->offer_event(subscription->id, scratch_)) {
+    if (client->offer_event(subscription->id, event)) {
       ++subscription->totals.delivered;
     } else {
       ++subscription->totals.missed;
@@ -169,6 +168,8 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
     if (!matches(subscription, probe)) continue;
     probe.subscriptions.push_back(&subscription);
     probe.program->streaming.store(true, std::memory_order_relaxed);
+    // At once: from the answer on every hit is either delivered or missed.
+    for (const Probe::Source& source : probe.sources) source.feed->feed->channel->start_recording(source.index);
     changed.push_back(id);
   }
   tell_streaming(std::move(changed));

@@ -77,9 +77,8 @@ void ControllerImpl::on_taps_unused(const events::FeedPtr& feed, std::vector<std
   give_up_unknown(*state);
   flush_touched();
   for (const std::uint32_t index : indices) close_tap(*state, index);
-  tracer_->post([feed, pid, indices = std::move(indices)](tracer::Engine& engine) {
-    engine.indices_free(pid, feed, indices);
-  });
+  tracer_->post(
+      [feed, pid, indices = std::move(indices)](tracer::Engine& engine) { engine.indices_free(pid, feed, indices); });
 }
 
 void ControllerImpl::on_feed_closed(const events::FeedPtr& feed) {
@@ -108,7 +107,8 @@ void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
   counters.hits += counts.hits() - std::min(counts.hits(), tap.rejected);
   counters.missed += counts.dropped;
   counters.filtered += counts.filtered + tap.rejected;
-  if (tap.probe) std::erase_if(tap.probe->sources, [&](const Probe::Source& s) { return s.feed == &state && s.index == index; });
+  if (tap.probe)
+    std::erase_if(tap.probe->sources, [&](const Probe::Source& s) { return s.feed == &state && s.index == index; });
   state.feed->channel->remove_probe(index);
   tap = {};
 }
@@ -139,7 +139,8 @@ void ControllerImpl::watch_feeds() {
   const auto wanted = [](const FeedState::Tap& tap) {
     return tap.program && (!tap.program->detour->filter_in_daemon.empty() || tap.program->streaming);
   };
-  feeds_record_ = std::ranges::any_of(feeds_, [&](const auto& state) { return std::ranges::any_of(state->taps, wanted); });
+  feeds_record_ =
+      std::ranges::any_of(feeds_, [&](const auto& state) { return std::ranges::any_of(state->taps, wanted); });
   if (!feeds_record_ || !asleep_) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(queue_event_.native_handle(), &one, sizeof one);
@@ -205,8 +206,9 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   header.cpu = record.cpu == events::ChannelRecord::kNoCpu ? 0 : record.cpu;
   header.time = clock_.nanoseconds(record.time);
   header.ip = tap.probe->address.value;
-  const std::string_view comm = comm_of(state, header.tid);
-  std::memcpy(header.comm, comm.data(), std::min(comm.size(), sizeof header.comm - 1));
+  const FeedState::Thread& thread = thread_in(state, header.tid);
+  std::memcpy(header.comm, thread.comm, sizeof header.comm);
+  const std::string_view comm = plan.needs_comm ? std::string_view(header.comm) : std::string_view();
   const std::size_t size = events::unpack(plan, record.words, comm, packed_);
   const std::span<const std::byte> packed(packed_.data(), size);
   if (filtered_here) {
@@ -216,15 +218,20 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   if (!tap.probe->subscriptions.empty()) offer(*tap.probe, header, packed);
 }
 
-std::string_view ControllerImpl::comm_of(FeedState& state, pid_t tid) {
-  if (state.threads.size() > kMostThreads) state.threads.clear();
-  FeedState::Thread& thread = state.threads[tid];
+// With its name as it is now, or was lately.
+const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t tid) {
+  if (!state.last || state.last->tid != tid) {
+    if (state.threads.size() > kMostThreads) state.threads.clear();
+    state.last = &state.threads[tid];
+    state.last->tid = tid;
+  }
+  FeedState::Thread& thread = *state.last;
   if (now_ - thread.read > kCommAge) {
     if (thread.comm[0] == '\0') read_comm(state.feed->pid, state.feed->pid, thread.comm);  // in case it has ended
     read_comm(state.feed->pid, tid, thread.comm);
     thread.read = now_;
   }
-  return {thread.comm, strnlen(thread.comm, sizeof thread.comm)};
+  return thread;
 }
 
 }  // namespace probed::control

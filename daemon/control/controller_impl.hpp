@@ -112,7 +112,7 @@ class ControllerImpl final : public Controller {
   void take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid);
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
-  std::string_view comm_of(FeedState& state, pid_t tid);
+  const FeedState::Thread& thread_in(FeedState& state, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {
     std::uint64_t hits = 0, missed = 0, filtered = 0;
@@ -155,7 +155,7 @@ class ControllerImpl final : public Controller {
   bool armed_ = true;
   bool optimize_ = true;
   Status totals_;  // counters of probes that are no more
-  std::string scratch_;
+  events::EventEncoder encoder_;
   std::chrono::steady_clock::time_point next_loss_report_{};
   std::unique_ptr<boost::asio::steady_timer> shutdown_timer_;
 };

@@ -41,12 +41,14 @@ struct FeedState {
     std::uint64_t rejected = 0;  // of what was recorded, by a filter that only the daemon can evaluate
   };
   struct Thread {
+    pid_t tid = 0;
     char comm[16] = {};
     std::chrono::steady_clock::time_point read{};
   };
   events::FeedPtr feed;
   std::vector<Tap> taps;  // by index
   std::unordered_map<pid_t, Thread> threads;
+  Thread* last = nullptr;  // of them; the one asked for last, as records come in runs
   std::uint64_t last_time = 0;
   // Records of threads that the tracer hasn't named yet: they wait for a moment.
   struct Unknown {

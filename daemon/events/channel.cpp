@@ -212,6 +212,13 @@ void Channel::set_mode(std::uint32_t probe, ch::ProbeFlags mode) {
   std::atomic_ref(byte).store(mode, std::memory_order_release);
 }
 
+void Channel::start_recording(std::uint32_t probe) {
+  PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
+  auto& byte = *reinterpret_cast<std::uint8_t*>(local_ + layout_.flags + probe);
+  std::uint8_t expected = ch::kCountOnly;
+  std::atomic_ref(byte).compare_exchange_strong(expected, ch::kRecord);
+}
+
 // ---- probes ----
 
 void Channel::add_probe(std::uint32_t probe, const arch::CaptureLayout& layout) {

@@ -164,6 +164,8 @@ class Channel {
   // disabled and no thread can be in its detour.
   void add_probe(std::uint32_t probe, const arch::CaptureLayout& layout);
   void remove_probe(std::uint32_t probe);
+  // What only counts so far records from now on; a disabled probe stays so, whatever the tracer does meanwhile.
+  void start_recording(std::uint32_t probe);
 
   // Calls take(const ChannelRecord&) for at most `max` records of each lane, oldest of a lane first, and returns how
   // many there were in all. Allocates nothing; ends, whatever the target writes meanwhile.

@@ -215,6 +215,18 @@ bool put_item(const arch::CaptureItem& item, RecordReader& record, Output& out) 
   return is_absent ? out.absent() : out.number(record.slot(item.offset));
 }
 
+// For the plainest and most frequent plans. The record is long enough; so must be `out`.
+std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, std::byte* out) {
+  constexpr std::size_t kPacked = 1 + sizeof(std::uint64_t);
+  for (const DetourPlan::Source& source : plan.sources) {
+    const std::uint64_t value = record.slot(plan.capture.layout.items[source.index].offset);
+    out[0] = std::byte{1};
+    std::memcpy(out + 1, &value, sizeof value);
+    out += kPacked;
+  }
+  return plan.sources.size() * kPacked;
+}
+
 }  // namespace
 
 Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid) {
@@ -226,6 +238,13 @@ Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& 
     return Error{Reason::unsupported, "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
                  "use fewer or shorter arrays and strings"};
   plan.capture.layout = std::move(laid_out.layout);
+  const auto is_comm = [](const DetourPlan::Source& source) { return source.kind == Kind::comm; };
+  plan.needs_comm = std::ranges::any_of(plan.sources, is_comm);
+  plan.only_numbers = std::ranges::all_of(plan.sources, [&](const DetourPlan::Source& source) {
+    if (source.kind != Kind::item) return false;
+    const arch::CaptureItem& item = plan.capture.layout.items[source.index];
+    return !item.is_array && !item.is_string && !item.can_be_absent;
+  });
   if (const lang::FilterProgram* compiled = filter.program(); compiled != nullptr && !compiled->predicates.empty())
     plan.filter_in_daemon = FilterConverter(*compiled, plan, pid).convert(plan.capture.filter);
   return plan;
@@ -235,6 +254,8 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
                    std::span<std::byte> out) {
   RecordReader record(plan.capture.layout, words);
   out = out.first(std::min(out.size(), kMaxArgumentBytes));
+  if (plan.only_numbers && !record.empty() && out.size() >= 9 * plan.sources.size())
+    return unpack_numbers(plan, record, out.data());
   std::size_t used = 0, left = plan.sources.size();
   for (const DetourPlan::Source& source : plan.sources) {
     const auto room = out.subspan(used, out.size() - used - --left);

@@ -1,4 +1,8 @@
-// Records to JSON text. Asio thread (or any other: no state). std::to_chars and appends only.
+// Records to JSON text. Asio thread.
+//
+// Text is written through a pointer into a buffer that has room for the longest it can become, checked once for each
+// argument: std::string::append costs more than the digits. What is the same for all hits of a probe in one thread is
+// kept from the last one.
 #include "daemon/events/encode.hpp"
 
 #include <array>
@@ -10,35 +14,81 @@
 namespace probed::events {
 namespace {
 
-template <class T>
-void append_number(std::string& out, T value) {
-  std::array<char, 24> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  out.append(digits.data(), end);
+constexpr std::size_t kLongestNumber = 24;  // quotes and 0x included
+
+// "00" to "99"
+constexpr auto kPairs = [] {
+  std::array<char, 200> pairs{};
+  for (std::size_t i = 0; i < 100; ++i) {
+    pairs[2 * i] = static_cast<char>('0' + i / 10);
+    pairs[2 * i + 1] = static_cast<char>('0' + i % 10);
+  }
+  return pairs;
+}();
+
+char* put_pair(char* at, std::uint32_t value) {
+  std::memcpy(at, &kPairs[2 * value], 2);
+  return at + 2;
 }
 
-void append_hex_string(std::string& out, std::uint64_t value) {
-  std::array<char, 24> text{'"', '0', 'x'};
-  char* const end = std::to_chars(text.data() + 3, text.data() + text.size(), value, 16).ptr;
-  *end = '"';
-  out.append(text.data(), end + 1);
+// Exactly 8 digits: no step waits for the one before.
+char* put_8_digits(char* at, std::uint32_t value) {
+  const std::uint32_t high = value / 10000, low = value % 10000;
+  at = put_pair(put_pair(at, high / 100), high % 100);
+  return put_pair(put_pair(at, low / 100), low % 100);
+}
+
+char* put_number(char* at, std::uint64_t value) {
+  constexpr std::uint64_t k8Digits = 100'000'000;
+  if (value < 10) return *at = static_cast<char>('0' + value), at + 1;
+  // Times and most pointers: 16 digits and some in front.
+  if (value >= k8Digits && value < k8Digits * k8Digits * 100) {
+    const std::uint64_t front = value / k8Digits;
+    if (front < k8Digits)
+      at = std::to_chars(at, at + kLongestNumber, static_cast<std::uint32_t>(front)).ptr;
+    else
+      at = put_8_digits(std::to_chars(at, at + kLongestNumber, static_cast<std::uint32_t>(front / k8Digits)).ptr,
+                        static_cast<std::uint32_t>(front % k8Digits));
+    return put_8_digits(at, static_cast<std::uint32_t>(value % k8Digits));
+  }
+  return std::to_chars(at, at + kLongestNumber, value).ptr;
+}
+
+char* put_number(char* at, std::int64_t value) {
+  if (value >= 0) return put_number(at, static_cast<std::uint64_t>(value));
+  *at = '-';
+  return put_number(at + 1, 0 - static_cast<std::uint64_t>(value));
+}
+
+char* put_text(char* at, std::string_view text) {
+  std::memcpy(at, text.data(), text.size());
+  return at + text.size();
+}
+
+char* put_hex_string(char* at, std::uint64_t value) {
+  at = put_text(at, "\"0x");
+  at = std::to_chars(at, at + kLongestNumber, value, 16).ptr;
+  *at = '"';
+  return at + 1;
 }
 
 // ---- strings ----
 
 constexpr std::string_view kHex = "0123456789abcdef";
 
-void append_unit(std::string& out, unsigned unit) {
+char* put_unit(char* at, unsigned unit) {
   const std::array<char, 6> text{'\\',           'u', kHex[unit >> 12 & 15], kHex[unit >> 8 & 15], kHex[unit >> 4 & 15],
                                  kHex[unit & 15]};
-  out.append(text.data(), text.size());
+  return put_text(at, {text.data(), text.size()});
 }
 
-void append_escape(std::string& out, unsigned char c) {
+char* put_escape(char* at, unsigned char c) {
   constexpr char kControls[] = {'b', 't', 'n', 0, 'f', 'r'};  // from 8 on; 11, \v, has none
-  if (c == '"' || c == '\\') return static_cast<void>(out.append({'\\', static_cast<char>(c)}));
-  if (c >= 8 && c <= 13 && c != 11) return static_cast<void>(out.append({'\\', kControls[c - 8u]}));
-  append_unit(out, c);
+  const bool is_control = c >= 8 && c <= 13 && c != 11;
+  if (c != '"' && c != '\\' && !is_control) return put_unit(at, c);
+  *at++ = '\\';
+  *at++ = is_control ? kControls[c - 8u] : static_cast<char>(c);
+  return at;
 }
 
 // Bytes that JSON takes as they are.
@@ -61,67 +111,39 @@ std::size_t utf8_length(const unsigned char* p, std::size_t left) {
   return length;
 }
 
-// ---- values ----
+constexpr std::size_t room_for_string(std::size_t size) { return 6 * size + 2; }  // every byte a \\uXXXX
 
-struct Symbols {
-  Symbolizer symbolize;
-  const void* context;
-};
-
-void append_symbol(std::string& out, std::uint64_t address, Symbols symbols) {
-  const std::string text = symbols.symbolize ? symbols.symbolize(symbols.context, address) : std::string();
-  if (text.empty()) return append_hex_string(out, address);
-  append_json_string(out, text);
-}
-
-void append_element(std::string& out, const lang::Type& type, PackedReader& packed, Symbols symbols) {
-  using lang::BaseType;
-  if (!packed.present()) return static_cast<void>(out.append("null"));
-  if (is_string(type.base)) return append_json_string(out, packed.string());
-  const std::uint64_t value = packed.value();
-  if (type.bitfield) return append_number(out, value);
-  if (is_hexadecimal(type.base)) return append_hex_string(out, value);
-  if (is_signed(type.base)) return append_number(out, static_cast<std::int64_t>(value));
-  if (type.base == BaseType::symbol) return append_symbol(out, value, symbols);
-  if (type.base != BaseType::chr) return append_number(out, value);
-  const char c = static_cast<char>(value);
-  append_json_string(out, {&c, 1});
-}
-
-void append_value(std::string& out, const lang::Type& type, PackedReader& packed, Symbols symbols) {
-  if (!type.array) return append_element(out, type, packed, symbols);
-  if (!packed.present()) return static_cast<void>(out.append("null"));
-  out.push_back('[');
-  for (std::uint16_t n = packed.count(), i = 0; i < n && !packed.rest().empty(); ++i) {
-    if (i > 0) out.push_back(',');
-    append_element(out, type, packed, symbols);
+// Needs room_for_string(bytes.size()).
+char* put_json_string(char* at, std::string_view bytes) {
+  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
+  const auto* const end = p + bytes.size();
+  *at++ = '"';
+  while (p < end) {
+    const auto* run = p;
+    while (run < end && kPlain[*run]) ++run;
+    at = put_text(at, {reinterpret_cast<const char*>(p), static_cast<std::size_t>(run - p)});
+    p = run;
+    if (p == end) break;
+    const std::size_t length = *p < 0x80 ? 0 : utf8_length(p, static_cast<std::size_t>(end - p));
+    if (length > 0) {
+      at = put_text(at, {reinterpret_cast<const char*>(p), length});
+      p += length;
+    } else if (*p >= 0x80) {
+      at = put_unit(at, 0xdc00u + *p++);
+    } else {
+      at = put_escape(at, *p++);
+    }
   }
-  out.push_back(']');
+  *at = '"';
+  return at + 1;
 }
 
 }  // namespace
 
 void append_json_string(std::string& out, std::string_view bytes) {
-  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
-  const auto* const end = p + bytes.size();
-  out.push_back('"');
-  while (p < end) {
-    const auto* run = p;
-    while (run < end && kPlain[*run]) ++run;
-    out.append(reinterpret_cast<const char*>(p), run - p);
-    p = run;
-    if (p == end) break;
-    const std::size_t length = *p < 0x80 ? 0 : utf8_length(p, static_cast<std::size_t>(end - p));
-    if (length > 0) {
-      out.append(reinterpret_cast<const char*>(p), length);
-      p += length;
-    } else if (*p >= 0x80) {
-      append_unit(out, 0xdc00u + *p++);
-    } else {
-      append_escape(out, *p++);
-    }
-  }
-  out.push_back('"');
+  const std::size_t before = out.size();
+  out.resize(before + room_for_string(bytes.size()));
+  out.resize(static_cast<std::size_t>(put_json_string(out.data() + before, bytes) - out.data()));
 }
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -130,34 +152,109 @@ EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_
   append_json_string(schema.probe_json, full_name);
   append_json_string(schema.symbol_json, symbol_and_offset);
   schema.args.assign(args.begin(), args.end());
-  for (const lang::FetchArg& arg : args) append_json_string(schema.arg_names_json.emplace_back(), arg.name);
+  for (const lang::FetchArg& arg : args) {
+    std::string& name = schema.arg_names_json.emplace_back(schema.arg_names_json.empty() ? "" : ",");
+    append_json_string(name, arg.name);
+    name.push_back(':');
+  }
   return schema;
+}
+
+// ---- events ---------------------------------------------------------------------------------------------------------
+
+// Up to `at_` the buffer is written; need() may move it.
+void EventEncoder::need(std::size_t room) {
+  const auto used = static_cast<std::size_t>(at_ - buffer_.data());
+  if (buffer_.size() - used >= room) return;
+  buffer_.resize(2 * (used + room));
+  at_ = buffer_.data() + used;
+}
+
+void EventEncoder::put_symbol(std::uint64_t address, const Symbols& symbols) {
+  const std::string text = symbols.symbolize ? symbols.symbolize(symbols.context, address) : std::string();
+  need(room_for_string(text.size()) + kLongestNumber);
+  at_ = text.empty() ? put_hex_string(at_, address) : put_json_string(at_, text);
+}
+
+// Has room for a number.
+void EventEncoder::put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
+  using lang::BaseType;
+  if (!packed.present()) return void(at_ = put_text(at_, "null"));
+  if (is_string(type.base)) {
+    const std::string_view text = packed.string();
+    need(room_for_string(text.size()));
+    return void(at_ = put_json_string(at_, text));
+  }
+  const std::uint64_t value = packed.value();
+  if (type.bitfield) return void(at_ = put_number(at_, value));
+  if (is_hexadecimal(type.base)) return void(at_ = put_hex_string(at_, value));
+  if (is_signed(type.base)) return void(at_ = put_number(at_, static_cast<std::int64_t>(value)));
+  if (type.base == BaseType::symbol) return put_symbol(value, symbols);
+  if (type.base != BaseType::chr) return void(at_ = put_number(at_, value));
+  const char c = static_cast<char>(value);
+  at_ = put_json_string(at_, {&c, 1});
+}
+
+void EventEncoder::put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
+  if (!packed.present()) return void(at_ = put_text(at_, "null"));
+  *at_++ = '[';
+  for (std::uint16_t n = packed.count(), i = 0; i < n && !packed.rest().empty(); ++i) {
+    if (i > 0) *at_++ = ',';
+    put_element(type, packed, symbols);
+    need(kLongestNumber + 4);  // the next element, a comma, and what ends the event
+  }
+  *at_++ = ']';
+}
+
+// What stays the same from one hit to the next, mostly.
+EventEncoder::Frame& EventEncoder::frame_of(const EventSchema& schema, const RecordHeader& header) {
+  Frame& frame = frames_[(number(header.probe) * 31u + static_cast<unsigned>(header.tid)) % frames_.size()];
+  const RecordHeader& of = frame.of;
+  if (of.probe == header.probe && of.tid == header.tid && of.pid == header.pid && of.ip == header.ip &&
+      std::memcmp(of.comm, header.comm, sizeof of.comm) == 0 && !frame.front.empty())
+    return frame;
+  frame.of = header;
+  std::array<char, kLongestNumber> digits;
+  const auto text = [&](char* end) { return std::string_view(digits.data(), end); };
+  frame.front = "{\"probe\":" + schema.probe_json + ",\"id\":";
+  frame.front.append(text(put_number(digits.data(), std::uint64_t{number(header.probe)}))).append(",\"pid\":");
+  frame.front.append(text(put_number(digits.data(), std::int64_t{header.pid}))).append(",\"tid\":");
+  frame.front.append(text(put_number(digits.data(), std::int64_t{header.tid}))).append(",\"comm\":");
+  append_json_string(frame.front, {header.comm, ::strnlen(header.comm, sizeof header.comm)});
+  frame.front.append(",\"cpu\":");
+  frame.back = ",\"ip\":";
+  frame.back.append(text(put_hex_string(digits.data(), header.ip)));
+  frame.back.append(",\"symbol\":").append(schema.symbol_json).append(",\"args\":{");
+  return frame;
+}
+
+std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHeader& header,
+                                      std::span<const std::byte> packed, Symbolizer symbolize, const void* context) {
+  const Symbols symbols{symbolize, context};
+  const Frame& frame = frame_of(schema, header);
+  at_ = buffer_.data();
+  need(frame.front.size() + frame.back.size() + 4 * kLongestNumber);
+  at_ = put_text(at_, frame.front);
+  at_ = put_number(at_, std::uint64_t{header.cpu});
+  at_ = put_text(at_, ",\"time\":");
+  at_ = put_number(at_, header.time);
+  at_ = put_text(at_, frame.back);
+  PackedReader reader(packed);
+  for (std::size_t i = 0; i < schema.args.size(); ++i) {
+    need(schema.arg_names_json[i].size() + kLongestNumber + 4);
+    at_ = put_text(at_, schema.arg_names_json[i]);
+    const lang::Type& type = schema.args[i].type;
+    type.array ? put_array(type, reader, symbols) : put_element(type, reader, symbols);
+  }
+  need(2);
+  at_ = put_text(at_, "}}");
+  return {buffer_.data(), at_};
 }
 
 void append_event_json(std::string& out, const EventSchema& schema, const RecordHeader& header,
                        std::span<const std::byte> packed, Symbolizer symbolize, const void* context) {
-  out.append("{\"probe\":").append(schema.probe_json).append(",\"id\":");
-  append_number(out, number(header.probe));
-  out.append(",\"pid\":");
-  append_number(out, header.pid);
-  out.append(",\"tid\":");
-  append_number(out, header.tid);
-  out.append(",\"comm\":");
-  append_json_string(out, {header.comm, ::strnlen(header.comm, sizeof header.comm)});
-  out.append(",\"cpu\":");
-  append_number(out, header.cpu);
-  out.append(",\"time\":");
-  append_number(out, header.time);
-  out.append(",\"ip\":");
-  append_hex_string(out, header.ip);
-  out.append(",\"symbol\":").append(schema.symbol_json).append(",\"args\":{");
-  PackedReader reader(packed);
-  for (std::size_t i = 0; i < schema.args.size(); ++i) {
-    if (i > 0) out.push_back(',');
-    out.append(schema.arg_names_json[i]).push_back(':');
-    append_value(out, schema.args[i].type, reader, {symbolize, context});
-  }
-  out.append("}}");
+  EventEncoder encoder;
+  out.append(encoder.encode(schema, header, packed, symbolize, context));
 }
 
 }  // namespace probed::events

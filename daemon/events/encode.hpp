@@ -1,10 +1,12 @@
-// Records to JSON, appended to a caller's buffer: no allocation beyond the buffer's growth.
+// Records to JSON. Asio thread; no allocation for an event, once the buffer has grown.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "daemon/events/record.hpp"
 #include "daemon/lang/definition.hpp"
@@ -16,16 +18,47 @@ struct EventSchema {
   std::string probe_json;   // "\"probes/cmd\"": the full name, already a JSON string
   std::string symbol_json;  // "\"processCommand+0x0\"", already a JSON string
   std::vector<lang::FetchArg> args;
-  std::vector<std::string> arg_names_json;
+  std::vector<std::string> arg_names_json;  // with what stands around them: "\"c\":", ",\"argc\":"
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
                         std::span<const lang::FetchArg> args);
 
-// Appends
-// {"probe":...,"id":...,"pid":...,"tid":...,"comm":...,"cpu":...,"time":...,"ip":"0x...","symbol":...,"args":{...}}.
-// Keys exactly in this order. `symbolize` turns the value of a `symbol` typed argument into text; may be empty.
+// `symbolize` turns the value of a `symbol` typed argument into text; may be empty.
 using Symbolizer = std::string (*)(const void* context, std::uint64_t address);
+
+class PackedReader;
+
+class EventEncoder {
+ public:
+  // {"probe":...,"id":...,"pid":...,"tid":...,"comm":...,"cpu":...,"time":...,"ip":"0x...","symbol":...,"args":{...}}.
+  // Keys exactly in this order. Valid until the next call. A probe's id stands for its schema: always the same one.
+  std::string_view encode(const EventSchema& schema, const RecordHeader& header, std::span<const std::byte> packed,
+                          Symbolizer symbolize = nullptr, const void* context = nullptr);
+
+ private:
+  // The text in front of an event's cpu and behind its time, as it was for the last hit of that probe and thread.
+  struct Frame {
+    RecordHeader of;
+    std::string front, back;
+  };
+  struct Symbols {
+    Symbolizer symbolize;
+    const void* context;
+  };
+
+  Frame& frame_of(const EventSchema& schema, const RecordHeader& header);
+  void need(std::size_t room);
+  void put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
+  void put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
+  void put_symbol(std::uint64_t address, const Symbols& symbols);
+
+  std::array<Frame, 64> frames_;
+  std::vector<char> buffer_ = std::vector<char>(1024);
+  char* at_ = nullptr;
+};
+
+// Appends one event, with an encoder of its own.
 void append_event_json(std::string& out, const EventSchema& schema, const RecordHeader& header,
                        std::span<const std::byte> packed, Symbolizer symbolize = nullptr,
                        const void* context = nullptr);
