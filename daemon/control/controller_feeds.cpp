@@ -35,6 +35,10 @@ void read_comm(pid_t pid, pid_t tid, char (&comm)[16]) {
   std::memcpy(comm, text, size);
 }
 
+bool records_wanted(const tracer::ProbeProgram& program) {
+  return program.streaming || !program.detour->filter_in_daemon.empty();
+}
+
 }  // namespace
 
 // More records than a lane can hold: those that are there now are among them, however fast others follow.
@@ -66,7 +70,8 @@ void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vecto
     tap.probe = &it->second;
     it->second.sources.push_back({state, index});
   }
-  watch_feeds();
+  // Only these can have become wanted; looking at all of them for each of many thousands would take long.
+  if (std::ranges::any_of(taps, [](const auto& tap) { return records_wanted(*tap.program); })) watch_feeds();
   tracer_->post([pid, ticket](tracer::Engine& engine) { engine.names_known(pid, ticket); });
 }
 
@@ -136,9 +141,7 @@ std::uint64_t ControllerImpl::missed_of(const Probe& probe) const {
 
 // Whether records are to be looked for at all.
 void ControllerImpl::watch_feeds() {
-  const auto wanted = [](const FeedState::Tap& tap) {
-    return tap.program && (!tap.program->detour->filter_in_daemon.empty() || tap.program->streaming);
-  };
+  const auto wanted = [](const FeedState::Tap& tap) { return tap.program && records_wanted(*tap.program); };
   feeds_record_ =
       std::ranges::any_of(feeds_, [&](const auto& state) { return std::ranges::any_of(state->taps, wanted); });
   if (!feeds_record_ || !asleep_) return;

@@ -15,6 +15,7 @@
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -23,6 +24,7 @@ namespace native = arch::native;
 
 constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
+constexpr std::size_t kLargeBatch = 64;    // sites from which on text is read and written by the page
 
 bool needs_slot(const SiteRequest& request) { return !request.plan.insn.emulable || request.program->force_step; }
 
@@ -31,6 +33,13 @@ Error no_room(pid_t pid, RemoteAddr near, const char* why) {
                fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid,
                            near.value, why),
                "see the target's limits (ulimit -v, vm.max_map_count) and its seccomp or SELinux policy",
+               {}};
+}
+
+Error unwritable(RemoteAddr address) {
+  return Error{Reason::unsupported_target,
+               fmt::format("the text at {:#x} can't be written", address.value),
+               "a mapping shared with other processes or sealed against writing can't be probed",
                {}};
 }
 
@@ -122,18 +131,27 @@ Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
 
 Result<void> Engine::commit_batch(Batch& batch) {
   AddressSpace& space = *find_process(batch.pid)->space;
+  // A jump that covers a new place, or that knows nothing of its new program, makes room at once.
   for (const SiteRequest& request : batch.requests) {
-    const SitePlan& plan = request.plan;
-    Site* site = space.find(plan.address);
-    // A jump that covers the new place, or that knows nothing of the new program, makes room at once.
-    for (Site* other : space.hindered_by(plan.address)) {
+    for (Site* other : space.hindered_by(request.plan.address)) {
       space.drop_jump(*other);
       batch.disturbed.push_back(other->plan.address);
     }
-    if (site && site->jump) {
-      space.drop_jump(*site);
-      batch.disturbed.push_back(plan.address);
-    }
+    Site* const site = space.find(request.plan.address);
+    if (!site || !site->jump) continue;
+    space.drop_jump(*site);
+    batch.disturbed.push_back(request.plan.address);
+  }
+  std::optional<TextPages> pages;
+  const auto maps = batch.requests.size() >= kLargeBatch ? symbols::read_maps(batch.pid) : Error{};
+  if (maps) pages.emplace(space.memory(), *maps);
+  const auto flush = [&]() -> Result<void> {
+    const auto failed = pages ? pages->flush() : std::nullopt;
+    return failed ? unwritable(*failed) : Result<void>();
+  };
+  for (const SiteRequest& request : batch.requests) {
+    const SitePlan& plan = request.plan;
+    Site* site = space.find(plan.address);
     if (!site) {
       if (auto same = space.verify(plan); !same) return same;
       RemoteAddr slot;
@@ -161,19 +179,17 @@ Result<void> Engine::commit_batch(Batch& batch) {
   }
   for (const RemoteAddr address : batch.disturbed)
     if (Site* site = space.find(address)) consider(space, *site);
+  if (auto written = flush(); !written) return written;
   // Armed last: what fails above has never fired.
   for (const SiteRequest& request : batch.requests) {
     Site& site = *space.find(request.plan.address);
     if (!update_arming(space, site)) {
       auto why = space.verify(site.plan);
       if (!why) return why;
-      return Error{Reason::unsupported_target,
-                   fmt::format("the text at {:#x} can't be written", site.plan.address.value),
-                   "a mapping shared with other processes or sealed against writing can't be probed",
-                   {}};
+      return unwritable(site.plan.address);
     }
   }
-  return {};
+  return flush();
 }
 
 void Engine::roll_back(Batch& batch) {
@@ -187,6 +203,8 @@ void Engine::roll_back(Batch& batch) {
   }
   for (const RemoteAddr address : batch.new_sites) space.remove_site(address);
   for (const auto& [address, slot] : batch.slots) space.xol().release(slot);
+  for (const RemoteAddr address : batch.disturbed)
+    if (Site* site = space.find(address)) consider(space, *site);
   batch.new_sites.clear();
   batch.slots.clear();
 }

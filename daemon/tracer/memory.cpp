@@ -10,6 +10,7 @@
 
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/ptrace.hpp"
+#include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -49,6 +50,7 @@ std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byt
 
 std::size_t TargetMemory::read_some(RemoteAddr from, std::span<std::byte> to) const {
   if (!addressable(from, to.size())) return 0;
+  if (pages_ && to.size() <= TextPages::kSmall && pages_->read(from, to)) return to.size();
   std::size_t done = 0;
   while (done < to.size()) {
     const std::ptrdiff_t n = read_piece(from + done, to.subspan(done));
@@ -79,6 +81,7 @@ std::ptrdiff_t TargetMemory::read_string(RemoteAddr from, std::span<std::byte> t
 
 bool TargetMemory::write(RemoteAddr to, std::span<const std::byte> from) {
   if (!addressable(to, from.size())) return false;
+  if (pages_ && from.size() <= TextPages::kSmall && pages_->write(to, from)) return true;
   std::size_t done = 0;
   while (done < from.size()) {
     const std::ptrdiff_t n = write_piece(to + done, from.subspan(done));

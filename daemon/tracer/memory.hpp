@@ -19,6 +19,8 @@
 
 namespace probed::tracer {
 
+class TextPages;
+
 class TargetMemory final : public events::MemoryReader {
  public:
   // Invalid (valid() false) when the process is gone or may not be accessed.
@@ -31,12 +33,15 @@ class TargetMemory final : public events::MemoryReader {
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
   bool write(RemoteAddr to, std::span<const std::byte> from);
+  // From now on small reads and writes go there where it takes them; null: no longer.
+  void gather(TextPages* pages) { pages_ = pages; }
 
  private:
   std::ptrdiff_t read_piece(RemoteAddr from, std::span<std::byte> to) const;
   std::ptrdiff_t write_piece(RemoteAddr to, std::span<const std::byte> from);
 
   UniqueFd fd_;
+  TextPages* pages_ = nullptr;
   pid_t stopped_ = 0;  // there was no descriptor left: the thread to go through, which must stand still for a write
 };
 

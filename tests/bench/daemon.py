@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 
 from processes import Failure, PATIENCE, started, wait_until
 
@@ -19,6 +20,7 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(path)
         self.last_id = 0
+        self.arrived = 0.0  # when the last answer was there, before it was taken apart
         self.answers = {}
         self.events = self.bytes = 0
         self.news = threading.Condition()
@@ -26,18 +28,23 @@ class Client:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
-        rest = b""
+        pieces = []
         with contextlib.suppress(OSError):
             while chunk := self.socket.recv(1 << 20):
                 self.bytes += len(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
+                if b"\n" not in chunk:
+                    pieces.append(chunk)
+                    continue
+                arrived = time.monotonic()
+                *lines, rest = b"".join([*pieces, chunk]).split(b"\n")
+                pieces = [rest]
                 for line in lines:
-                    self._take(line)
+                    self._take(line, arrived)
         with self.news:
             self.ended = True
             self.news.notify_all()
 
-    def _take(self, line):
+    def _take(self, line, arrived):
         if line.startswith(b'{"jsonrpc":"2.0","method":"events"'):
             self.events += line.count(b'"ip":')
             return
@@ -46,6 +53,7 @@ class Client:
             self.events += len(message["params"]["events"])
         elif "id" in message:
             with self.news:
+                self.arrived = arrived
                 self.answers[message["id"]] = message
                 self.news.notify_all()
 
