@@ -13,13 +13,17 @@ import platform
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 
+import idle
+import many
 import pause
 import redis_load
 import report
+import stream
 from daemon import Probe, daemon
 from kernel_uprobes import uprobes
 from processes import Failure, Unavailable, target
@@ -27,9 +31,9 @@ from rows import GROUPS, NOP
 
 QUICK_DIVISOR = 20
 WARM_UP = 10  # a tenth of the calls first, not measured
-REDIS_REQUESTS = 20_000
 CONTROL_CALLS = 300
 PAUSE_ROUNDS = 10
+OTHER_ROUNDS = 3
 
 
 class Bench:
@@ -107,6 +111,15 @@ def measure_control(bench, calls):
     return {"calls": calls, "median": statistics.median(times), "min": min(times), "max": max(times), "hits_meanwhile": hits}
 
 
+def measure_detour(bench, quick):
+    """What bench-detour prints."""
+    progress("bench-detour")
+    argv = [bench.program("bench-detour"), "--json", *(["--quick"] if quick else [])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    progress("")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def progress(text):
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
@@ -136,8 +149,11 @@ def urgent():
         file.write("-20")
 
 
+OTHERS = {"control", "pause", "detour", "stream", "many", "idle"}
+
+
 def wanted_rows(only):
-    keys = {row.key for rows in GROUPS.values() for row in rows} | set(redis_load.ROWS) | {"control", "pause"}
+    keys = {row.key for rows in GROUPS.values() for row in rows} | set(redis_load.ROWS) | OTHERS
     chosen = {key for key in keys if not only or any(key == word or key.startswith(word + "-") for word in only)}
     unknown = [word for word in only if not any(key == word or key.startswith(word + "-") for key in keys)]
     if unknown:
@@ -170,12 +186,20 @@ def measure_all(bench, options, stack):
     rows = [row for group in GROUPS.values() for row in group if row.key in chosen]
     samples, infos, skipped = measure_rows(bench, rows, rounds, divisor)
     redis_keys = [key for key in redis_load.ROWS if key in chosen]
-    rates = redis_load.measure(bench, redis_keys, REDIS_REQUESTS // divisor, rounds) if redis_keys else {}
-    control = measure_control(bench, CONTROL_CALLS // divisor) if "control" in chosen else None
-    pauses = pause.measure(bench, max(PAUSE_ROUNDS // divisor, 1)) if "pause" in chosen else None
+    rates = redis_load.measure(bench, redis_keys, divisor, rounds) if redis_keys else {}
+    few = 1 if options.quick else OTHER_ROUNDS
+    others = {
+        "control": lambda: measure_control(bench, CONTROL_CALLS // divisor),
+        "pause": lambda: pause.measure(bench, max(PAUSE_ROUNDS // divisor, 1)),
+        "detour": lambda: measure_detour(bench, options.quick),
+        "stream": lambda: stream.measure(bench, divisor),
+        "many": lambda: many.measure(bench, few),
+        "idle": lambda: idle.measure(bench, few, divisor),
+    }
+    measured = {key: measure() for key, measure in others.items() if key in chosen}
     skipped |= {key: reason for key, reason in rates.items() if isinstance(reason, str)}
     return {"machine": machine(), "rounds": rounds, "rows": results_of(samples, infos),
-            "redis": report.redis_results(rates), "control": control, "pauses": pauses, "skipped": skipped}
+            "redis": report.redis_results(rates, redis_load.ROWS), "skipped": skipped, **measured}
 
 
 def show(results):
@@ -184,10 +208,17 @@ def show(results):
     redis_skipped = {key: skipped[key] for key in redis_load.ROWS if key in skipped}
     if results["redis"] or redis_skipped:
         print(report.redis_table(results["redis"], redis_skipped, redis_load.ROWS))
-    if results["control"]:
-        print(report.control_line(results["control"]))
-    if results["pauses"]:
-        print(report.pause_table(results["pauses"]))
+    tables = {
+        "detour": report.detour_table,
+        "stream": lambda result: report.stream_table(result, stream.GOAL),
+        "many": lambda result: report.many_table(result, many.PROBES),
+        "idle": report.idle_table,
+        "control": report.control_line,
+        "pause": report.pause_table,
+    }
+    for key, text in tables.items():
+        if key in results:
+            print(text(results[key]))
     if report.was_busy(results["rows"]):
         print(report.BUSY)
 

@@ -1,4 +1,4 @@
-// bench-many: a program with 50,000 functions (many.S) that calls three of them until its input ends, a thousand times a
+// bench-many: a program with 50,000 functions (many_x86_64.S) that calls three of them until its input ends, a thousand times a
 // second; then prints how often it has, and ends.
 #include <poll.h>
 #include <signal.h>

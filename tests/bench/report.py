@@ -84,19 +84,19 @@ def redis_table(results, skipped, rows):
              line(("", "median", "min", "max", "", "", "of unprobed", "us/hit", "", ""))]
     for key, result in results.items():
         rate = result["per_second"]
-        lines.append(line(("  " + rows[key][0], number(rate["median"]), number(rate["min"]), number(rate["max"]), "", "",
+        lines.append(line(("  " + rows[key].label, number(rate["median"]), number(rate["min"]), number(rate["max"]), "", "",
                            times(result.get("ratio_unprobed")), times(result.get("us_per_hit")), "", "")))
-    lines += [f"  {rows[key][0]}: skipped: {reason}" for key, reason in skipped.items()]
+    lines += [f"  {rows[key].label}: skipped: {reason}" for key, reason in skipped.items()]
     return "\n".join(lines)
 
 
-def redis_results(rates):
+def redis_results(rates, rows):
     results = {}
-    plain = rates.get("redis-unprobed")
     for key, values in rates.items():
         if not isinstance(values, list):
             continue
         results[key] = {"key": key, "per_second": spread(values)}
+        plain = rates.get(rows[key].unprobed)
         if isinstance(plain, list) and plain:
             pairs = list(zip(values, plain))
             results[key]["ratio_unprobed"] = statistics.median(v / p for v, p in pairs)
@@ -128,3 +128,36 @@ def was_busy(results):
 
 BUSY = """
 The machine was busy: a good part of the wall-clock times is waiting for a CPU. Compare CPU columns and minima."""
+
+
+def detour_table(figures):
+    lines = ["", "Inside the process (bench-detour): ns that a hit adds to a call; median, least, ratio of medians to the hand-written detour"]
+    return "\n".join(lines + [f"  {f['name']:42}{f['ns']:10.1f}{f['least']:10.1f}{f['ratio']:10.2f}" for f in figures])
+
+
+def stream_table(result, goal):
+    lines = ["", "Ring to JSON client: one thread calls at a rate of its own; goal: "
+             f"{goal:,} events a second, none missed", line(("", "calls/s", "hits", "delivered", "missed", "", "daemon", "reader", "", ""))]
+    for name, flow in [("paced", f) for f in result["rates"]] + [("at full speed", result["flood"])]:
+        lines.append(line(("  " + name, number(flow["rate"]), number(flow["hits"]), number(flow["delivered"]), number(flow["missed"]),
+                           "ns:", number(flow["daemon_ns"]), number(flow["reader_ns"]), "", "")))
+    best = max((f["rate"] for f in result["rates"] if f["missed"] == 0), default=0)
+    return "\n".join(lines + [f"  highest without a loss: {best:,.0f} events a second; ns: CPU time for each event delivered"])
+
+
+def many_table(result, probes):
+    lines = ["", f"{probes:,} probes by one glob: seconds; bytes mapped in the target; median, min, max"]
+    labels = {"attach": "attach", "armed": "armed (probe.add answers)", "optimised": "all are jumps", "removed": "removed (probe.remove answers)",
+              "detach": "detach", "pause_ms": "longest pause of a thread by the optimiser so far, ms", "bytes": "mapped in the target, MiB"}
+    for name, label in labels.items():
+        scale = 1 << 20 if name == "bytes" else 1
+        lines.append("  " + label.ljust(58) + "".join(f"{result[name][what] / scale:10.3f}" for what in ("median", "min", "max")))
+    return "\n".join(lines)
+
+
+def idle_table(results):
+    states = list(next(iter(results.values())))
+    lines = ["", "A traced process that hits nothing: microseconds", "  " + " " * 20 + "".join(s.rjust(20) for s in states)]
+    for name, of in results.items():
+        lines.append("  " + name.ljust(20) + "".join(f"{of[s] / 1e3:.1f} (x{of[s] / of[states[0]]:.2f})".rjust(20) for s in states))
+    return "\n".join(lines)
