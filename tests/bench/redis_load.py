@@ -60,6 +60,14 @@ def _ours(optimize):
     return arm
 
 
+@contextlib.contextmanager
+def _counted(bench, server):
+    with bench.daemon.client() as client:
+        probe = Probe(client, server.pid, OURS, {"optimize": True})
+        yield lambda: probe.account()[0]
+        client.call("target.detach", pid=server.pid)
+
+
 def _accounted(probe, reader):
     delivered, missed = reader.totals()
     hits = probe.account()[0]
@@ -96,6 +104,7 @@ ROWS = {
     "redis-kernel": Load("kernel uprobe, processCommand, 2 arguments", _kernel),
     "redis-pipelined-unprobed": _pipelined("16 in flight: unprobed", _unprobed),
     "redis-pipelined-jump": _pipelined("16 in flight: probed, jump", _ours(True)),
+    "redis-pipelined-counted": _pipelined("16 in flight: probed, jump, counted: no reader has the load's CPU", _counted),
     "redis-pipelined-kernel": _pipelined("16 in flight: kernel uprobe", _kernel),
 }
 
