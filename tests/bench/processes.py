@@ -118,9 +118,6 @@ class Target:
         with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
             return os.pread(memory.fileno(), 1, self.address)[0]
 
-    def has_breakpoint(self):
-        return self.first_byte() == 0xCC
-
 
 @contextlib.contextmanager
 def target(program, function, threads, cpu, prefix=()):

@@ -37,6 +37,7 @@ class Row:
     rounds: int = 1000  # at most
     prefix: Callable = None  # (bench, directory) -> a command to start the target under
     how: str = "go {}"  # bench-target's command for so many calls
+    program: str = "bench-target"
 
 
 def check_hits(target, seen, who):
@@ -138,14 +139,14 @@ def tool(name):
 
 
 @contextlib.contextmanager
-def attached(argv, target, **options):
-    """A tool that plants a breakpoint in the target some time after its start, and ends with the target."""
+def attached(argv, target, first_byte=0xCC, **options):
+    """A tool that plants a breakpoint (or a jump) in the target some time after its start, and ends with the target."""
     with started(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                  env={**os.environ, "DEBUGINFOD_URLS": ""}, **options) as process:
         def armed():
             if process.poll() is not None:
                 raise Unavailable(f"{os.path.basename(argv[0])} gave up on the target")
-            return target.has_breakpoint()
+            return target.first_byte() == first_byte
         wait_until(armed, os.path.basename(argv[0]))
         yield process
         target.finish()
@@ -163,6 +164,36 @@ def gdb(commands):
                 yield Meter((process.pid,))
 
     return arm
+
+
+IN_PROCESS_AGENT = "/usr/lib/libinproctrace.so"  # Debian's gdbserver has it
+GDB_FAST = """target remote | gdbserver --once --attach - {pid}
+set circular-trace-buffer on
+ftrace *{address:#x}
+actions
+collect $rdi,$rsi
+end
+tstart
+continue
+"""
+
+
+@contextlib.contextmanager
+def gdb_fast(bench, target):
+    with tempfile.NamedTemporaryFile("w", suffix=".gdb") as script:
+        script.write("set pagination off\nset confirm off\nset sysroot /\n")
+        script.write(GDB_FAST.format(pid=target.pid, address=target.address))
+        script.flush()
+        argv = [tool("gdb"), "-nx", "-q", "-batch", "-x", script.name, bench.program("bench-target-nopie")]
+        with attached(argv, target, first_byte=0xE9, stdout=subprocess.DEVNULL):
+            yield Meter()
+
+
+def gdb_fast_prefix(bench, directory):
+    tool("gdbserver")
+    if not os.path.exists(IN_PROCESS_AGENT):
+        raise Unavailable(f"{IN_PROCESS_AGENT} is not there")
+    return ["env", f"LD_PRELOAD={IN_PROCESS_AGENT}"]
 
 
 @contextlib.contextmanager
@@ -265,6 +296,8 @@ GROUPS = {
     "Other tracers": [
         Row("gdb", "gdb, breakpoint with silent, continue", NOP, FEW, gdb(GDB_BREAK), rounds=3),
         Row("gdb-dprintf", "gdb, dprintf of 2 arguments", NOP, FEW, gdb(GDB_DPRINTF), rounds=3),
+        Row("gdb-fast", "gdb, fast tracepoint, 2 arguments; not PIE", NOP, MANY * 10, gdb_fast, rounds=3, prefix=gdb_fast_prefix,
+            program="bench-target-nopie"),
         Row("ltrace", "ltrace -x", NOP, FEW, ltrace, rounds=3),
         Row("bpftrace", "bpftrace, count()", PUSH, MANY, bpftrace, rounds=3),
         Row("uftrace", "uftrace, dynamic patching, entry and exit", NOP, FREE // 20, uftrace, rounds=3, prefix=uftrace_prefix),
