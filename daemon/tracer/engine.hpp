@@ -269,6 +269,8 @@ class Engine {
   void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
   void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
   void start_leaving(Tracee& tracee, int signal);
+  bool waits_to_leave(Tracee& tracee);
+  void recognise(Tracee& tracee, int signal);
   void note_pause(const Tracee& tracee);
 
   // engine_events.cpp

@@ -7,6 +7,8 @@
 // first of them: the handler may come back there.
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -193,12 +195,61 @@ void Engine::start_leaving(Tracee& tracee, int signal) {
   stepping.held_signal = signal;
   if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return;
   if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
-  stepping.masked = true;
-  // A trap that finds SIGTRAP blocked would reset its action.
-  ptrace::set_sigmask(tracee.tid, (stepping.mask | ~kSynchronous) & ~signal_bit(SIGTRAP));
-  tracee.stepping = stepping;
   tracee.group_stopped = false;
+  if ((stepping.mask & signal_bit(SIGTRAP)) != 0) {
+    // A step's trap would unblock SIGTRAP, reset its action, or be merged with one that is pending. A detour takes some
+    // ten nanoseconds: the thread is let go on, and asked to stop again at once.
+    if (signal != 0) tracee.put_off.push_back({signal, stepping.held_info, false});
+    tracee.leaving = true;
+    resume(tracee);
+    ptrace::interrupt(tracee.tid);
+    return;
+  }
+  stepping.masked = true;
+  ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
+  tracee.stepping = stepping;
   resume(tracee);
+}
+
+// At a stop that interrupt() has made. True: the thread was let go on, it hasn't left yet.
+bool Engine::waits_to_leave(Tracee& tracee) {
+  if (!tracee.leaving) return false;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
+  if (tracee.process->space->detours().in_code(RemoteAddr{regs.pc()})) {
+    tracee.group_stopped = false;
+    resume(tracee);
+    ptrace::interrupt(tracee.tid);
+    return true;
+  }
+  tracee.leaving = false;
+  bool sent = false;
+  for (std::size_t i = 0; i < tracee.put_off.size(); ++i) {
+    Tracee::PutOff& signal = tracee.put_off[i];
+    if (std::exchange(signal.sent, true)) continue;
+    siginfo_t mark{};
+    mark.si_signo = signal.signal;
+    mark.si_code = SI_QUEUE;
+    mark.si_pid = getpid();
+    mark.si_value.sival_ptr = &tracee;
+    sent |= syscall(SYS_rt_tgsigqueueinfo, tracee.process->id.pid, tracee.tid, signal.signal, &mark) == 0;
+  }
+  if (!sent || !tracee.process->detaching) return false;
+  resume(tracee);  // it gets them, and is let go then
+  return true;
+}
+
+// A signal that we sent again: it is what it was.
+void Engine::recognise(Tracee& tracee, int signal) {
+  if (tracee.put_off.empty()) return;
+  siginfo_t info{};
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  if (info.si_code != SI_QUEUE || info.si_pid != getpid() || info.si_value.sival_ptr != &tracee) return;
+  const auto is_it = [signal](const Tracee::PutOff& p) { return p.sent && p.signal == signal; };
+  const auto it = std::ranges::find_if(tracee.put_off, is_it);
+  if (it == tracee.put_off.end()) return;
+  ptrace::set_siginfo(tracee.tid, it->info);
+  tracee.put_off.erase(it);
 }
 
 }  // namespace probed::tracer

@@ -379,7 +379,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   if (!line)
     for (std::size_t i = detours.lines().size(); i-- > 0 && !line;)
       if (has_room(detours.lines()[i])) line = i;
-  if (!line) return ask_for_memory(space, true, address, left), false;
+  if (!line) return ask_for_memory(space, true, address, left + work.queue.size()), false;
   if (work.line != *line && !taps.empty()) {
     // Taps are announced line by line.
     listener_.taps_added(detours.lines()[work.line].feed, std::exchange(taps, {}), anybody_in(space)->id.pid,

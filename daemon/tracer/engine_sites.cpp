@@ -270,6 +270,7 @@ bool Engine::update_arming(AddressSpace& space, Site& site) {
   const bool done = space.set_armed(site, armed_ && site.wanted());
   for (const ProgramPtr& program : site.programs) space.detours().refresh_mode(*program, armed_);
   consider(space, site);
+  if (space.detours().awaits_round()) wake_optimiser(space, std::chrono::milliseconds(5));
   return done;
 }
 

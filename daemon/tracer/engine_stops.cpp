@@ -234,6 +234,7 @@ void Engine::release(Tracee& tracee, int signal) {
 // ---- signals --------------------------------------------------------------------------------------------------------
 
 void Engine::on_signal(Tracee& tracee, int signal) {
+  recognise(tracee, signal);
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
@@ -458,6 +459,7 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
   if (!group_stop) put_back_interrupted_call(tracee);
+  if (waits_to_leave(tracee)) return;
   meet(tracee);
   looked_at(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();

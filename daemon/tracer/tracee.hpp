@@ -86,6 +86,16 @@ struct Tracee {
   bool vforked = false;              // its creator sleeps until it execs or ends
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
+  // Signals that came while it was in a detour and could not be stepped out, until it has left by itself; then they are
+  // sent again, and given their siginfo back when they come.
+  struct PutOff {
+    int signal = 0;
+    siginfo_t info{};
+    bool sent = false;
+  };
+  std::vector<PutOff> put_off;
+  bool leaving = false;  // was interrupted to see whether it has left
+
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
   bool one_cpu = false;               // it was confined to one CPU when last looked at
