@@ -70,6 +70,8 @@ struct ChildPlan {
   if (plan.directory[0] != '\0' && ::chdir(plan.directory) != 0) ::_exit(127);
   if (plan.change_user && (::setgroups(0, nullptr) != 0 || ::setgid(plan.gid) != 0 || ::setuid(plan.uid) != 0))
     ::_exit(127);
+  // A shell without job control starts what is in the background with these ignored, and the tests with it.
+  for (const int number : {SIGINT, SIGQUIT}) ::signal(number, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, plan.death_signal);  // after setuid, which clears it
   if (::getppid() != parent) ::_exit(127);
   ::execvpe(plan.argv[0], plan.argv.data(), plan.environment.data());
