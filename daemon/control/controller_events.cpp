@@ -92,6 +92,7 @@ void ControllerImpl::drain_all() {
   for (unsigned turns = 0; turns < kMostTurns && take_hits(kHitsPerTurn) == kHitsPerTurn; ++turns) {
   }
   drain_feeds(SIZE_MAX);
+  for (const auto& state : feeds_) give_up_unknown(*state);  // whoever asks wants all there is
   flush_touched();
   report_queue_losses();
 }

@@ -238,7 +238,6 @@ class Engine {
   Process* anybody_in(const AddressSpace& space);
   void optimise(AddressSpace& space);
   bool start_batch(AddressSpace& space);
-  bool somebody_keeps_out_faults(const AddressSpace& space) const;
   bool refuse_all(AddressSpace& space, const char* why);
   bool eligible(const AddressSpace& space, const Site& site, bool say);
   void build_some(AddressSpace& space);

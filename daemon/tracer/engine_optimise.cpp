@@ -49,9 +49,6 @@ constexpr auto kPinnedAgain = 1s;
 constexpr std::size_t kBatch = 8192;           // sites
 constexpr std::size_t kLooksAtATime = 64;      // threads
 constexpr unsigned kMaxHoleAttempts = 32;
-constexpr auto kLookAtMasksAgain = 2s;
-constexpr const char* kKeepsOutFaults =
-    "an argument may be behind a bad pointer, and a thread blocks SIGSEGV or SIGBUS, whose action the fault would reset";
 constexpr const char* kOtherCode = "its code is not what its file has there";
 constexpr std::uint64_t kBytesForSite = 128;   // of code, when memory for it is mapped
 constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
@@ -91,13 +88,6 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
       return m.start + static_cast<std::uint64_t>(nul - start.begin());
   }
   return {};
-}
-
-// Whether a detour of the site's may raise a fault of its own.
-bool may_fault(const Site& site) {
-  return std::ranges::any_of(site.programs, [](const ProgramPtr& program) {
-    return std::ranges::any_of(program->detour->capture.layout.items, &arch::CaptureItem::can_be_absent);
-  });
 }
 
 bool ignores_traps(const Process& process) {
@@ -236,13 +226,6 @@ void Engine::optimise(AddressSpace& space) {
   }
 }
 
-bool Engine::somebody_keeps_out_faults(const AddressSpace& space) const {
-  return std::ranges::any_of(tracees_, [&](const auto& entry) {
-    const Process* process = entry.second.process;
-    return process && process->space.get() == &space && keeps_out_faults(entry.first);
-  });
-}
-
 bool Engine::start_batch(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   const auto now = Clock::now();
@@ -255,19 +238,11 @@ bool Engine::start_batch(AddressSpace& space) {
   work.built.clear();
   work.places = {};
   work.next = 0;
-  std::optional<bool> faults_harm;
   while (!work.queue.empty() && work.batch.size() < kBatch) {
     Site* site = space.find(work.queue.front());
     work.queue.pop_front();
     if (!site || !std::exchange(site->queued, false)) continue;
     if (!optimize_ || !site->armed || site->jump || !eligible(space, *site, true)) continue;
-    if (may_fault(*site)) {
-      if (!faults_harm) faults_harm = somebody_keeps_out_faults(space);
-      if (*faults_harm) {
-        give_up(space, site->plan.address, kKeepsOutFaults, kLookAtMasksAgain);
-        continue;
-      }
-    }
     work.batch.push_back(site->plan.address);
   }
   if (work.batch.empty()) return false;
@@ -738,7 +713,8 @@ void Engine::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<cons
 }
 
 void Engine::close_feeds(AddressSpace& space) {
-  for (const Line& line : space.detours().lines()) listener_.feed_closed(line.feed);
+  // The space itself may be kept for a while, for copies of it that turn up late; their channels are gone.
+  for (const Line& line : std::exchange(space.detours().lines(), {})) listener_.feed_closed(line.feed);
   answer_waiting(space, ~0ull);
 }
 

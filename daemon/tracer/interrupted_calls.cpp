@@ -117,12 +117,6 @@ bool would_dump_core(pid_t tid, int signal) {
   return (spared & (1ULL << (signal - 1))) == 0;
 }
 
-bool keeps_out_faults(pid_t tid) {
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
-  const std::uint64_t kept_out = hex_field(status, "SigBlk:\t") | hex_field(status, "SigIgn:\t");
-  return (kept_out & (1ULL << (SIGSEGV - 1) | 1ULL << (SIGBUS - 1))) != 0;
-}
-
 bool under_seccomp(pid_t tid) {
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   return hex_field(status, "Seccomp:\t") != 0;

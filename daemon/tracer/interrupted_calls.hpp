@@ -30,10 +30,6 @@ bool would_be_ignored(pid_t tid, int signal);
 // may already be behind a breakpoint. Reads /proc/TID/status.
 bool synchronous_signal_pending(pid_t tid);
 
-// Whether the thread blocks, or its process ignores, SIGSEGV or SIGBUS: a fault then resets the action to the default and
-// unblocks the signal (kernel/signal.c, force_sig_info_to_task). Reads /proc/TID/status; false when the thread is gone.
-bool keeps_out_faults(pid_t tid);
-
 // Whether a seccomp filter or strict mode is in force for the thread.
 bool under_seccomp(pid_t tid);
 // Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
