@@ -283,26 +283,26 @@ void Engine::build_some(AddressSpace& space) {
 // What stands around a site, in the file's addresses: RegionRequest::taken.
 static std::vector<arch::CodeRange> taken_around(const AddressSpace& space, const Site& site) {
   std::vector<arch::CodeRange> taken;
-  const RemoteAddr here = site.plan.address;
-  const auto& sites = space.sites_in_order();
-  auto it = sites.lower_bound(here - std::min(here.value, arch::kRegionReach));
   const auto add = [&](RemoteAddr begin, std::uint64_t size) {
     taken.push_back({begin.value - site.bias, begin.value - site.bias + size});
   };
-  for (; it != sites.end() && it->first <= here + arch::kRegionReach; ++it) {
+  const RemoteAddr here = site.plan.address;
+  // Another site may plan an island between the two of us that is within its reach and within ours.
+  constexpr std::uint64_t kReach = 2 * arch::kRegionReach;
+  const RemoteAddr low = here - std::min(here.value, kReach), high = here + kReach;
+  const auto& sites = space.sites_in_order();
+  for (auto it = sites.lower_bound(low); it != sites.end() && it->first <= high; ++it) {
     if (it->first == here) continue;
     add(it->first, 1);
-    if (!it->second->jump) continue;
-    add(it->second->jump->head.at, it->second->jump->head.size);
+    const Jump* jump = it->second->jump.get();
+    if (!jump) continue;
+    add(jump->head.at, jump->head.size);
+    if (jump->island) add(jump->island->at, jump->island->size);
   }
+  // Those that are about to be taken out are no site's any more.
   const auto& islands = space.detours().islands();
-  const std::uint64_t low = here.value - std::min(here.value, arch::kRegionReach);
-  for (auto island = islands.lower_bound(low);
-       island != islands.end() && island->first <= here.value + arch::kRegionReach; ++island)
-    add(RemoteAddr{island->first}, island->second.patch.size);
-  for (auto near = sites.lower_bound(RemoteAddr{low}); near != sites.end() && near->first <= here + arch::kRegionReach; ++near)
-    if (near->second->jump && near->second->jump->island)
-      add(near->second->jump->island->at, near->second->jump->island->size);
+  for (auto it = islands.lower_bound(low.value); it != islands.end() && it->first <= high.value; ++it)
+    add(RemoteAddr{it->first}, it->second.patch.size);
   std::ranges::sort(taken, {}, &arch::CodeRange::begin);
   return taken;
 }
