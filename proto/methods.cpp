@@ -100,7 +100,7 @@ constexpr std::array kProbe{
     address("address", "where it stands in the target"),
     said("symbol", "the function and offset, \"processCommand+0x0\""),
     said("module", "base name of the file"),
-    said("state", "enabled, disabled or gone"),
+    said("state", "enabled, disabled, gone (its code is no longer there) or pending (it waits for its code)"),
     said("tier", "stepped, boosted or optimized: what a hit costs"),
     text("tierReason", kMax64, "why it is not optimized; absent: it is, or is about to be", kOptional),
     said("definition", "as it was added"),
@@ -121,6 +121,19 @@ constexpr std::array kSkipped{
 };
 constexpr Field kSkippedItem = record("skipped", kSkipped, "one match of a glob that can't be probed");
 constexpr std::array kProbesResult{list("probes", kProbeItem, kMax64, "the probes, in order of their ids")};
+
+constexpr std::array kFailed{
+    integer("id", kMax32, "the probe's number"),
+    said("name", "GROUP/NAME"),
+    said("reason", "why it can't be put in place: one of the reasons of errors"),
+    said("message", "the same for people"),
+    text("hint", kMax64, "what to do about it", kOptional),
+};
+constexpr Field kFailedItem = record("failed", kFailed, "one probe that can't be put in place now");
+constexpr Field kFailedList =
+    list("failed", kFailedItem, kMax64, "those whose code has gone or changed, if any; the others are not hindered",
+         kOptional);
+constexpr std::array kChangedResult{kProbesResult[0], kFailedList};
 
 constexpr std::array<Reason, 0> kNoErrors{};
 constexpr std::array kTargetErrors{Reason::no_such_process, Reason::permission_denied};
@@ -173,6 +186,7 @@ constexpr std::array kSpec{
     text("filter", kMaxText, "an event filter; empty: none", kOptional),
     flag("disabled", "register it disabled"),
     flag("optimize", "false: keep it on the breakpoint tier"),
+    flag("pending", "while its code is not loaded it waits for it, now and whenever it is unloaded"),
 };
 constexpr Field kSpecItem = record("probe", kSpec, "one probe to add");
 constexpr std::array kAdd{
@@ -252,7 +266,7 @@ constexpr std::array kTotals{
 
 // ---- daemon.* ----
 
-constexpr std::array kArmed{flag("armed", "the switch's state now", kRequired)};
+constexpr std::array kArmed{flag("armed", "the switch's state now", kRequired), kFailedList};
 constexpr std::array kOptimize{flag("enabled", "whether probes are optimised", kRequired)};
 constexpr std::array kOptimizeResult{flag("optimize", "the switch's state now", kRequired)};
 constexpr std::array kStatus{
@@ -312,9 +326,10 @@ constexpr std::array kMethods{
     Method{"probe.add", "Add probes to a process, all or none; attaches it when needed", kAdd, {}, kAdded, kAddErrors},
     Method{"probe.remove", "Remove probes; the answer has their final counters", kSelector, kOneSelector, kProbesResult,
            kNoErrors},
-    Method{"probe.enable", "Enable probes", kSelector, kOneSelector, kProbesResult, kNoErrors},
+    Method{"probe.enable", "Enable probes; those that are gone are looked for again", kSelector, kOneSelector,
+           kChangedResult, kNoErrors},
     Method{"probe.disable", "Disable probes: they cost nothing until enabled again", kSelector, kOneSelector,
-           kProbesResult, kNoErrors},
+           kChangedResult, kNoErrors},
     Method{"probe.list", "Registered probes", kOptionalPid, {}, kProbesResult, kTargetErrors},
     Method{"probe.profile", "Counters of registered probes", kOptionalPid, {}, kProfileResult, kTargetErrors},
     Method{"probe.format", "The fields of one probe's events", kFormat, kOneFormat, kFormatResult, kFormatErrors},
@@ -370,6 +385,7 @@ constexpr std::array kProbeDisabled{
     list("ids", kId, kMaxList, "the probes, of this connection"),
     said("reason", "limit: the hits asked for with probe.add's limit have come"),
 };
+constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
 constexpr std::array kNotifications{
     NotificationInfo{"events", "Events of one subscription", kEvents},
@@ -379,6 +395,8 @@ constexpr std::array kNotifications{
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
+    NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
+    NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesGone},
 };
 
 }  // namespace

@@ -54,6 +54,21 @@ void report_skipped(JsonView skipped, bool json) {
   });
 }
 
+Error failed_error(JsonView failed) {
+  return {reason_from_string(failed["reason"].string()).value_or(Reason::internal),
+          fmt::format("{}: {}", failed["name"].string(), failed["message"].string()), failed["hint"].string()};
+}
+
+std::size_t report_failed(JsonView failed, bool json) {
+  std::size_t count = 0;
+  failed.each_element([&](JsonView item) {
+    ++count;
+    fail(failed_error(item), json);
+    return true;
+  });
+  return count;
+}
+
 bool shows_disarmed(JsonView probes) {
   bool disarmed = false;
   probes.each_element([&](JsonView probe) {

@@ -24,6 +24,11 @@ std::string skipped_summary(JsonView skipped, bool verbose);
 // One line for each on stderr, or with --json one object of all.
 void report_skipped(JsonView skipped, bool json);
 
+// A member of the "failed" of a reply, a probe that can't be put in place, as an error.
+Error failed_error(JsonView failed);
+// One error on stderr for each; how many.
+std::size_t report_failed(JsonView failed, bool json);
+
 // Whether the reply shows an enabled probe that is not in place: then the global switch is off.
 bool shows_disarmed(JsonView probes);
 // For an error or a note.

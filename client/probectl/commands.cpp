@@ -40,6 +40,7 @@ std::string add_params(const Options& o) {
     if (!o.filter.empty()) json.key("filter").string(o.filter);
     if (o.disabled) json.key("disabled").boolean(true);
     if (o.no_optimize) json.key("optimize").boolean(false);
+    if (o.pending) json.key("pending").boolean(true);
     json.end_object();
   }
   json.end_array().key("persist").boolean(true);
@@ -175,6 +176,7 @@ int run_query(Connection& connection, const Options& options, const Query& query
   if (!reply) return fail_call(connection, reply.error(), options);
   if (*query.array != '\0') return print_array(*reply, options, query);
   print_object(reply->view(), options, query);
+  if (report_failed((*reply)["failed"], options.json()) > 0) return 1;
   return finish_output(options);
 }
 

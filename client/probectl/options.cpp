@@ -72,6 +72,10 @@ void add_no_optimize(CLI::App& sub, Options& o) {
   sub.add_flag("--no-optimize", o.no_optimize, "never optimise these probes (this version optimises none)");
 }
 
+void add_pending(CLI::App& sub, Options& o) {
+  sub.add_flag("--pending", o.pending, "wait for what isn't loaded yet, and whenever it is unloaded");
+}
+
 void add_no_spawn(CLI::App& sub, Options& o) {
   sub.add_flag("--no-spawn", o.no_spawn, "fail when no daemon answers, instead of starting a private one");
 }
@@ -90,6 +94,7 @@ void set_up_trace(CLI::App& sub, Options& o) {
   add_stream_options(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
   add_no_optimize(sub, o);
+  add_pending(sub, o);
   add_no_spawn(sub, o);
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
   sub.footer(
@@ -105,6 +110,7 @@ void set_up_add(CLI::App& sub, Options& o) {
   sub.add_option("--filter", o.filter, "only events for which this is true, for every PROBE")->type_name("EXPR");
   sub.add_flag("--disabled", o.disabled, "register without arming");
   add_no_optimize(sub, o);
+  add_pending(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
 }

@@ -52,7 +52,7 @@ struct Options {
   std::string out_file;  // -o
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;
-  bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false;
+  bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false, pending = false;
   bool verbose = false;
   bool switch_on = false;  // optimize on
 };

@@ -75,17 +75,25 @@ int run_change(Connection& connection, const Options& options, const Change& cha
     selection = chosen((*list)["probes"], options);
   }
   const bool everything = options.all && !options.pid;
+  std::size_t failed = 0;
   if (everything || !selection.ids.empty()) {
     const auto reply = connection.call(change.method, everything ? "{\"all\":true}" : ids_params(selection.ids));
     if (!reply) return fail_call(connection, reply.error(), options);
+    const auto in_place = [&](JsonView probe) {
+      bool found = true;
+      (*reply)["failed"].each_element([&](JsonView f) { return found = f["id"].text() != probe["id"].text(); });
+      return found;
+    };
     (*reply)["probes"].each_element([&](JsonView probe) {
+      if (!options.json() && !in_place(probe)) return true;
       print_line(options.json() ? std::string(probe.text()) : fmt::format("{} {}", change.done, changed_line(probe)));
       return true;
     });
+    failed = report_failed((*reply)["failed"], options.json());
   }
   if (!options.json())
     for (const auto& id : selection.unknown_ids) note(fmt::format("no probe {} (it may be gone already)", id));
-  const int status = finish_output(options);
+  const int status = failed > 0 ? 1 : finish_output(options);
   const auto unknown = unknown_names_error(selection, options);
   return unknown ? fail(*unknown, options.json()) : status;
 }

@@ -73,12 +73,13 @@ class Trace {
   std::optional<Document> finish_call(std::string_view method, const std::string& params);
   bool note_second_signal();
   Error in_context(Error error);
-  void print_armed();
+  void print_armed(JsonView probes);
   void print_account();
   int conclude();
 
   void take(const Notification& notification);
   void take_disabled(JsonView params);
+  bool names_ours(JsonView params) const;
   void count(JsonView probes);
   std::string ids_params() const;
 
@@ -102,6 +103,10 @@ class Trace {
 void Trace::take(const Notification& notification) {
   const auto& [method, params] = notification;
   if (method == "probe.disabled") return take_disabled(params);
+  if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
+    note(options_.pending
+             ? "probed code was unloaded; its probes wait for it"
+             : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
   if (params["pid"].u64() != static_cast<std::uint64_t>(pid_)) return;
   if (method == "target.ready") ready_ = true;
   if (method == "target.exited") {
@@ -117,6 +122,12 @@ void Trace::take(const Notification& notification) {
     note(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
     if (!parts_.command) stream_.end(End::target_gone);
   }
+}
+
+bool Trace::names_ours(JsonView params) const {
+  bool ours = false;
+  params["ids"].each_element([&](JsonView id) { return !(ours = probes_.contains(id.u64_or(0))); });
+  return ours;
 }
 
 // `ids` for a batch, `id` for one.
@@ -217,17 +228,27 @@ Result<void> Trace::arm() {
     word_ = "disarmed";
     return Error{Reason::unsupported, kDisarmed, kArmHint, {}};
   }
-  print_armed();
+  std::optional<Error> failed;
+  (*enabled)["failed"].each_element([&](JsonView item) {
+    failed = failed_error(item);
+    return false;
+  });
+  if (failed) return *std::move(failed);
+  print_armed((*enabled)["probes"]);
   if (!parts_.command) return {};
   auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
   if (!resumed) return std::move(resumed).error();
   return {};
 }
 
-void Trace::print_armed() {
+void Trace::print_armed(JsonView probes) {
   armed_ = true;
-  const auto skipped = skipped_.empty() ? "" : " (" + skipped_ + ")";
-  std::fputs(fmt::format("armed {} in PID {}{}\n", count_of(probes_.size(), "probe"), pid_, skipped).c_str(), stderr);
+  std::size_t pending = 0;
+  probes.each_element([&](JsonView probe) { return pending += probe["state"].raw_string() == "pending", true; });
+  auto notes = skipped_.empty() ? "" : " (" + skipped_ + ")";
+  if (pending > 0) notes += fmt::format(" ({} more pending: not loaded yet)", pending);
+  std::fputs(fmt::format("armed {} in PID {}{}\n", count_of(probes_.size() - pending, "probe"), pid_, notes).c_str(),
+             stderr);
 }
 
 // The daemon reports the target's end; should that report be lost, the kernel's own ends the trace a little later.
@@ -367,6 +388,7 @@ std::string trace_add_params(const Options& options, pid_t pid) {
     if (!options.filter.empty()) json.key("filter").string(options.filter);
     json.key("disabled").boolean(true);
     if (options.no_optimize) json.key("optimize").boolean(false);
+    if (options.pending) json.key("pending").boolean(true);
     json.end_object();
   }
   json.end_array();

@@ -57,6 +57,7 @@ control::ProbeSpec spec_of(const Json& probe) {
   if (const auto filter = probe.value("filter", std::string()); !filter.empty()) spec.filter = filter;
   spec.disabled = flag_of(probe, "disabled");
   spec.optimize = flag_of(probe, "optimize", true);
+  spec.pending = flag_of(probe, "pending");
   return spec;
 }
 
@@ -98,12 +99,17 @@ class Sight {
   std::map<pid_t, bool> seen_;
 };
 
-std::vector<control::ProbeView> visible_probes(const Call& call, std::optional<pid_t> pid) {
-  auto probes = call.controller().probes(pid);
-  Sight may(*call.connection);
+std::vector<control::ProbeView> visible_probes(const Services& services, const Connection& connection,
+                                               std::optional<pid_t> pid) {
+  auto probes = services.controller.probes(pid);
+  Sight may(connection);
   std::erase_if(probes, [&](const control::ProbeView& p) { return !may(p.pid); });
   std::ranges::sort(probes, {}, &control::ProbeView::id);
   return probes;
+}
+
+std::vector<control::ProbeView> visible_probes(const Call& call, std::optional<pid_t> pid) {
+  return visible_probes(call.services, *call.connection, pid);
 }
 
 std::vector<control::TargetView> visible_targets(const Call& call) {
@@ -263,7 +269,7 @@ void remove(const Call& call) {
 template <bool enabled>
 void enable(const Call& call) {
   call.controller().set_enabled(*call.connection, selector_of(call.params), enabled,
-                                answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
+                                answer_with<control::Changed>(call.done, changed_json));
 }
 
 // A mistyped pid has no probes either: say so. One whose probes are still listed has only just ended.
@@ -276,9 +282,12 @@ std::optional<Error> refuse_nobody(std::optional<pid_t> pid) {
 template <auto to_json>
 void show_probes(const Call& call) {
   const auto pid = pid_of(call.params);
-  const auto probes = visible_probes(call, pid);
-  auto nobody = probes.empty() ? refuse_nobody(pid) : std::nullopt;
-  nobody ? call.done(std::move(*nobody)) : call.done(to_json(probes));
+  call.controller().look(pid, [&services = call.services, connection = call.connection, done = call.done, pid] {
+    if (!connection->open()) return;
+    const auto probes = visible_probes(services, *connection, pid);
+    auto nobody = probes.empty() ? refuse_nobody(pid) : std::nullopt;
+    nobody ? done(std::move(*nobody)) : done(to_json(probes));
+  });
 }
 
 // NAME without a group means every group's.
@@ -328,7 +337,8 @@ void unsubscribe(const Call& call) {
 
 template <bool armed>
 void arm(const Call& call) {
-  call.controller().set_armed(armed, answer_text(call.done, flag_json("armed", armed)));
+  const auto to_json = [](const std::vector<control::Failed>& failed) { return armed_json(armed, failed); };
+  call.controller().set_armed(armed, answer_with<std::vector<control::Failed>>(call.done, to_json));
 }
 
 void optimize(const Call& call) {

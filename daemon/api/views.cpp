@@ -98,6 +98,22 @@ void put_skipped(JsonWriter& w, const control::Skipped& s) {
   w.end_object();
 }
 
+// Left out when there are none.
+void put_failed(JsonWriter& w, const std::vector<control::Failed>& failed) {
+  if (failed.empty()) return;
+  w.key("failed").begin_array();
+  for (const control::Failed& f : failed) {
+    w.begin_object();
+    put(w, "id", number(f.id));
+    put(w, "name", f.name);
+    put(w, "reason", to_string(f.why.reason));
+    put(w, "message", f.why.message);
+    if (!f.why.hint.empty()) put(w, "hint", f.why.hint);
+    w.end_object();
+  }
+  w.end_array();
+}
+
 template <class T>
 std::string listed(std::string_view key, const std::vector<T>& items, void (*each)(JsonWriter&, const T&)) {
   JsonWriter w;
@@ -146,6 +162,23 @@ std::string added_json(const control::Added& added) {
   w.end_array().key("skipped").begin_array();
   for (const auto& skipped : added.skipped) put_skipped(w, skipped);
   w.end_array().end_object();
+  return std::move(w).text();
+}
+std::string changed_json(const control::Changed& changed) {
+  JsonWriter w;
+  w.begin_object().key("probes").begin_array();
+  for (const auto& probe : changed.probes) put_probe(w, probe);
+  w.end_array();
+  put_failed(w, changed.failed);
+  w.end_object();
+  return std::move(w).text();
+}
+std::string armed_json(bool armed, const std::vector<control::Failed>& failed) {
+  JsonWriter w;
+  w.begin_object();
+  put(w, "armed", armed);
+  put_failed(w, failed);
+  w.end_object();
   return std::move(w).text();
 }
 std::string profile_json(const std::vector<control::ProbeView>& probes) {

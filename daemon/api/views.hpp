@@ -13,7 +13,9 @@ namespace probed::api {
 
 std::string target_json(const control::TargetView& target);
 std::string targets_json(const std::vector<control::TargetView>& targets);
-std::string probes_json(const std::vector<control::ProbeView>& probes);   // {"probes":[…]}, whole views
+std::string probes_json(const std::vector<control::ProbeView>& probes);  // {"probes":[…]}, whole views
+std::string changed_json(const control::Changed& changed);
+std::string armed_json(bool armed, const std::vector<control::Failed>& failed);
 std::string added_json(const control::Added& added);                      // {"probes":[…],"skipped":[…]}
 std::string profile_json(const std::vector<control::ProbeView>& probes);  // {"probes":[…]}, counters
 std::string format_json(const control::ProbeView& probe);

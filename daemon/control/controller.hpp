@@ -41,6 +41,8 @@ struct ProbeSpec {
   std::optional<std::string> filter;
   bool disabled = false;
   bool optimize = true;
+  // Where its code isn't loaded (yet, or any more), it waits for it instead of being refused or gone.
+  bool pending = false;
 };
 
 struct AddRequest {
@@ -64,7 +66,7 @@ struct ProbeView {
   RemoteAddr address;
   std::string symbol;  // "processCommand+0x0"
   std::string module;
-  std::string state;  // "enabled" "disabled" "gone"
+  std::string state;  // "enabled" "disabled" "gone" "pending"
   std::string tier;   // "stepped" "boosted" "optimized"
   std::string tier_reason;  // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
@@ -85,6 +87,18 @@ struct Skipped {
 struct Added {
   std::vector<ProbeView> probes;
   std::vector<Skipped> skipped;  // of globs only: what is named exactly is added, all of it, or nothing is
+};
+
+// A probe that can't be put in place now.
+struct Failed {
+  ProbeId id{};
+  std::string name;  // GROUP/NAME
+  Error why;
+};
+
+struct Changed {
+  std::vector<ProbeView> probes;
+  std::vector<Failed> failed;  // of those: they are gone, or pending
 };
 
 // Which probes a request names. Unknown ids and names are no-ops (a probe already gone).
@@ -144,14 +158,18 @@ class Controller {
   virtual void add(Client& client, AddRequest request, Reply<Added> reply) = 0;  // all or none, but for globs
   // Final counters of the removed ones. Only probes whose target the client may trace are touched.
   virtual void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) = 0;
-  virtual void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) = 0;
+  // Enabling a probe whose code has gone looks for it again.
+  virtual void set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply) = 0;
+  // Looks whether the code of every probe, or of those of one target, is still there, before probes() is asked.
+  virtual void look(std::optional<pid_t> pid, std::function<void()> done) = 0;
   virtual std::vector<ProbeView> probes(std::optional<pid_t> pid) const = 0;
 
   virtual Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) = 0;
   // Everything delivered so far has been offered to the client when this returns.
   virtual Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) = 0;
 
-  virtual void set_armed(bool armed, Reply<void> reply) = 0;
+  // What couldn't be armed again is in the answer; its code has changed meanwhile.
+  virtual void set_armed(bool armed, Reply<std::vector<Failed>> reply) = 0;
   virtual void set_optimize(bool enabled, Reply<void> reply) = 0;
   virtual Status status() const = 0;
 

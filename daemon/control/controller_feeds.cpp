@@ -108,7 +108,7 @@ void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
   if (index >= state.taps.size() || !state.taps[index].program) return;
   FeedState::Tap& tap = state.taps[index];
   const events::ProbeCounts counts = state.feed->channel->counts(index);
-  tracer::Counters& counters = tap.program->counters;
+  tracer::Counters& counters = *tap.program->counters;
   counters.hits += counts.hits() - std::min(counts.hits(), tap.rejected);
   counters.missed += counts.dropped;
   counters.filtered += counts.filtered + tap.rejected;
@@ -121,7 +121,7 @@ void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
 // ---- counting -------------------------------------------------------------------------------------------------------
 
 ControllerImpl::Counts ControllerImpl::counts_of(const Probe& probe) const {
-  const tracer::Counters& own = probe.program->counters;
+  const tracer::Counters& own = *probe.program->counters;
   Counts sum{own.hits, own.missed, own.filtered};
   for (const auto& [feed, index] : probe.sources) {
     const events::ProbeCounts counts = feed->feed->channel->counts(index);
@@ -134,7 +134,7 @@ ControllerImpl::Counts ControllerImpl::counts_of(const Probe& probe) const {
 }
 
 std::uint64_t ControllerImpl::missed_of(const Probe& probe) const {
-  std::uint64_t missed = probe.program->counters.missed.load(std::memory_order_relaxed);
+  std::uint64_t missed = probe.program->counters->missed.load(std::memory_order_relaxed);
   for (const auto& [feed, index] : probe.sources) missed += feed->feed->channel->dropped(index);
   return missed;
 }

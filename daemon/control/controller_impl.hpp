@@ -38,11 +38,12 @@ class ControllerImpl final : public Controller {
   std::vector<TargetView> targets() const override;
   void add(Client& client, AddRequest request, Reply<Added> reply) override;
   void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply) override;
-  void set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) override;
+  void set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply) override;
+  void look(std::optional<pid_t> pid, std::function<void()> done) override;
   std::vector<ProbeView> probes(std::optional<pid_t> pid) const override;
   Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) override;
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) override;
-  void set_armed(bool armed, Reply<void> reply) override;
+  void set_armed(bool armed, Reply<std::vector<Failed>> reply) override;
   void set_optimize(bool enabled, Reply<void> reply) override;
   Status status() const override;
   void functions(pid_t pid, std::string pattern, std::size_t limit,
@@ -85,6 +86,19 @@ class ControllerImpl final : public Controller {
   void mark_gone(pid_t pid);
   ProbeView view(const Probe& probe) const;
 
+  // controller_revival.cpp
+  struct Revival;
+  std::vector<Failed> failed(const std::vector<tracer::NotArmed>& not_armed) const;
+  void on_code_gone(pid_t root, const std::vector<ProbeId>& ids);
+  void look_for_pending(pid_t pid);
+  void forget_watch_if_unneeded(pid_t pid);
+  std::optional<Error> why_not_revivable(const Probe& probe) const;
+  void revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done);
+  void revive(std::shared_ptr<Revival> revival);
+  void place(std::shared_ptr<Revival> revival);
+  void finish(const std::shared_ptr<Revival>& revival);
+  void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
+
   // controller_events.cpp
   void wait_for_hits();
   void poll_hits();
@@ -120,7 +134,8 @@ class ControllerImpl final : public Controller {
   Counts counts_of(const Probe& probe) const;
   std::uint64_t missed_of(const Probe& probe) const;
   void watch_feeds();
-  void analyse_code(std::shared_ptr<Plan> plan);
+  void analyse_code(pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+                    std::vector<RemoteAddr> sites);
 
   // Any thread: runs f on the Asio thread.
   template <class F>

@@ -6,8 +6,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 
 #include "daemon/control/controller_impl.hpp"
+#include "daemon/symbols/match.hpp"
 
 namespace probed::control {
 
@@ -25,6 +27,7 @@ struct ControllerImpl::Plan {
   std::vector<PlannedProbe> planned;
   std::vector<Skipped> skipped;
   std::vector<ProbeId> ids;
+  bool any_pending = false;
 };
 
 namespace {
@@ -45,9 +48,14 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   lang::Definition found;
   found.kind = definition.kind;
   found.location = definition.location;
-  if (std::holds_alternative<lang::SymbolLocation>(definition.location.where))
+  if (where.address && std::holds_alternative<lang::SymbolLocation>(definition.location.where))
     found.location.where = lang::SymbolLocation{where.symbol, where.offset};
   return lang::generated_name(found);
+}
+
+std::string symbol_of(const symbols::Site& where) {
+  return where.symbol.empty() ? fmt::format("{:#x}", where.address.value)
+                              : fmt::format("{}+{:#x}", where.symbol, where.offset);
 }
 
 // Whether a definition's [GROUP/]NAME is this probe's; -:GROUP/ names every probe of the group.
@@ -55,6 +63,25 @@ bool named_by(const Probe& probe, const lang::Definition& definition) {
   const std::string_view group = definition.group.empty() ? kDefaultGroup : std::string_view(definition.group);
   if (probe.group != group) return false;
   return probe.name == definition.name || (definition.kind == lang::Kind::remove && definition.name.empty());
+}
+
+// What a definition that may wait waits for: something that isn't loaded.
+bool may_come(const Error& error) {
+  constexpr std::array kComing{Reason::no_such_module, Reason::no_such_symbol, Reason::unmapped_address};
+  return std::ranges::find(kComing, error.reason) != kComing.end();
+}
+
+// In place of what can't be found.
+Result<Planned> plan_for_later(std::size_t spec, const lang::Definition& definition, const ProbeSpec& asked) {
+  if (symbols::has_glob(definition.location.text))
+    return Error{Reason::unsupported,
+                 fmt::format("nothing matches {} now, and a glob can't be waited for", definition.location.text),
+                 "name each function, or add the probe when its library is loaded", definition.location.column};
+  auto probe = Planner::plan_without_place(spec, definition, asked.filter);
+  if (!probe) return std::move(probe).error();
+  Planned planned;
+  planned.probes.push_back(std::move(probe).value());
+  return planned;
 }
 
 Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
@@ -68,6 +95,8 @@ Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
     auto planned = planner.plan(i, definitions[i], request.probes[i].filter);
+    if (!planned && request.probes[i].pending && may_come(planned.error()))
+      planned = plan_for_later(i, definitions[i], request.probes[i]);
     if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
     std::ranges::move(planned->probes, std::back_inserter(all.probes));
     std::ranges::move(planned->skipped, std::back_inserter(all.skipped));
@@ -202,10 +231,18 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
                  {}};
   Names names(probes_, request.pid, plan.owner);
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
+  std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
     const ProbeSpec& spec = request.probes[planned.spec];
+    auto& parsed = shared[planned.spec];
+    if (!parsed) parsed = std::make_shared<lang::Definition>(definition);
     Probe probe;
+    probe.parsed = parsed;
+    probe.start_time = t.id.start_time;
+    probe.pending = spec.pending;
+    probe.gone = !planned.where.address;
+    plan.any_pending |= spec.pending;
     probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
     probe.owner = plan.owner;
@@ -215,9 +252,8 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     names.take(probe.group, probe.name);
     probe.definition = spec.definition;
     probe.filter = spec.filter.value_or("");
-    probe.symbol = planned.where.symbol.empty() ? fmt::format("{:#x}", planned.where.address.value)
-                                                : fmt::format("{}+{:#x}", planned.where.symbol, planned.where.offset);
-    probe.module = planned.where.module;
+    probe.symbol = probe.gone ? definition.location.text : symbol_of(planned.where);
+    probe.module = probe.gone ? definition.location.module : planned.where.module;
     probe.address = planned.where.address;
     probe.enabled = !spec.disabled;
     probe.schema = events::make_schema(probe.full_name(), probe.symbol, planned.fetch.args());
@@ -230,11 +266,12 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     program->force_step = request.force_step;
     program->detour = std::move(planned.detour);
     program->no_detour = std::move(planned.no_detour);
+    probe.optimize = spec.optimize;
     if (!spec.optimize) program->detour.reset(), program->no_detour = "it was added so (optimize: false)";
     program->enabled = probe.enabled;
     probe.program = program;
     if (limit) limit->probes.push_back(probe.id);
-    t.known.insert_or_assign(planned.plan.address, planned.plan);
+    if (!probe.gone) t.known.insert_or_assign(planned.plan.address, planned.plan);
     plan.ids.push_back(probe.id);
     link(probes_.emplace(probe.id, std::move(probe)).first->second);
   }
@@ -247,7 +284,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
   if (auto registered = register_probes(*plan); !registered) return plan->reply(std::move(registered).error());
   std::vector<tracer::SiteRequest> batch;
   for (std::size_t i = 0; i < plan->ids.size(); ++i)
-    batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
+    if (plan->planned[i].plan.address) batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
   tracer_->post([this, plan, batch = std::move(batch)](tracer::Engine& engine) mutable {
     engine.add(plan->request.pid, plan->execs, std::move(batch), [this, plan](Result<void> done) {
       post([this, plan, done = std::move(done)]() mutable {
@@ -266,7 +303,11 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           it->second.committed = true;
           added.probes.push_back(view(it->second));
         }
-        analyse_code(plan);
+        std::vector<RemoteAddr> sites;
+        for (const PlannedProbe& planned : plan->planned)
+          if (planned.plan.address) sites.push_back(planned.plan.address);
+        analyse_code(plan->request.pid, plan->execs, plan->symbols, std::move(sites));
+        if (plan->any_pending) look_for_pending(plan->request.pid);
         if (!ownerless.empty())
           tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless, nullptr); });
         std::vector<ProbeId> cleared;
@@ -282,14 +323,11 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
   });
 }
 
-// What the optimiser has to know of the code around the new probes, found out while they are hit as breakpoints.
-void ControllerImpl::analyse_code(std::shared_ptr<Plan> plan) {
-  const auto wanted = [](const PlannedProbe& p) { return p.plan.address; };
-  std::vector<RemoteAddr> sites;
-  std::ranges::transform(plan->planned, std::back_inserter(sites), wanted);
-  if (sites.empty() || !plan->symbols) return;
-  boost::asio::post(pool_, [this, symbols = plan->symbols, sites = std::move(sites), pid = plan->request.pid,
-                            execs = plan->execs] {
+// What the optimiser has to know of the code around new probes, found out while they are hit as breakpoints.
+void ControllerImpl::analyse_code(pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+                                  std::vector<RemoteAddr> sites) {
+  if (sites.empty() || !symbols) return;
+  boost::asio::post(pool_, [this, symbols = std::move(symbols), sites = std::move(sites), pid, execs] {
     std::vector<tracer::SiteCode> code;
     code.reserve(sites.size());
     for (const RemoteAddr site : sites) {
@@ -336,13 +374,16 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
   auto removed = [this, ids, reply = std::move(reply)] {
     drain_all();
     std::vector<ProbeView> views;
+    std::set<pid_t> pids;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
+      if (it->second.pending) pids.insert(it->second.pid);
       views.push_back(view(it->second));
       views.back().armed = false;
       erase_probe(id);
     }
+    for (const pid_t pid : pids) forget_watch_if_unneeded(pid);
     reply(std::move(views));
   };
   tracer_->post([this, ids = std::move(ids), removed = std::move(removed)](tracer::Engine& engine) {
@@ -369,25 +410,27 @@ void ControllerImpl::remove(Client& client, Selector which, Reply<std::vector<Pr
   remove_ids(select(client, which), std::move(reply));
 }
 
-void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, Reply<std::vector<ProbeView>> reply) {
+void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply) {
   std::vector<ProbeId> ids = select(client, which);
-  std::erase_if(ids, [this](ProbeId id) { return probes_.at(id).gone; });
-  auto done = [this, ids, enabled, reply = std::move(reply)](const std::vector<ProbeId>& failed) {
+  auto done = [this, ids, enabled, who = client.id(), reply = std::move(reply)] {
     drain_all();
-    std::vector<ProbeView> views;
+    std::vector<ProbeId> lost;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
       it->second.enabled = enabled;
-      it->second.gone |= std::ranges::find(failed, id) != failed.end();
-      views.push_back(view(it->second));
+      if (enabled && it->second.gone) lost.push_back(id);
     }
-    reply(std::move(views));
+    revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
+      Changed changed{{}, std::move(failed)};
+      for (const ProbeId id : ids)
+        if (const auto it = probes_.find(id); it != probes_.end()) changed.probes.push_back(view(it->second));
+      reply(std::move(changed));
+    });
   };
   tracer_->post([this, ids = std::move(ids), enabled, done = std::move(done)](tracer::Engine& engine) {
-    engine.set_enabled(ids, enabled, [this, done](std::vector<ProbeId> failed) {
-      post([done, failed = std::move(failed)] { done(failed); });
-    });
+    // What couldn't be armed has been told to code_gone() when this is called.
+    engine.set_enabled(ids, enabled, [this, done](const std::vector<tracer::NotArmed>&) { post(done); });
   });
 }
 
@@ -395,11 +438,13 @@ void ControllerImpl::mark_gone(pid_t pid) {
   std::vector<ProbeId> ids, persistent;
   for (auto& [id, probe] : probes_) {
     if (probe.pid != pid) continue;
-    probe.gone = true;
+    probe.gone = probe.ended = true;
     ids.push_back(id);
     if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
   }
   for (const ProbeId id : persistent) erase_probe(id);
+  if (const auto t = targets_.find(pid); t != targets_.end() && number(t->second.loader_watch) != 0)
+    ids.push_back(std::exchange(t->second.loader_watch, {}));
   tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
 }
 
@@ -419,7 +464,7 @@ void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
         client->second->notify("probe.disabled", fmt::format(R"({{"ids":[{}],"reason":"limit"}})", list));
   };
   tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
-    engine.set_enabled(ids, false, [this, disabled](const std::vector<ProbeId>&) { post(disabled); });
+    engine.set_enabled(ids, false, [this, disabled](const std::vector<tracer::NotArmed>&) { post(disabled); });
   });
 }
 
@@ -440,7 +485,8 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.address = probe.address;
   view.symbol = probe.symbol;
   view.module = probe.module;
-  view.state = probe.gone ? "gone" : probe.enabled ? "enabled" : "disabled";
+  const bool waits = probe.pending && !probe.ended;
+  view.state = probe.gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
   put_tier(view, *probe.program);
   view.definition = probe.definition;
   view.filter = probe.filter;
@@ -473,12 +519,12 @@ void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit
 
 // ---- global switches ------------------------------------------------------------------------------------------------
 
-void ControllerImpl::set_armed(bool armed, Reply<void> reply) {
+void ControllerImpl::set_armed(bool armed, Reply<std::vector<Failed>> reply) {
   tracer_->post([this, armed, reply = std::move(reply)](tracer::Engine& engine) {
-    engine.set_armed(armed);
-    post([this, armed, reply] {
+    const auto not_armed = engine.set_armed(armed);
+    post([this, armed, not_armed, reply] {
       armed_ = armed;
-      reply({});
+      reply(failed(not_armed));
     });
   });
 }

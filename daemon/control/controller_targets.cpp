@@ -51,6 +51,12 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void longest_pause(std::uint64_t nanoseconds) override {
     owner_.post([&o = owner_, nanoseconds] { o.longest_pause_ = nanoseconds; });
   }
+  void code_gone(pid_t root, std::vector<ProbeId> probes) override {
+    owner_.post([&o = owner_, root, probes = std::move(probes)] { o.on_code_gone(root, probes); });
+  }
+  void libraries_changed(pid_t root) override {
+    owner_.post([&o = owner_, root] { o.look_for_pending(root); });
+  }
 
  private:
   ControllerImpl& owner_;
@@ -136,7 +142,8 @@ void ControllerImpl::forget_if_idle(pid_t pid) {
 
 std::size_t ControllerImpl::probe_count(pid_t pid) const {
   return static_cast<std::size_t>(std::count_if(probes_.begin(), probes_.end(), [pid](const auto& entry) {
-    return entry.second.pid == pid && entry.second.committed && !entry.second.gone;
+    const Probe& probe = entry.second;
+    return probe.pid == pid && probe.committed && (!probe.gone || (probe.pending && !probe.ended));
   }));
 }
 
@@ -169,6 +176,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Rep
         t.attached = true;
         t.members = {pid};
         t.known.clear();
+        t.loader_watch = {};
       }
       t.id = result->id;
       t.exe = process::exe(pid);
@@ -304,6 +312,7 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
   drain_all();
   mark_gone(root);
   it->second.known.clear();
+  it->second.loader_watch = {};
   it->second.exe = process::exe(root);
   notify_interested(it->second, "target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept));
   if (!kept) drop_target(root);

@@ -57,6 +57,20 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
+Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definition,
+                              const std::optional<std::string>& filter, const events::CompileContext& context,
+                              symbols::Site site) {
+  auto fetch = events::FetchProgram::compile(definition.args, context);
+  if (!fetch) return std::move(fetch).error();
+  std::optional<lang::Filter> checked;
+  if (filter) {
+    auto result = lang::Filter::compile(*filter, fetch->args());
+    if (!result) return std::move(result).error();
+    checked = std::move(result).value();
+  }
+  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(checked), nullptr, {}};
+}
+
 }  // namespace
 
 Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
@@ -246,7 +260,9 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
                  fmt::format("the call at {} can't be probed: the process uses a shadow stack", place(site)),
                  "probe the called function's start",
                  {}};
-  std::copy_n(bytes.begin(), plan.insn.length, plan.bytes.begin());
+  plan.context = static_cast<std::uint8_t>(std::min(bytes.size(), plan.bytes.size()));
+  std::copy_n(bytes.begin(), plan.context, plan.bytes.begin());
+  plan.backing = symbols_.mapping_at(site.address)->backing(site.address);
   return plan;
 }
 
@@ -258,21 +274,22 @@ Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition&
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
   context.at_function_entry = !site.function_start || site.function_start == site.address;
   if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
-  auto fetch = events::FetchProgram::compile(definition.args, context);
-  if (!fetch) return std::move(fetch).error();
-  std::optional<lang::Filter> compiled;
-  if (filter) {
-    auto result = lang::Filter::compile(*filter, fetch->args());
-    if (!result) return std::move(result).error();
-    compiled = std::move(result).value();
-  }
-  PlannedProbe probe{spec, std::move(site), {}, std::move(fetch).value(), std::move(compiled), nullptr, {}};
-  auto detour = events::plan_detour(probe.fetch, probe.filter ? *probe.filter : lang::Filter(), pid_);
+  auto probe = compiled(spec, definition, filter, context, std::move(site));
+  if (!probe) return probe;
+  auto detour = events::plan_detour(probe->fetch, probe->filter ? *probe->filter : lang::Filter(), pid_);
   if (detour)
-    probe.detour = std::make_shared<const events::DetourPlan>(std::move(detour).value());
+    probe->detour = std::make_shared<const events::DetourPlan>(std::move(detour).value());
   else
-    probe.no_detour = std::move(detour).error().message;
+    probe->no_detour = std::move(detour).error().message;
   return probe;
+}
+
+Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::Definition& definition,
+                                                 const std::optional<std::string>& filter) {
+  events::CompileContext context;
+  context.resolve_data = [](std::string_view) { return RemoteAddr{}; };
+  context.file_bias = 0;
+  return compiled(spec, definition, filter, context, {});
 }
 
 Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,

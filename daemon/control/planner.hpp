@@ -57,6 +57,11 @@ class Planner {
   // glob.
   Result<Planned> plan(std::size_t spec, const lang::Definition& definition, const std::optional<std::string>& filter);
 
+  // A probe without a place, for a definition whose code isn't loaded: its arguments and its filter are checked, what
+  // they load from symbols is left for later. Errors: those of FetchProgram::compile() and Filter::compile().
+  static Result<PlannedProbe> plan_without_place(std::size_t spec, const lang::Definition& definition,
+                                                 const std::optional<std::string>& filter);
+
   // Whether the instruction at a place can carry a probe. Errors: unmapped_address, not_executable, unsupported_target,
   // blacklisted, not_instruction_boundary, existing_breakpoint, unsupported_instruction.
   Result<tracer::SitePlan> analyse(const symbols::Site& site);

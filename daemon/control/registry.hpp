@@ -70,8 +70,13 @@ struct Probe {
   std::string module;
   RemoteAddr address;
   bool enabled = true;
-  bool gone = false;       // the memory or the process it was in has gone
+  bool gone = false;       // the memory or the process it was in has gone, or (pending) has never been there
+  bool optimize = true;    // as it was added; the global switch is another thing
+  bool pending = false;    // comes back by itself when its code does
+  bool ended = false;      // its process, or the program it ran, has ended: it can't come back
   bool committed = false;  // the tracer has confirmed it; until then nobody sees it
+  std::shared_ptr<const lang::Definition> parsed;
+  std::uint64_t start_time = 0;  // with pid: the process it is in
   tracer::ProgramPtr program;
   events::EventSchema schema;
   std::vector<Subscription*> subscriptions;
@@ -81,7 +86,7 @@ struct Probe {
     std::uint32_t index = 0;
   };
   std::vector<Source> sources;
-  std::uint64_t reported_missed = 0;  // of program->counters.missed, told to the subscriptions
+  std::uint64_t reported_missed = 0;  // of program->counters->missed, told to the subscriptions
 
   std::string full_name() const { return group + "/" + name; }
 };
@@ -102,6 +107,8 @@ struct Target {
   std::set<ClientId> interested;  // told about its end
   std::deque<std::function<void()>> operations;
   bool busy = false;
+  ProbeId loader_watch{};    // of our own, where the dynamic loader reports; 0: none. See controller_revival.cpp
+  bool look_queued = false;  // among the operations is one that looks for what has come back
 };
 
 }  // namespace probed::control

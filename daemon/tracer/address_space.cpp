@@ -30,16 +30,11 @@ bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
          std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
 }
 
-// Whether a breakpoint instruction is there. What follows it is the program's to change (an inline cache, say).
-bool holds_breakpoint(const TargetMemory& memory, const SitePlan& plan) {
-  std::array<std::uint8_t, native::kBreakpointSize> now{};
-  return memory.read_some(plan.address, std::as_writable_bytes(std::span(now))) == now.size() &&
-         std::ranges::equal(now, native::kBreakpoint);
-}
-
-// Takes our breakpoint out of a memory that holds it.
-void restore(TargetMemory& memory, const SitePlan& plan) {
-  if (holds_breakpoint(memory, plan)) memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
+// Takes our breakpoint out of a memory that holds it. False: it isn't there. What is mapped there now may be something
+// else, with a breakpoint instruction of its own (linkers fill gaps with them).
+bool restore(TargetMemory& memory, const SitePlan& plan, const Layout& layout) {
+  if (!layout.holds(plan) || !holds_breakpoint(memory, plan)) return false;
+  return memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
 }
 
 bool holds(const TargetMemory& memory, RemoteAddr at, std::span<const std::uint8_t> bytes) {
@@ -91,6 +86,77 @@ std::vector<Patch> patches_of(const Jump* jump) {
   std::vector<Patch> patches{jump->head};
   if (jump->island) patches.push_back(*jump->island);
   return patches;
+}
+
+// Looks at many places in the order of their addresses: a read for each would cost more than all the rest.
+class Window {
+ public:
+  explicit Window(const TargetMemory& memory) : memory_(memory), bytes_(kSize) {}
+
+  // size: at most a page. Fewer bytes when the rest can't be read.
+  std::span<const std::uint8_t> at(RemoteAddr at, std::size_t size) {
+    if (at < start_ || at + size > start_ + got_) {
+      start_ = at;
+      got_ = memory_.read_some(at, std::as_writable_bytes(std::span(bytes_)));
+    }
+    const std::size_t offset = at.value - start_.value;
+    return std::span(bytes_).subspan(offset, std::min(size, got_ - offset));
+  }
+
+ private:
+  static constexpr std::size_t kSize = 64 * 1024;
+
+  const TargetMemory& memory_;
+  std::vector<std::uint8_t> bytes_;
+  RemoteAddr start_;
+  std::size_t got_ = 0;
+};
+
+void restore_island(TargetMemory& memory, const Patch& island) {
+  if (holds(memory, island.at, after(island))) memory.write(island.at, as_bytes(before(island)));
+}
+
+bool is_trap(std::uint8_t byte) { return native::is_breakpoint(std::span(&byte, 1)); }
+
+// Whether what an armed site has put into the text is still there.
+bool stands(Window& window, const TargetMemory& memory, const Site& site) {
+  const Jump* jump = site.jump && site.jump->state != Jump::State::planned ? site.jump.get() : nullptr;
+  if (!jump) {
+    const auto now = window.at(site.plan.address, native::kBreakpointSize);
+    return now.size() == native::kBreakpointSize && native::is_breakpoint(now) &&
+           (site.plan.backing.from_file() || holds_breakpoint(memory, site.plan));
+  }
+  const auto now = window.at(jump->head.at, jump->head.size);
+  if (now.size() != jump->head.size || !std::ranges::equal(now.subspan(1), after(jump->head).subspan(1))) return false;
+  if (jump->state == Jump::State::whole ? now[0] != jump->head.after[0] : !is_trap(now[0])) return false;
+  return !jump->island || holds(memory, jump->island->at, after(*jump->island));
+}
+
+// The breakpoint over a jump's first byte, the original bytes behind it. False: the jump isn't there as it was written.
+// `sure`: whatever is there, it is the code that the jump was made for.
+bool take_out(TargetMemory& memory, const Jump& jump, bool sure) {
+  std::array<std::uint8_t, Patch::kMaxSize> bytes{};
+  const auto now = std::span(bytes).first(jump.head.size);
+  if (memory.read_some(jump.head.at, std::as_writable_bytes(now)) != now.size()) return false;
+  const auto written = after(jump.head);
+  const bool head = jump.state == Jump::State::whole && now[0] == written[0];
+  const bool tail = std::ranges::equal(now.subspan(1), written.subspan(1));
+  // A jump whose distance the program has written over leads nowhere: nobody may run into it any more.
+  if (head && (tail || sure)) memory.write(jump.head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
+  if (tail && (head || is_trap(now[0]))) memory.write(jump.head.at + 1, as_bytes(before(jump.head)).subspan(1));
+  return tail && (head || is_trap(now[0]));
+}
+
+// Takes what the program has moved out of where it is now. Whoever runs it meanwhile has the breakpoint first.
+bool restore(TargetMemory& memory, const Stray& stray) {
+  constexpr std::size_t kTrap = native::kBreakpointSize;
+  if (stray.head && holds(memory, stray.head->at + kTrap, after(*stray.head).subspan(kTrap))) {
+    memory.write(stray.head->at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
+    memory.write(stray.head->at + kTrap, as_bytes(before(*stray.head)).subspan(kTrap));
+  }
+  if (stray.island && holds(memory, stray.island->at, after(*stray.island)))
+    memory.write(stray.island->at, as_bytes(before(*stray.island)));
+  return memory.write(stray.plan.address, as_bytes(stray.plan.code()).first(kTrap));
 }
 
 // The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
@@ -155,21 +221,25 @@ const Site* AddressSpace::overlapping(const SitePlan& plan) const {
   return nullptr;
 }
 
-Result<void> AddressSpace::verify(const SitePlan& plan) const {
+Result<void> AddressSpace::verify(const SitePlan& plan, const Layout& layout) const {
   InsnBytes now{};
-  if (read_insn(memory_, plan, now) != plan.insn.length)
-    return Error{
-        Reason::unmapped_address, fmt::format("address {:#x} is no longer mapped", plan.address.value), "", {}};
+  if (read_insn(memory_, plan, now) != plan.insn.length || !layout.holds(plan))
+    return Error{Reason::unmapped_address,
+                 fmt::format("the code at {:#x} has gone: it was unmapped, or something else was mapped in its place",
+                             plan.address.value),
+                 "enable the probe when its code is loaded again, or add it with \"pending\"",
+                 {}};
   if (std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length))) return {};
   if (native::is_breakpoint(now))
     return Error{Reason::existing_breakpoint,
                  fmt::format("address {:#x} holds a breakpoint instruction that is not ours", plan.address.value),
                  "remove the debugger's breakpoint first",
                  {}};
-  return Error{Reason::target_gone,
-               fmt::format("the code at {:#x} changed while it was being analysed", plan.address.value),
-               "try again; code that a program rewrites at run time can't be probed",
-               {}};
+  return Error{
+      Reason::target_gone,
+      fmt::format("the code at {:#x} changed since it was analysed: the program rewrites it", plan.address.value),
+      "try again; or probe a place that the program doesn't rewrite",
+      {}};
 }
 
 Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
@@ -181,43 +251,55 @@ Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
   return it->second;
 }
 
-void AddressSpace::remove_site(RemoteAddr address) {
+void AddressSpace::remove_site(RemoteAddr address, const Layout& layout) {
   const auto it = sites_.find(address);
   if (it == sites_.end()) return;
-  set_armed(it->second, false);
+  set_armed(it->second, false, layout);
   if (it->second.slot) xol_.retire(it->second.slot);
   in_order_.erase(address);
   sites_.erase(it);
 }
 
-bool AddressSpace::set_armed(Site& site, bool armed) {
+bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
   if (site.armed == armed) return true;
   if (!armed) {
-    note_removed(site);
-    drop_jump(site);
-    restore(memory_, site.plan);
+    note_removed(site.plan);
+    drop_jump(site, layout);
+    misses_breakpoints_ |= !restore(memory_, site.plan, layout);
     site.armed = false;
     return true;
   }
-  if (closed_ || !holds_original(memory_, site.plan)) return false;
+  if (closed_ || !layout.holds(site.plan) || !holds_original(memory_, site.plan)) return false;
+  copies_given_back_ = false;
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
   if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
+  places_in_page_.set(site.plan.address.value % kPageSize);
   site.armed = true;
   return true;
 }
 
-void AddressSpace::note_removed(const Site& site) {
-  Removed& removed = removed_[site.plan.address];
-  removed.plan = site.plan;
-  if (site.jump) removed.patches = patches_of(site.jump.get());
+void AddressSpace::renew_site(Site& site, const SitePlan& plan, RemoteAddr slot) {
+  PROBED_CHECK(site.plan.address == plan.address && !site.jump, "a site keeps its address");
+  if (site.slot) xol_.retire(site.slot);
+  site.plan = plan;
+  site.slot = slot;
+  site.rewritten = true;
+  site.flow.reset();
+}
+
+void AddressSpace::note_removed(const SitePlan& plan, std::vector<Patch> patches) {
+  Removed& removed = removed_[plan.address];
+  removed.plan = plan;
+  if (!patches.empty()) removed.patches = std::move(patches);
+  places_in_page_.set(plan.address.value % kPageSize);
 }
 
 // ---- jumps ----------------------------------------------------------------------------------------------------------
 //
 // While the first byte is a breakpoint, no thread comes in by the front door, and those that run into it go on in the
-// detour; so the bytes behind it may be written once no thread is, or can come back, between them (quiesce.hpp). Nothing
-// is ever half overwritten for a processor that is about to execute it: it sees the breakpoint with old or new bytes
-// behind, or, after every thread has been through the kernel once more, the whole jump.
+// detour; so the bytes behind it may be written once no thread is, or can come back, between them (quiesce.hpp).
+// Nothing is ever half overwritten for a processor that is about to execute it: it sees the breakpoint with old or new
+// bytes behind, or, after every thread has been through the kernel once more, the whole jump.
 
 bool AddressSpace::holds_around(const Site& site, std::span<const std::uint8_t> bytes) const {
   return !bytes.empty() && bytes[0] == site.plan.bytes[0] && holds_breakpoint(memory_, site.plan) &&
@@ -255,19 +337,29 @@ bool AddressSpace::write_jump_head(Site& site) {
   return true;
 }
 
-void AddressSpace::drop_jump(Site& site) {
+void AddressSpace::drop_jump(Site& site, const Layout& layout) {
   if (!site.jump) return;
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
-  const auto written = after(jump->head);
-  const std::span<const std::uint8_t> trap(native::kBreakpoint);
-  if (jump->state == Jump::State::whole && holds(memory_, jump->head.at, written))
-    memory_.write(jump->head.at, as_bytes(trap));
-  if (jump->state != Jump::State::planned && holds(memory_, jump->head.at + 1, written.subspan(1)))
-    memory_.write(jump->head.at + 1, as_bytes(before(jump->head)).subspan(1));
+  if (jump->state != Jump::State::planned) {
+    note_removed(site.plan, patches_of(jump.get()));  // a child that was forked before may still have it
+    const bool told = !jump->island || holds(memory_, jump->island->at, after(*jump->island));
+    const bool ours = layout.known() ? layout.holds(site.plan) : told;
+    misses_breakpoints_ |= !ours || !take_out(memory_, *jump, layout.known());
+  }
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
   if (jump->island && jump->state != Jump::State::planned) detours_->retire_island(jump->island->at);
+}
+
+std::optional<RemoteAddr> AddressSpace::moved_jump_to(RemoteAddr pc) const {
+  for (const auto& [address, site] : sites_) {
+    if (!site.jump || site.jump->state != Jump::State::whole) continue;
+    const std::uint64_t moved = pc.value - site.jump->detour.value;
+    if (moved == 0 || moved % kPageSize != 0) continue;
+    if (holds(memory_, address + moved, after(site.jump->head))) return address + moved;
+  }
+  return std::nullopt;
 }
 
 std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
@@ -286,54 +378,141 @@ bool AddressSpace::plant_entry(const SitePlan& plan) {
 
 void AddressSpace::remove_entry() {
   if (!entry_) return;
-  restore(memory_, *entry_);
-  removed_[entry_->address].plan = *entry_;
+  restore(memory_, *entry_, Layout::unknown());
+  note_removed(*entry_);
   entry_.reset();
 }
 
 void AddressSpace::close() {
   closed_ = true;
   remove_entry();
-  for (auto& [address, site] : sites_) set_armed(site, false);
+  if (sites_.empty() && removed_.empty()) return;
+  const Layout before = Layout::of(memory_);
+  for (auto& [address, site] : sites_) set_armed(site, false, before);
+  // Code that is being moved meanwhile either takes its breakpoint along, and is found now, or doesn't any more.
+  constexpr int kMostMoves = 4;
+  for (int i = 0; i < kMostMoves && heal_strays(Layout::of(memory_)) > 0; ++i) {
+  }
 }
 
 void AddressSpace::take_out_islands() { round_done(detours_->begin_round()); }
 
+void AddressSpace::take_out_islands_but(const std::set<RemoteAddr>& occupied) {
+  for (const Patch& island : detours_->islands_to_restore(~0ull, occupied)) restore_island(memory_, island);
+}
+
 std::vector<std::pair<std::size_t, std::uint32_t>> AddressSpace::round_done(std::uint64_t number) {
-  for (const Patch& island : detours_->islands_to_restore(number))
-    if (holds(memory_, island.at, after(island))) memory_.write(island.at, as_bytes(before(island)));
+  for (const Patch& island : detours_->islands_to_restore(number, {})) restore_island(memory_, island);
   return detours_->round_done(number);
 }
 
+// ---- code that goes away or moves -----------------------------------------------------------------------------------
+
+std::vector<RemoteAddr> AddressSpace::lost_sites(const Layout& layout) const {
+  std::vector<RemoteAddr> lost;
+  Window window(memory_);
+  for (const auto& [address, site] : in_order_)
+    if (!layout.holds(site->plan) || (site->armed && !stands(window, memory_, *site))) lost.push_back(address);
+  return lost;
+}
+
+bool AddressSpace::could_be_stray(RemoteAddr address) const {
+  if (!places_in_page_[address.value % kPageSize]) return false;
+  InsnBytes now{};
+  const std::size_t got = memory_.read_some(address, std::as_writable_bytes(std::span(now)));
+  const auto fits = [&](const Imprint& i) {
+    return i.plan->address.value % kPageSize == address.value % kPageSize && looks_like(i, std::span(now).first(got));
+  };
+  return std::ranges::any_of(imprints(), fits);
+}
+
+std::vector<Imprint> AddressSpace::imprints() const {
+  std::vector<Imprint> all;
+  all.reserve(sites_.size() + removed_.size());
+  const auto note = [&](const SitePlan& plan, std::span<const Patch> patches) {
+    Imprint imprint{&plan, {}, {}};
+    if (!patches.empty()) imprint.head = patches[0];
+    if (patches.size() > 1) imprint.island = patches[1];
+    all.push_back(std::move(imprint));
+  };
+  for (const auto& [address, site] : sites_) {
+    const auto removed = removed_.find(address);
+    if (site.jump)
+      note(site.plan, patches_of(site.jump.get()));
+    else
+      note(site.plan, removed == removed_.end() ? std::span<const Patch>() : removed->second.patches);
+  }
+  for (const auto& [address, removed] : removed_)
+    if (!sites_.contains(address)) note(removed.plan, removed.patches);
+  return all;
+}
+
+const SitePlan* AddressSpace::plan_at(RemoteAddr address) const {
+  if (const auto site = sites_.find(address); site != sites_.end()) return &site->second.plan;
+  const auto removed = removed_.find(address);
+  return removed == removed_.end() ? nullptr : &removed->second.plan;
+}
+
+std::size_t AddressSpace::heal_strays(const Layout& layout) {
+  const auto ours = [&](RemoteAddr at) {
+    const auto site = sites_.find(at);
+    return (entry_ && entry_->address == at) ||
+           (site != sites_.end() && site->second.armed && layout.holds(site->second.plan));
+  };
+  const std::vector<Stray> strays = find_strays(memory_, layout, imprints(), ours);
+  std::size_t healed = 0;
+  for (const Stray& stray : strays) {
+    if (!restore(memory_, stray)) continue;
+    ++healed;
+    note_removed(stray.plan);  // threads may have run into it before
+  }
+  misses_breakpoints_ = false;
+  return healed;
+}
+
+// ---- copies ---------------------------------------------------------------------------------------------------------
+
 // In a copy of this memory that nobody runs in: every place that may hold something of ours, in the order of addresses,
-// a stretch of text at a time. `keep_traps`: the breakpoints of the sites that are armed stay.
-void AddressSpace::clean(TargetMemory& copy, bool keep_traps) const {
+// a stretch of text at a time; and what had been moved before. `keep_traps`: the breakpoints of the sites that are
+// armed stay.
+void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const {
   std::vector<Stain> stains;
   const auto note = [&](const SitePlan& plan, std::vector<Patch> patches, bool keep) {
+    if (!layout.holds(plan) || (!plan.backing.from_file() && !holds_breakpoint(copy, plan))) return;
     Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
     std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
     std::ranges::copy(native::kBreakpoint, trap.after.begin());
     patches.push_back(trap);
     for (const Patch& patch : patches) stains.push_back({patch, keep});
   };
-  if (entry_) note(*entry_, {}, false);
+  const auto armed = [this](RemoteAddr at) {
+    const auto site = sites_.find(at);
+    return (entry_ && entry_->address == at) || (site != sites_.end() && site->second.armed);
+  };
+  // What was taken out or moved between the fork and now is ours. A breakpoint that is still in the parent's text,
+  // where a site was, is the program's own.
+  const auto of_program = [&](RemoteAddr at) {
+    const auto removed = removed_.find(at);
+    return armed(at) || (removed != removed_.end() && holds_breakpoint(memory_, removed->second.plan));
+  };
+  if (entry_) restore(copy, *entry_, Layout::unknown());
   for (const auto& [address, site] : sites_)
     if (site.armed) note(site.plan, patches_of(site.jump.get()), keep_traps);
   for (const auto& [address, removed] : removed_) {
-    const auto site = sites_.find(address);
-    const bool armed = site != sites_.end() && site->second.armed;
-    // What was taken out between the fork and now. A breakpoint that is still in the parent's text is the program's own.
-    if (!armed && holds_breakpoint(memory_, removed.plan)) continue;
-    if (!armed || !removed.patches.empty()) note(removed.plan, removed.patches, armed && keep_traps);
+    if (!armed(address) && of_program(address)) continue;
+    if (!armed(address) || !removed.patches.empty()) note(removed.plan, removed.patches, armed(address) && keep_traps);
   }
-  for (const auto& [address, island] : detours_->islands()) stains.push_back({island.patch, false});
+  for (const auto& [address, island] : detours_->islands())
+    if (const SitePlan* plan = plan_at(island.site); !plan || layout.holds(*plan))
+      stains.push_back({island.patch, false});
   std::ranges::sort(stains, {}, [](const Stain& s) { return s.patch.at; });
   wash(copy, stains);
+  for (const Stray& stray : find_strays(copy, layout, imprints(), of_program)) restore(copy, stray);
 }
 
-void AddressSpace::clean_copy(TargetMemory& copy) const { clean(copy, false); }
+void AddressSpace::clean_copy(TargetMemory& copy, const Layout& layout) const { clean(copy, layout, false); }
 
-std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const {
+std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const Layout& layout) const {
   auto clone = std::make_shared<AddressSpace>(std::move(child));
   clone->sites_ = sites_;
   for (auto& [address, site] : clone->sites_) {
@@ -342,15 +521,16 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child) const 
     site.queued = false;
   }
   clone->removed_ = removed_;
+  clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
-  clean(clone->memory_, true);
+  clean(clone->memory_, layout, true);
   return clone;
 }
 
-std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid) const {
+std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid, const Layout& layout) const {
   std::set<RemoteAddr> pages;
   const auto note = [&](const SitePlan& plan) { pages.insert({plan.address.value / kPageSize * kPageSize}); };
   for (const auto& [address, site] : sites_) note(site.plan);
@@ -360,13 +540,11 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid)
       for (const RemoteAddr byte : {patch.at, patch.at + (patch.size - 1u)})
         pages.insert({byte.value / kPageSize * kPageSize});
   }
-  auto maps = symbols::read_maps(pid);
   std::vector<PageRange> ranges;
-  if (!maps) return ranges;
   FileOfMapping file(pid);
   for (const RemoteAddr page : pages) {
-    const auto mapping = std::ranges::find_if(*maps, [&](const symbols::Mapping& m) { return m.contains(page); });
-    if (mapping == maps->end() || mapping->writable || mapping->shared || mapping->inode == 0) continue;
+    const symbols::Mapping* mapping = layout.at(page);
+    if (!mapping || mapping->writable || mapping->shared || mapping->inode == 0) continue;
     if (!file.has(*mapping, page, memory_)) continue;
     if (!ranges.empty() && ranges.back().start + ranges.back().size == page)
       ranges.back().size += kPageSize;

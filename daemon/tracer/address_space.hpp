@@ -6,16 +6,19 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "daemon/tracer/detours.hpp"
+#include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/optimisation.hpp"
 #include "daemon/tracer/program.hpp"
@@ -35,9 +38,10 @@ struct Site {
   std::shared_ptr<const arch::CodeFlow> flow;
   std::uint64_t bias = 0;
   const char* why_not = nullptr;  // set: it isn't optimised, whatever its programs; of static life time
-  std::shared_ptr<Jump> jump;  // its own alone; null: none
-  bool queued = false;         // waits for the optimiser
-  std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
+  std::shared_ptr<Jump> jump;     // its own alone; null: none
+  bool queued = false;            // waits for the optimiser
+  bool rewritten = false;         // by the program, while it was armed: it stays a breakpoint
+  std::uint8_t set_backs = 0;     // times that its jump had to be taken out for the program's sake
 
   bool wanted() const;  // some program is enabled
 };
@@ -62,15 +66,32 @@ class AddressSpace {
     return it == removed_.end() ? nullptr : &it->second.plan;
   }
 
-  // Whether the target's bytes at the plan's address are still the ones it was made from.
-  Result<void> verify(const SitePlan& plan) const;
+  // Whether the target's mapping and bytes at the plan's address are still the ones it was made from. Errors:
+  // unmapped_address, existing_breakpoint, target_gone.
+  Result<void> verify(const SitePlan& plan, const Layout& layout) const;
   // Adds an unarmed site. Precondition: none is there. `slot`: 0 for emulated instructions.
   Site& add_site(const SitePlan& plan, RemoteAddr slot);
   // Disarms and forgets; its slot is retired.
-  void remove_site(RemoteAddr address);
+  void remove_site(RemoteAddr address, const Layout& layout);
   // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the
   // site is then not armed, and nothing was written.
-  bool set_armed(Site& site, bool armed);
+  bool set_armed(Site& site, bool armed, const Layout& layout);
+  // The program has rewritten a site's instruction behind its breakpoint: from now on the site is this plan's, in this
+  // slot (0: emulated); the slot it had is retired, and no jump is made there any more. Preconditions: same address, no
+  // jump.
+  void renew_site(Site& site, const SitePlan& plan, RemoteAddr slot);
+  // The sites whose code has gone: unmapped, replaced by something else, or written over.
+  std::vector<RemoteAddr> lost_sites(const Layout& layout) const;
+  // Whether a breakpoint or a jump wasn't where it was put when it was to be taken out, since the last heal_strays().
+  bool misses_breakpoints() const { return misses_breakpoints_; }
+  // Takes our breakpoints and jumps out of code that the program has moved; how many.
+  std::size_t heal_strays(const Layout& layout);
+  // Whether a breakpoint of ours may have been moved to here, as far as the bytes tell. Costs nothing at most places.
+  bool could_be_stray(RemoteAddr address) const;
+  // A jump counts its distance: one that was moved leads as far beside its detour as it was moved. The place of the
+  // moved jump that leads here; nullopt: none does.
+  std::optional<RemoteAddr> moved_jump_to(RemoteAddr pc) const;
+
   // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
   // is in state planned. False: the text is not what it should be; nothing was changed.
   // Whether the text there is this, but for the site's own breakpoint.
@@ -78,14 +99,17 @@ class AddressSpace {
   bool plan_jump(Site& site, Jump jump);
   bool write_jump_tail(Site& site);
   bool write_jump_head(Site& site);
-  // Back to the breakpoint, at once; its detour is retired. No-op without a jump.
-  void drop_jump(Site& site);
+  // Back to the breakpoint, at once; its detour is retired. No-op without a jump. Without a layout a jump is only taken
+  // for ours when at least five bytes say so.
+  void drop_jump(Site& site, const Layout& layout = Layout::unknown());
   // The sites whose jumps are in the way of another probe at this address.
   std::vector<Site*> hindered_by(RemoteAddr address);
   // All of them: the last thread is about to be let go.
   void take_out_islands();
-  // Every thread has been seen outside of generated code and islands since the round began: DetourSpace::round_done, and
-  // the islands that nobody needs any more are taken out.
+  // Those that nothing leads to any more, but for these: a thread stands there. Every thread stands still.
+  void take_out_islands_but(const std::set<RemoteAddr>& occupied);
+  // Every thread has been seen outside of generated code and islands since the round began: DetourSpace::round_done,
+  // and the islands that nobody needs any more are taken out.
   std::vector<std::pair<std::size_t, std::uint32_t>> round_done(std::uint64_t number);
   Optimisation& optimisation() { return *optimisation_; }
   const Optimisation& optimisation() const { return *optimisation_; }
@@ -105,10 +129,10 @@ class AddressSpace {
   void close();
 
   // In a fork's copy of this space: writes back the original bytes of every breakpoint the copy may have inherited.
-  void clean_copy(TargetMemory& copy) const;
-  // For a followed fork: the same sites, slots and programs over the child's memory, which stands still. Jumps are
-  // breakpoints there.
-  std::shared_ptr<AddressSpace> clone_for(TargetMemory child) const;
+  void clean_copy(TargetMemory& copy, const Layout& layout) const;
+  // For a followed fork: the same sites, slots and programs over the child's memory, which has this layout and stands
+  // still. Jumps are breakpoints there.
+  std::shared_ptr<AddressSpace> clone_for(TargetMemory child, const Layout& layout) const;
 
   // Whether anything of ours has ever been written or mapped here.
   bool touched() const { return entry_ || !removed_.empty() || !sites_.empty() || !xol_.areas().empty(); }
@@ -118,19 +142,24 @@ class AddressSpace {
     RemoteAddr start;
     std::uint64_t size = 0;
   };
-  std::vector<PageRange> superfluous_copies(pid_t pid) const;
+  std::vector<PageRange> superfluous_copies(pid_t pid, const Layout& layout) const;
+  // Whether that has been done, with every thread stopped, since the last breakpoint was written.
+  bool copies_given_back() const { return copies_given_back_; }
+  void set_copies_given_back() { copies_given_back_ = true; }
 
   // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
   RemoteAddr syscall_insn(pid_t pid);
 
  private:
-  // A site as it was when its breakpoint was taken out.
+  // A site as it was when its breakpoint, or its last jump, was taken out.
   struct Removed {
     SitePlan plan;
     std::vector<Patch> patches;
   };
-  void note_removed(const Site& site);
-  void clean(TargetMemory& copy, bool keep_traps) const;
+  void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
+  void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
+  std::vector<Imprint> imprints() const;
+  const SitePlan* plan_at(RemoteAddr address) const;
 
   TargetMemory memory_;
   XolAreas xol_;
@@ -146,6 +175,9 @@ class AddressSpace {
   RemoteAddr syscall_insn_;
   RemoteAddr scratch_;
   bool closed_ = false;
+  bool misses_breakpoints_ = false;
+  bool copies_given_back_ = false;
+  std::bitset<kPageSize> places_in_page_;  // where in a page a site is or was; mremap(2) doesn't change that
 };
 
 }  // namespace probed::tracer

@@ -10,7 +10,8 @@ namespace {
 
 namespace ch = arch::channel;
 
-std::optional<RemoteAddr> resume_of(const std::vector<arch::DetourFixup>& fixups, std::uint64_t offset, RemoteAddr base) {
+std::optional<RemoteAddr> resume_of(const std::vector<arch::DetourFixup>& fixups, std::uint64_t offset,
+                                    RemoteAddr base) {
   const auto it = std::ranges::lower_bound(fixups, offset, {}, &arch::DetourFixup::fault);
   if (it == fixups.end() || it->fault != offset) return std::nullopt;
   return base + it->resume;
@@ -139,8 +140,7 @@ std::vector<std::pair<std::size_t, std::uint32_t>> DetourSpace::round_done(std::
       continue;
     }
     for (CodeArea& area : areas_)
-      if (area.contains({it->first}))
-        area.free.emplace(it->second.room, RemoteAddr{it->first});
+      if (area.contains({it->first})) area.free.emplace(it->second.room, RemoteAddr{it->first});
     it = detours_.erase(it);
     --retired_;
   }
@@ -173,11 +173,11 @@ std::optional<RemoteAddr> DetourSpace::site_of_island(RemoteAddr pc) const {
   return it == islands_.end() ? std::nullopt : std::optional(it->second.site);
 }
 
-std::vector<Patch> DetourSpace::islands_to_restore(std::uint64_t round) {
+std::vector<Patch> DetourSpace::islands_to_restore(std::uint64_t round, const std::set<RemoteAddr>& occupied) {
   std::vector<Patch> unused;
   std::erase_if(islands_, [&](const auto& entry) {
     const Island& island = entry.second;
-    if (island.retired == 0 || island.retired > round) return false;
+    if (island.retired == 0 || island.retired > round || occupied.contains(island.patch.at)) return false;
     unused.push_back(island.patch);
     --retired_;
     return true;

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -136,7 +137,8 @@ class DetourSpace {
   const std::map<std::uint64_t, Island>& islands() const { return islands_; }
   // The site whose island begins at this pc.
   std::optional<RemoteAddr> site_of_island(RemoteAddr pc) const;
-  std::vector<Patch> islands_to_restore(std::uint64_t round);
+  // Retired in this round or before, but for those that somebody stands at; they are forgotten.
+  std::vector<Patch> islands_to_restore(std::uint64_t round, const std::set<RemoteAddr>& occupied);
 
   // ---- rounds ----
   std::uint64_t rounds_begun() const { return rounds_begun_; }

@@ -409,17 +409,23 @@ void Engine::finish_detach_if_empty(Process& process) {
   if (process.threads.empty()) forget_process(process);
 }
 
-// The last thread of an address space takes what we injected out of it, and gives back the private copies of text pages
-// that only our breakpoints made. False: it died meanwhile.
+// The last thread of an address space takes what we injected out of it. False: it died meanwhile.
 bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
+  if (!space.copies_given_back() && alone_in_memory(tracee)) {
+    space.take_out_islands();
+    if (!give_back_copies(tracee, space)) return false;
+  }
   space.take_out_islands();
-  const auto copies = space.superfluous_copies(tracee.tid);
-  if (copies.empty() && space.xol().areas().empty()) return true;
+  if (space.xol().areas().empty()) return true;
+  const Layout layout = Layout::of(space.memory());
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
-    for (const AddressSpace::PageRange& range : copies)
-      remote.call(SYS_madvise, {range.start.value, range.size, MADV_DONTNEED, 0, 0, 0});
-    for (const XolAreas::Area& area : space.xol().areas())
+    for (const XolAreas::Area& area : space.xol().areas()) {
+      // The program may have mapped something of its own there.
+      const symbols::Mapping* mapping = layout.at(area.base);
+      const bool ours = mapping && mapping->shared == area.shared && (mapping->inode != 0) == area.shared;
+      if (layout.known() && (!ours || mapping->end < area.base + area.size)) continue;
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
+    }
   });
 }
 
@@ -503,6 +509,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
     if (process->detaching) consider(process->ask_all_at);
+    if (process->give_back_at) consider(*process->give_back_at);
     if (process->leave_together_until) consider(*process->leave_together_until);
     for (const Job& job : process->jobs)
       consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
@@ -513,8 +520,9 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
 void Engine::check_deadlines() {
   const auto now = Waiter::Clock::now();
   std::vector<std::function<void()>> late;
-  std::vector<pid_t> incomplete, stalled;
+  std::vector<pid_t> givers, incomplete, stalled;
   for (auto& [pid, process] : processes_) {
+    if (process->give_back_at && now >= *process->give_back_at) givers.push_back(pid);
     if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
     if (process->detaching && now >= process->detach_deadline) {
       const Error error =
@@ -543,8 +551,13 @@ void Engine::check_deadlines() {
       process->jobs.pop_front();
     }
   }
+  for (const pid_t pid : givers)
+    if (Process* process = find_process(pid)) give_back_soon(*process);
   for (Process* process : one_for_each_space())
-    if (process->space->optimisation().at <= now) optimise(*process->space);
+    if (process->space->optimisation().at <= now) {
+      heal_if_moved(*process->space);
+      optimise(*process->space);
+    }
   std::vector<pid_t> orphans;
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);

@@ -5,6 +5,7 @@
 //   engine.cpp        processes: attach, detach, jobs, deadlines
 //   engine_sites.cpp  commands on probes: add, remove, enable, arm
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
+//   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
 //   engine_traps.cpp  what our own traps do to the program's SIGTRAP, undone
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_optimise.cpp  from breakpoints to jumps, in the background
@@ -58,6 +59,10 @@ class Listener {
   virtual void feed_closed(events::FeedPtr feed) = 0;
   // Some thread was kept stopped by the optimiser for so long, which is longer than any before.
   virtual void longest_pause(std::uint64_t nanoseconds) = 0;
+  // The code of these probes of root has gone or been rewritten: nothing of them is left in the target.
+  virtual void code_gone(pid_t root, std::vector<ProbeId> probes) = 0;
+  // The dynamic loader of root has loaded or unloaded something, or is about to (ProbeProgram::watches_loader).
+  virtual void libraries_changed(pid_t root) = 0;
 };
 
 struct AttachParams {
@@ -86,6 +91,12 @@ struct SiteRequest {
   ProgramPtr program;
 };
 
+// A probe that couldn't be armed again: the program has changed its memory meanwhile.
+struct NotArmed {
+  ProbeId id{};
+  Error why;
+};
+
 using Done = std::function<void(Result<void>)>;
 
 class Engine {
@@ -110,11 +121,14 @@ class Engine {
   void add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> batch, Done done);
   // `done` (may be null): no thread counts a hit of theirs any more.
   void remove(std::span<const ProbeId> ids, std::function<void()> done);
-  // Arming may fail where the target changed its own memory; those probes' ids are the answer. It comes when no thread
-  // counts a hit any more that was disabled.
-  void set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(std::vector<ProbeId>)> done);
-  // The global switch; each program keeps its own state.
-  void set_armed(bool armed);
+  // Arming may fail where the target changed its own memory; those probes are the answer, and code_gone() has told of
+  // them before. It comes when no thread counts a hit any more that was disabled.
+  void set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(const std::vector<NotArmed>&)> done);
+  // The global switch; each program keeps its own state. As for set_enabled().
+  std::vector<NotArmed> set_armed(bool armed);
+  // Looks whether the process still has the code it is probed in; what it hasn't is told to code_gone() before this
+  // returns. No-op for a process that isn't attached.
+  void look_at_code(pid_t pid);
 
   // Jumps in place of breakpoints, wherever that can be, or nowhere.
   void set_optimize(bool optimize);
@@ -173,10 +187,27 @@ class Engine {
   void roll_back(Batch& batch);
   void learn_trap_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
-  bool update_arming(AddressSpace& space, Site& site);
+  bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
+  void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
   std::vector<Process*> one_for_each_space();
   void reconsider_around(AddressSpace& space, RemoteAddr address);
   void when_unused(std::vector<Process*> touched, std::function<void()> done);
+
+  // engine_memory.cpp
+  void drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout);
+  void heal_if_moved(AddressSpace& space);
+  bool trapped_in_moved_code(Process& process, RemoteAddr address);
+  bool injected_code_gone(const Process& process, RemoteAddr pc);
+  bool generated_code_gone(Process& process, RemoteAddr pc);
+  bool leave_moved_jump(Tracee& tracee, int signal);
+  bool follow_rewriting(Tracee& tracee, Site& site);
+  bool renew_copy(AddressSpace& space, Site& site, const SitePlan& plan);
+  bool others_stopped(const Tracee& tracee);
+  void take_out_islands(AddressSpace& space);
+  bool give_back_copies(Tracee& tracee, AddressSpace& space);
+  bool alone_in_memory(const Tracee& tracee) const;
+  void plan_giving_back(Process& process);
+  void give_back_soon(Process& process);
 
   // engine_stops.cpp
   bool give_back(Tracee& tracee, const WaitStatus& status);

@@ -158,6 +158,12 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
       spdlog::error("process {}: the code or the channel of its optimised probes was changed or unmapped by it",
                     tracee.process->id.pid);
     const std::uint64_t pc = regs.pc();
+    const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == pc;
+    if (signal == SIGSEGV && at_pc && place.point && generated_code_gone(*tracee.process, RemoteAddr{pc})) {
+      leave_tail(tracee, regs, place);
+      ptrace::set_registers(tracee.tid, regs);
+      return resume(tracee);
+    }
     leave_tail(tracee, regs, place);
     if (reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
       info.si_addr = reinterpret_cast<void*>(regs.pc());

@@ -1,8 +1,9 @@
 // New tasks, new programs, ends: clone, fork, vfork, exec, exit.
 //
 // A new task's first stop and its parent's event arrive in either order. Whatever comes first identifies the child:
-// a thread by its thread group, a process by its creator's event only (CLONE_PARENT: its parent may be another one). Whether a child shares memory is asked of the kernel (kcmp),
-// not guessed from the kind of event: clone() with odd flags reports itself as fork or vfork.
+// a thread by its thread group, a process by its creator's event only (CLONE_PARENT: its parent may be another one).
+// Whether a child shares memory is asked of the kernel (kcmp), not guessed from the kind of event: clone() with odd
+// flags reports itself as fork or vfork.
 #include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -43,9 +44,11 @@ RemoteAddr entry_point(pid_t pid) {
 bool plant_entry_breakpoint(AddressSpace& space, pid_t pid) {
   SitePlan plan;
   plan.address = entry_point(pid);
-  if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes))))
-    return false;
+  if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes)))) return false;
   plan.insn.length = static_cast<std::uint8_t>(native::kBreakpointSize);
+  plan.context = static_cast<std::uint8_t>(plan.bytes.size());
+  const Layout layout = Layout::of(space.memory());
+  if (const symbols::Mapping* mapping = layout.at(plan.address)) plan.backing = mapping->backing(plan.address);
   return space.plant_entry(plan);
 }
 
@@ -114,7 +117,8 @@ void Engine::claim(Tracee& child, Process& parent) {
   add_tracee(child.tid, process);
 }
 
-// Whoever is made by a system call in a slot begins in that slot. The creator stands in its event, so it is still in it.
+// Whoever is made by a system call in a slot begins in that slot. The creator stands in its event, so it is still in
+// it.
 void Engine::inherit_slot(Tracee& child, const Tracee& creator) {
   if (!creator.slot || !child.process || child.slot) return;
   if (child.process->space && child.process->space == creator.process->space) return enter_slot(child, creator.slot);
@@ -143,17 +147,18 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   const pid_t pid = process.id.pid;
   leave_birth_place(child);
   TargetMemory memory = TargetMemory::open(pid);
+  const Layout layout = parent_space->touched() ? Layout::of(memory) : Layout::unknown();
   if (process.follow_fork && !process.detaching && memory.valid()) {
-    process.space = parent_space->clone_for(std::move(memory));
+    process.space = parent_space->clone_for(std::move(memory), layout);
     child.slot = {};
     listener_.process_forked(process.root, pid);
     if (!forget_detours(child, *parent_space)) return;
     for (const auto& [address, site] : process.space->sites_in_order()) consider(*process.space, *site);
     return resume(child);
   }
-  parent_space->clean_copy(memory);
+  parent_space->clean_copy(memory, layout);
   if (const Process* root = find_process(process.root); root && root->before_exec)
-    root->before_exec->clean_copy(memory);
+    root->before_exec->clean_copy(memory, layout);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
   release_copy(child, *parent_space);
 }
@@ -263,10 +268,11 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
 // through; what isn't exactly a breakpoint of ours is left alone.
 void Engine::release_orphan(pid_t tid) {
   TargetMemory memory = TargetMemory::open(tid);
+  const Layout layout = Layout::of(memory);
   for (const auto& [pid, process] : processes_)
-    if (process->space && memory.valid()) process->space->clean_copy(memory);
+    if (process->space && memory.valid()) process->space->clean_copy(memory, layout);
   for (const auto& space : recent_spaces_)
-    if (memory.valid()) space->clean_copy(memory);
+    if (memory.valid()) space->clean_copy(memory, layout);
   ptrace::detach(tid, 0);
   tracees_.erase(tid);
 }

@@ -137,7 +137,7 @@ void Engine::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode>
     if (!site) continue;
     site->flow = known.flow;
     site->bias = known.bias;
-    site->why_not = known.why_not;
+    site->why_not = site->rewritten ? "the program rewrites its code" : known.why_not;
     if (!site->flow || site->why_not) eligible(*process->space, *site, true);
     consider(*process->space, *site);
   }
@@ -152,6 +152,7 @@ void Engine::set_optimize(bool optimize) {
       if (!optimize) space.drop_jump(*site);
       consider(space, *site);
     }
+    heal_if_moved(space);
     wake_optimiser(space, kDelay);
   }
 }
@@ -183,6 +184,7 @@ bool Engine::refuse_all(AddressSpace& space, const char* why) {
     space.drop_jump(*site);
     eligible(space, *site, true);
   }
+  heal_if_moved(space);
   work.queue.clear();
   work.batch.clear();
   work.later.clear();
@@ -502,7 +504,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
   const RemoteAddr base{static_cast<std::uint64_t>(*at)};
   (*channel)->set_base(base);
-  space.xol().add_data(base, round_up(size, kPageSize));
+  space.xol().add_data(base, round_up(size, kPageSize), true);
   auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
   listener_.feed_opened(feed);
   space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
@@ -527,7 +529,7 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
     }
     if (*at == -EEXIST) continue;
     if (*at < 0) return "the target may not map memory for generated code (see its ulimit -v)";
-    space.xol().add_data(*hole, size);
+    space.xol().add_data(*hole, size, false);
     const auto runtime =
         native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
     if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
@@ -543,11 +545,12 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
 
 void Engine::write_tails(AddressSpace& space) {
   Optimisation& work = space.optimisation();
+  const Layout layout = Layout::of(space.memory());
   std::erase_if(work.built, [&](const Optimisation::Job& job) {
     Site* site = space.find(job.site);
     if (!site || !site->jump || site->jump->detour != job.detour) return true;
-    if (space.write_jump_tail(*site)) return false;
-    space.drop_jump(*site);
+    if (layout.holds(site->plan) && space.write_jump_tail(*site)) return false;
+    space.drop_jump(*site, layout);
     give_up(space, job.site, "its code was changed by the program", {});
     return true;
   });
@@ -557,12 +560,13 @@ void Engine::write_tails(AddressSpace& space) {
 
 void Engine::write_heads(AddressSpace& space) {
   Optimisation& work = space.optimisation();
+  const Layout layout = Layout::of(space.memory());
   for (const Optimisation::Job& job : work.built) {
     Site* site = space.find(job.site);
     if (!site || !site->jump || site->jump->detour != job.detour) continue;
     for (const ProgramPtr& program : site->programs) space.detours().refresh_mode(*program, armed_);
-    if (!space.write_jump_head(*site)) {
-      space.drop_jump(*site);
+    if (!layout.holds(site->plan) || !space.write_jump_head(*site)) {
+      space.drop_jump(*site, layout);
       give_up(space, job.site, "its code was changed by the program", {});
       continue;
     }

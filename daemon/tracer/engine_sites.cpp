@@ -131,6 +131,7 @@ Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
 
 Result<void> Engine::commit_batch(Batch& batch) {
   AddressSpace& space = *find_process(batch.pid)->space;
+  const Layout layout = Layout::of(space.memory());
   // A jump that covers a new place, or that knows nothing of its new program, makes room at once.
   for (const SiteRequest& request : batch.requests) {
     for (Site* other : space.hindered_by(request.plan.address)) {
@@ -142,9 +143,9 @@ Result<void> Engine::commit_batch(Batch& batch) {
     space.drop_jump(*site);
     batch.disturbed.push_back(request.plan.address);
   }
+  heal_if_moved(space);
   std::optional<TextPages> pages;
-  const auto maps = batch.requests.size() >= kLargeBatch ? symbols::read_maps(batch.pid) : Error{};
-  if (maps) pages.emplace(space.memory(), *maps);
+  if (batch.requests.size() >= kLargeBatch && layout.known()) pages.emplace(space.memory(), layout.mappings());
   const auto flush = [&]() -> Result<void> {
     const auto failed = pages ? pages->flush() : std::nullopt;
     return failed ? unwritable(*failed) : Result<void>();
@@ -153,7 +154,7 @@ Result<void> Engine::commit_batch(Batch& batch) {
     const SitePlan& plan = request.plan;
     Site* site = space.find(plan.address);
     if (!site) {
-      if (auto same = space.verify(plan); !same) return same;
+      if (auto same = space.verify(plan, layout); !same) return same;
       RemoteAddr slot;
       if (const auto placed = batch.slots.find(plan.address); placed != batch.slots.end()) {
         slot = placed->second;
@@ -183,8 +184,8 @@ Result<void> Engine::commit_batch(Batch& batch) {
   // Armed last: what fails above has never fired.
   for (const SiteRequest& request : batch.requests) {
     Site& site = *space.find(request.plan.address);
-    if (!update_arming(space, site)) {
-      auto why = space.verify(site.plan);
+    if (!update_arming(space, site, layout)) {
+      auto why = space.verify(site.plan, layout);
       if (!why) return why;
       return unwritable(site.plan.address);
     }
@@ -196,12 +197,14 @@ void Engine::roll_back(Batch& batch) {
   Process* process = find_process(batch.pid);
   if (!process || !process->space) return;
   AddressSpace& space = *process->space;
+  const Layout layout = Layout::of(space.memory());
   for (const SiteRequest& request : batch.requests) {
     Site* site = space.find(request.plan.address);
-    if (site && std::erase(site->programs, request.program) > 0 && !site->programs.empty()) update_arming(space, *site);
+    if (site && std::erase(site->programs, request.program) > 0 && !site->programs.empty())
+      update_arming(space, *site, layout);
     programs_.erase(number(request.program->id));
   }
-  for (const RemoteAddr address : batch.new_sites) space.remove_site(address);
+  for (const RemoteAddr address : batch.new_sites) space.remove_site(address, layout);
   for (const auto& [address, slot] : batch.slots) space.xol().release(slot);
   for (const RemoteAddr address : batch.disturbed)
     if (Site* site = space.find(address)) consider(space, *site);
@@ -266,8 +269,8 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t
   request_job(*find_process(batch->pid), Job{map_area, fail, {}});
 }
 
-bool Engine::update_arming(AddressSpace& space, Site& site) {
-  const bool done = space.set_armed(site, armed_ && site.wanted());
+bool Engine::update_arming(AddressSpace& space, Site& site, const Layout& layout) {
+  const bool done = space.set_armed(site, armed_ && site.wanted(), layout);
   for (const ProgramPtr& program : site.programs) space.detours().refresh_mode(*program, armed_);
   consider(space, site);
   if (space.detours().awaits_round()) wake_optimiser(space, std::chrono::milliseconds(5));
@@ -275,30 +278,38 @@ bool Engine::update_arming(AddressSpace& space, Site& site) {
 }
 
 void Engine::remove(std::span<const ProbeId> ids, std::function<void()> done) {
-  std::vector<Process*> recording;
+  std::vector<ProgramPtr> programs;
   for (const ProbeId id : ids) {
     const auto it = programs_.find(number(id));
     if (it == programs_.end()) continue;
-    const ProgramPtr program = it->second;
+    programs.push_back(it->second);
+    programs.back()->enabled = false;
     programs_.erase(it);
-    program->enabled = false;
-    for (Process* process : one_for_each_space()) {
-      AddressSpace& space = *process->space;
-      Site* site = space.find(program->site);
+  }
+  std::vector<Process*> recording;
+  for (Process* process : programs.empty() ? std::vector<Process*>() : one_for_each_space()) {
+    AddressSpace& space = *process->space;
+    std::optional<Layout> layout;
+    for (const ProgramPtr& program : programs) {
+      const RemoteAddr address = program->site;
+      Site* site = space.find(address);
       if (!site || std::erase(site->programs, program) == 0) continue;
-      if (space.detours().tap_of(id)) {
-        space.detours().drop_tap(id);
+      if (!layout) layout = Layout::of(space.memory());
+      if (space.detours().tap_of(program->id)) {
+        space.detours().drop_tap(program->id);
         if (std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
       }
-      space.drop_jump(*site);
+      space.drop_jump(*site, *layout);
       if (!site->programs.empty()) {
-        update_arming(space, *site);
+        update_arming(space, *site, *layout);
         continue;
       }
-      const RemoteAddr address = program->site;
-      space.remove_site(address);
+      space.remove_site(address, *layout);
       reconsider_around(space, address);
     }
+    if (!layout) continue;
+    heal_if_moved(space);
+    plan_giving_back(*process);
   }
   if (done) when_unused(std::move(recording), std::move(done));
 }
@@ -319,33 +330,68 @@ void Engine::reconsider_around(AddressSpace& space, RemoteAddr address) {
   for (; it != sites.end() && it->first <= address + arch::kRegionReach; ++it) consider(space, *it->second);
 }
 
-void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(std::vector<ProbeId>)> done) {
-  std::vector<ProbeId> failed;
-  std::vector<Process*> recording;
+// Why a site that is wanted couldn't be armed, for each of its programs that wants it.
+void Engine::not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed) {
+  auto why = space.verify(site.plan, layout);
+  const Error error = !why ? std::move(why).error()
+                           : Error{Reason::unsupported_target,
+                                   fmt::format("the text at {:#x} can't be written", site.plan.address.value),
+                                   "a mapping sealed against writing can't be probed",
+                                   {}};
+  for (const ProgramPtr& program : site.programs)
+    if (program->enabled && std::ranges::find(failed, program->id, &NotArmed::id) == failed.end())
+      failed.push_back({program->id, error});
+}
+
+void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
+                         std::function<void(const std::vector<NotArmed>&)> done) {
+  std::vector<NotArmed> failed;
+  std::vector<ProgramPtr> programs;
   for (const ProbeId id : ids) {
     const auto it = programs_.find(number(id));
     if (it == programs_.end()) continue;
-    ProbeProgram& program = *it->second;
-    program.enabled = enabled;
-    bool armed = true;
-    for (Process* process : one_for_each_space()) {
-      Site* site = process->space->find(program.site);
-      if (!site || std::ranges::find(site->programs, it->second) == site->programs.end()) continue;
-      armed &= update_arming(*process->space, *site);
-      const bool records = !enabled && process->space->detours().tap_of(id).has_value();
+    it->second->enabled = enabled;
+    programs.push_back(it->second);
+  }
+  std::vector<Process*> recording;
+  for (Process* process : programs.empty() ? std::vector<Process*>() : one_for_each_space()) {
+    AddressSpace& space = *process->space;
+    std::optional<Layout> layout;
+    std::vector<RemoteAddr> lost;
+    for (const ProgramPtr& program : programs) {
+      Site* site = space.find(program->site);
+      if (!site || std::ranges::find(site->programs, program) == site->programs.end()) continue;
+      if (!layout) layout = Layout::of(space.memory());
+      const bool records = !enabled && space.detours().tap_of(program->id).has_value();
       if (records && std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
+      if (update_arming(space, *site, *layout)) continue;
+      not_armed(space, *site, *layout, failed);
+      lost.push_back(program->site);
     }
-    if (!armed) failed.push_back(id);
+    if (!layout) continue;
+    drop_sites(*process->space, lost, *layout);
+    heal_if_moved(*process->space);
   }
   when_unused(std::move(recording), [done = std::move(done), failed = std::move(failed)] { done(failed); });
 }
 
-void Engine::set_armed(bool armed) {
+std::vector<NotArmed> Engine::set_armed(bool armed) {
   armed_ = armed;
-  for (auto& [pid, process] : processes_) {
-    if (!process->space || process->detaching) continue;
-    for (const auto& [address, site] : process->space->sites_in_order()) update_arming(*process->space, *site);
+  std::vector<NotArmed> failed;
+  for (Process* process : one_for_each_space()) {
+    AddressSpace& space = *process->space;
+    if (space.sites().empty()) continue;
+    const Layout layout = Layout::of(space.memory());
+    std::vector<RemoteAddr> lost;
+    for (const auto& [address, site] : space.sites_in_order()) {
+      if (update_arming(space, *site, layout)) continue;
+      not_armed(space, *site, layout, failed);
+      lost.push_back(address);
+    }
+    drop_sites(space, lost, layout);
+    heal_if_moved(space);
   }
+  return failed;
 }
 
 }  // namespace probed::tracer

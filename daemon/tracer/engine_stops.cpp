@@ -146,7 +146,8 @@ void Engine::hide_from_core_dump(Tracee& tracee) {
   AddressSpace* space = tracee.process->space.get();
   // Others that share the memory outlive the dump (fs/coredump.c, zap_threads: one thread group).
   if (!space || tracees_sharing(*space) != tracee.process->threads.size()) return;
-  for (const auto& [address, site] : space->sites()) space->set_armed(*space->find(address), false);
+  const Layout layout = Layout::of(space->memory());
+  for (const auto& [address, site] : space->sites_in_order()) space->set_armed(*site, false, layout);
   tracee.hidden = true;
 }
 
@@ -154,7 +155,8 @@ void Engine::hide_from_core_dump(Tracee& tracee) {
 void Engine::show_again(Tracee& tracee) {
   AddressSpace* space = tracee.process->space.get();
   if (!std::exchange(tracee.hidden, false) || !space) return;
-  for (const auto& [address, site] : space->sites()) update_arming(*space, *space->find(address));
+  const Layout layout = Layout::of(space->memory());
+  for (const auto& [address, site] : space->sites_in_order()) update_arming(*space, *site, layout);
 }
 
 void Engine::enter_slot(Tracee& tracee, RemoteAddr slot) {
@@ -217,13 +219,19 @@ void Engine::release(Tracee& tracee, int signal) {
   const bool owes = must_leave_trap(process);
   const bool clean =
       tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
-  if ((last || owes || process.leave_together_until) && !clean) {
+  // With the first thread that goes everybody else still stands still, or will in a moment.
+  const bool gives_back = space && space->touched() && !process.asked_to_give_back && !space->copies_given_back();
+  if ((last || owes || gives_back || process.leave_together_until) && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
     ptrace::interrupt(tracee.tid);
     return resume(tracee, signal);
   }
   if (wait_for_the_others(tracee)) return;
+  if (gives_back) {
+    for (Process* member : family_of(process.root)) member->asked_to_give_back = true;
+    if (!give_back_copies(tracee, *space)) return;
+  }
   if (owes && !leave_trap(tracee)) return;
   if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
@@ -236,6 +244,7 @@ void Engine::release(Tracee& tracee, int signal) {
 void Engine::on_signal(Tracee& tracee, int signal) {
   recognise(tracee, signal);
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
+  if (leave_moved_jump(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
   deliver(tracee, signal);
@@ -279,6 +288,14 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   const CopyPoint* point = slot.copy.at(regs.pc() - base.value);
   const bool fault = is_fault(signal, info);
+  const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == regs.pc();
+  const Slot was = slot;  // may be forgotten
+  if (fault && signal == SIGSEGV && at_pc && injected_code_gone(*tracee.process, RemoteAddr{regs.pc()})) {
+    undo(was.copy.at(regs.pc() - base.value), was, base, regs);
+    ptrace::set_registers(tracee.tid, regs);
+    leave_slot(tracee);
+    return resume(tracee);
+  }
   if (point && point->meaning == CopyPoint::Meaning::after) {
     apply(*point, regs);
   } else if (fault || must_not_wait(slot.insn) || !may_hold_signals(tracee)) {
@@ -315,7 +332,10 @@ bool Engine::on_trap(Tracee& tracee) {
   const bool entry = process.space->entry() && process.space->entry()->address == address;
   Site* site = process.space->find(address);
   const SitePlan* former = process.space->former_site(address);
-  if (!entry && !site && !former) return false;
+  if (!entry && !site && !former) {
+    if (!trapped_in_moved_code(process, address)) return false;
+    former = process.space->former_site(address);
+  }
   siginfo_t info{};
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
   // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
@@ -328,7 +348,8 @@ bool Engine::on_trap(Tracee& tracee) {
     // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
     std::array<std::uint8_t, arch::kMaxInsnLength> now{};
     process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
-    if (native::is_breakpoint(now)) return false;
+    if (native::is_breakpoint(now) && !trapped_in_moved_code(process, address)) return false;
+    site = nullptr;  // may be gone
   }
   const AfterTrap after = mend_after_trap(tracee, regs, merged);
   if (!after.alive) return true;
@@ -367,12 +388,20 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   leave_slot(tracee);
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
+  if (!follow_rewriting(tracee, site)) {
+    ptrace::set_registers(tracee.tid, regs);
+    return resume(tracee, after.signal);
+  }
   const bool again = take_rehit(tracee, regs);
   bool step = false;
   if (!again && site.wanted()) {
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
     for (const ProgramPtr& program : site.programs) {
       if (!program->enabled) continue;
+      if (program->watches_loader) {
+        listener_.libraries_changed(tracee.process->root);
+        continue;
+      }
       step |= program->force_step;
       if (recorder_.run(hit, *program)) listener_.limit_reached(program->limit->probes);
     }
@@ -462,6 +491,8 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (waits_to_leave(tracee)) return;
   meet(tracee);
   looked_at(tracee);
+  // Stopped for the sake of the page copies; its turn to be let go comes later.
+  if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end()) return resume(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
   if (wanted && (holds_signal || synchronous_signal_pending(tid)) && tracee.interrupts_put_off < kMostPutOff) {

@@ -96,7 +96,7 @@ class ActionCalls {
         remote_.call(SYS_mmap, {0, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, ~0ULL, 0});
     if (!page || *page <= 0) return false;
     space_.set_scratch({static_cast<std::uint64_t>(*page)});
-    space_.xol().add_data(space_.scratch(), kPageSize);
+    space_.xol().add_data(space_.scratch(), kPageSize, false);
     return true;
   }
 

@@ -165,11 +165,11 @@ bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
   const std::size_t size = program.fetch.run(hit.regs, hit.memory, common, packed_);
   const std::span<const std::byte> packed(packed_.data(), size);
   if (program.filter && !program.filter->matches(packed, common)) {
-    program.counters.filtered.fetch_add(1, std::memory_order_relaxed);
+    program.counters->filtered.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  program.counters.hits.fetch_add(1, std::memory_order_relaxed);
-  if (streaming && !send(hit, program, packed)) program.counters.missed.fetch_add(1, std::memory_order_relaxed);
+  program.counters->hits.fetch_add(1, std::memory_order_relaxed);
+  if (streaming && !send(hit, program, packed)) program.counters->missed.fetch_add(1, std::memory_order_relaxed);
   return program.limit && --program.limit->remaining == 0;
 }
 

@@ -26,8 +26,26 @@ TargetMemory TargetMemory::open(pid_t pid) {
   TargetMemory memory;
   const pid_t task = process::task_with_memory(pid);
   memory.fd_.reset(::open(("/proc/" + std::to_string(task) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+  const int why = errno;
+  memory.maps_.reset(::open(("/proc/" + std::to_string(task) + "/maps").c_str(), O_RDONLY | O_CLOEXEC));
+  errno = why;
   if (!memory.fd_ && (errno == EMFILE || errno == ENFILE)) memory.stopped_ = task;
   return memory;
+}
+
+std::string TargetMemory::maps_text() const {
+  constexpr std::size_t kPiece = 64 * 1024;
+  std::string text;
+  for (std::size_t got = 0; maps_;) {
+    text.resize(got + kPiece);
+    const ssize_t n = pread(maps_.get(), text.data() + got, kPiece, static_cast<off_t>(got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return {};
+    got += static_cast<std::size_t>(n);
+    text.resize(got);
+    if (n == 0) break;
+  }
+  return text;
 }
 
 std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {

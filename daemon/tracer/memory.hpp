@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
@@ -33,6 +34,10 @@ class TargetMemory final : public events::MemoryReader {
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
   bool write(RemoteAddr to, std::span<const std::byte> from);
+  // The text of /proc/PID/maps; empty when it can't be read. That descriptor, too, stays with the address space it was
+  // opened on (fs/proc/task_mmu.c, proc_maps_open): by its pid a vfork child that has just executed another program
+  // would answer for its parent's memory.
+  std::string maps_text() const;
   // From now on small reads and writes go there where it takes them; null: no longer.
   void gather(TextPages* pages) { pages_ = pages; }
 
@@ -40,7 +45,7 @@ class TargetMemory final : public events::MemoryReader {
   std::ptrdiff_t read_piece(RemoteAddr from, std::span<std::byte> to) const;
   std::ptrdiff_t write_piece(RemoteAddr to, std::span<const std::byte> from);
 
-  UniqueFd fd_;
+  UniqueFd fd_, maps_;
   TextPages* pages_ = nullptr;
   pid_t stopped_ = 0;  // there was no descriptor left: the thread to go through, which must stand still for a write
 };

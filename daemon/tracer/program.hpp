@@ -16,6 +16,7 @@
 #include "daemon/events/detour_plan.hpp"
 #include "daemon/events/fetch.hpp"
 #include "daemon/lang/filter.hpp"
+#include "daemon/symbols/maps.hpp"
 
 namespace probed::tracer {
 
@@ -37,20 +38,31 @@ struct ProbeProgram {
   std::shared_ptr<HitLimit> limit;  // null: none
   bool force_step = false;
   bool needs_comm = false;  // $comm: read at the hit, not from the thread's cache
+  // Of our own, at the place where the dynamic loader says that it has loaded something: makes no event and counts
+  // nothing, but calls Listener::libraries_changed().
+  bool watches_loader = false;
 
   // What its detours capture; null: it stays on the breakpoint tier, and no_detour says why.
   std::shared_ptr<const events::DetourPlan> detour;
   std::string no_detour;
 
-  Counters counters;
+  // A probe's: a program that takes the place of another goes on with its counters.
+  std::shared_ptr<Counters> counters = std::make_shared<Counters>();
   std::atomic<bool> streaming{false};  // written by the controller: somebody subscribes to it
-  // Written by the tracer: a jump leads to its detour; if not, why not (of static life time; null: it wasn't tried yet).
+  // Written by the tracer: a jump leads to its detour; if not, why not (of static life time; null: it wasn't tried
+  // yet).
   std::atomic<bool> optimized{false};
   std::atomic<const char*> not_optimized{nullptr};
 
   // tracer thread
   bool enabled = true;
   RemoteAddr site;  // where it was added; 0: not yet
+
+  // Goes on where another one, which isn't run any more, has ended. Tracer thread, before this one is added.
+  void take_over(const ProbeProgram& before) {
+    limit = before.limit;
+    force_step = before.force_step;
+  }
 };
 using ProgramPtr = std::shared_ptr<ProbeProgram>;
 
@@ -59,7 +71,10 @@ using ProgramPtr = std::shared_ptr<ProbeProgram>;
 struct SitePlan {
   RemoteAddr address;
   arch::Insn insn;
-  std::array<std::uint8_t, arch::kMaxInsnLength> bytes{};  // the instruction's own, `insn.length` of them
+  // The instruction's own, `insn.length` of them, and what followed it: `context` in all.
+  std::array<std::uint8_t, arch::kMaxInsnLength> bytes{};
+  std::uint8_t context = 0;
+  symbols::Backing backing;  // what the address was mapped from
 
   std::span<const std::uint8_t> code() const { return {bytes.data(), insn.length}; }
 };

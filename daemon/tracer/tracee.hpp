@@ -132,6 +132,7 @@ struct Process {
   bool keep_after_exec = false;  // attached explicitly: stays attached, without probes
   bool hold_at_entry = false;    // at its next exec, run to the entry point and hold there
   bool detaching = false;
+  bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
   bool interrupt_all_sent = false;
   std::deque<Job> jobs;
   std::vector<std::function<void(Result<void>)>> detach_replies;
@@ -139,6 +140,7 @@ struct Process {
   std::optional<Waiter::Clock::time_point> leave_together_until;  // the first to come wait for the others
   std::vector<pid_t> to_ask;               // threads that are to be let go and haven't been asked to stop yet
   Waiter::Clock::time_point ask_all_at{};  // while detaching; who isn't there any more is looked for then, too
+  std::optional<Waiter::Clock::time_point> give_back_at;  // to look for page copies that aren't needed any more
   std::optional<Waiter::Clock::time_point> ask_again;  // to interrupt threads whose interrupt was put off
 };
 

@@ -30,6 +30,13 @@ bool XolAreas::contains(RemoteAddr a) const {
   return std::any_of(areas_.begin(), areas_.end(), [&](const Area& area) { return in_area(area, a); });
 }
 
+void XolAreas::forget_area(RemoteAddr a) {
+  const auto area = std::ranges::find_if(areas_, [a](const Area& each) { return in_area(each, a); });
+  if (area == areas_.end()) return;
+  std::erase_if(slots_, [&](const auto& slot) { return in_area(*area, RemoteAddr{slot.first}); });
+  areas_.erase(area);
+}
+
 std::optional<RemoteAddr> XolAreas::allocate(RemoteAddr near) {
   for (Area& area : areas_) {
     if (!in_reach(area.base, area.size, near)) continue;

@@ -38,16 +38,15 @@ class XolAreas {
     std::uint64_t size = 0;  // bytes
     std::uint64_t used = 0;  // bytes handed out at least once
     std::vector<RemoteAddr> free;
+    bool shared = false;  // mapped from a memory file
   };
 
-  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, 0, {}}); }
+  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, 0, {}, false}); }
   // Injected memory that holds no slots, but is taken out like the rest.
-  void add_data(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, size, {}}); }
-  // It has been taken out.
-  void forget_area(RemoteAddr base) {
-    std::erase_if(areas_, [base](const Area& area) { return area.base == base; });
-  }
+  void add_data(RemoteAddr base, std::uint64_t size, bool shared) { areas_.push_back({base, size, size, {}, shared}); }
   const std::vector<Area>& areas() const { return areas_; }
+  // The area that holds an address has gone: it and its slots are forgotten. Its sites have been removed before.
+  void forget_area(RemoteAddr a);
   bool contains(RemoteAddr a) const;
 
   // A slot within reach of `near`; nullopt: another area is needed.

@@ -31,6 +31,7 @@ class FakeController final : public control::Controller {
   std::map<std::uint64_t, Subscription> subscriptions;
   std::vector<control::TargetView> target_views;
   std::vector<control::ProbeView> probe_views;
+  std::vector<control::Failed> failed;  // what set_enabled() and set_armed() answer
   std::vector<symbols::Function> function_views;
   std::vector<control::Skipped> skipped;  // what the next add says of its globs
   control::AddRequest last_add;
@@ -146,11 +147,11 @@ class FakeController final : public control::Controller {
     });
     answer([reply, removed] { reply(removed); });
   }
-  void set_enabled(control::Client&, control::Selector, bool enabled,
-                   control::Reply<std::vector<control::ProbeView>> reply) override {
+  void set_enabled(control::Client&, control::Selector, bool enabled, control::Reply<control::Changed> reply) override {
     note("set_enabled", enabled);
-    answer([reply, views = probe_views] { reply(views); });
+    answer([reply, changed = control::Changed{probe_views, failed}] { reply(changed); });
   }
+  void look(std::optional<pid_t>, std::function<void()> done) override { done(); }
   std::vector<control::ProbeView> probes(std::optional<pid_t> pid) const override {
     ++lists;
     auto views = probe_views;
@@ -174,9 +175,9 @@ class FakeController final : public control::Controller {
     return control::SubscriptionTotals{s.delivered, s.missed};
   }
 
-  void set_armed(bool armed, control::Reply<void> reply) override {
+  void set_armed(bool armed, control::Reply<std::vector<control::Failed>> reply) override {
     note("set_armed", armed);
-    answer([reply] { reply({}); });
+    answer([reply, failed = failed] { reply(failed); });
   }
   void set_optimize(bool enabled, control::Reply<void> reply) override {
     note("set_optimize", enabled);

@@ -1,0 +1,507 @@
+// U2, U6, U11, K6 on real processes: probed code that goes away, comes back, moves, or is rewritten; what is given
+// back.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+// mapper with its code mapped, and where its two functions are.
+struct Mapper {
+  Target target{"mapper"};
+  std::string first, second;
+  TargetState before;
+
+  explicit Mapper(const std::string& kind) {
+    place("map " + kind);
+    before = state_of(pid());
+  }
+  pid_t pid() const { return target.pid(); }
+  std::string ask(const std::string& command, Millis limit = kPatience) {
+    target.send(command + "\n");
+    return target.next_line(limit).value_or("");
+  }
+  // A command that is answered with places.
+  void place(const std::string& command) {
+    std::istringstream words(ask(command));
+    std::string word;
+    words >> word >> first >> second;
+    REQUIRE(first.starts_with("0x"));
+  }
+  bool does(const std::string& command) { return ask(command) == "done " + command; }
+  bool ends_well() {
+    target.send("quit\n");
+    return target.finish().ok();
+  }
+};
+
+Json listed(RpcClient& client, const Json& probe) {
+  for (const Json& p : list_probes(client))
+    if (p.at("id") == probe.at("id")) return p;
+  return Json::object();
+}
+
+std::string state_in_list(RpcClient& client, const Json& probe) {
+  return listed(client, probe).value("state", "absent");
+}
+bool becomes(RpcClient& client, const Json& probe, const std::string& state) {
+  return eventually([&] { return state_in_list(client, probe) == state; });
+}
+std::uint64_t hits_of(RpcClient& client, const Json& probe) { return counts_of(client, probe).hits; }
+bool has_notification(RpcClient& client, const std::string& method) {
+  for (auto n = client.notification(); n; n = client.notification())
+    if (n->at("method") == method) return true;
+  return false;
+}
+
+const std::vector<std::string> kPrivateKinds{"file", "memfd", "deleted", "anon", "jit"};
+
+// dlopener, its plugin loaded or not.
+struct PluginUser {
+  Target target{"dlopener"};
+  std::string ask(const std::string& command) {
+    target.send(command + "\n");
+    return target.next_line().value_or("");
+  }
+};
+
+// ---- what can be probed ---------------------------------------------------------------------------------------------
+
+TEST_CASE("U2: code of private memory is probed, whether its file is there, deleted, a memfd or none") {
+  for (const std::string& kind : kPrivateKinds) {
+    CAPTURE(kind);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Mapper mapper(kind);
+    const Json probe = add(client, mapper.pid(), {"p:first " + mapper.first + " x=%di:s32"}).at(0);
+    CHECK(mapper.does("call 5"));
+    CHECK(hits_of(client, probe) == 5);
+    remove_all(client, {probe});
+    CHECK(!has_breakpoint(mapper.pid(), address_of(probe)));
+    if (kind != "deleted")  // nothing to compare it with
+      CHECK(left_unharmed(mapper.pid(), mapper.before, PageCopies::may_stay));
+    CHECK(mapper.ends_well());
+  }
+}
+
+TEST_CASE("U2: code in a MAP_SHARED mapping is refused: its file and other processes would see the breakpoint") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("shared");
+  const Json error = add_error(client, mapper.pid(), {"p:first " + mapper.first});
+  CHECK(reason_of(error) == "unsupported-target");
+  CHECK(error.dump().find("MAP_SHARED") != std::string::npos);
+  CHECK(!has_breakpoint(mapper.pid(), std::stoull(mapper.first, nullptr, 16)));
+  CHECK(mapper.ends_well());
+}
+
+TEST_CASE("U2: a program whose file is replaced on disk keeps its probes and gets back the bytes it was started with") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("file");
+  const Json probe = add(client, mapper.pid(), {"p:first " + mapper.first}).at(0);
+  CHECK(mapper.does("replace"));
+  CHECK(mapper.does("call 3"));
+  CHECK(hits_of(client, probe) == 3);
+  CHECK(state_in_list(client, probe) == "enabled");
+  remove_all(client, {probe});
+  CHECK(mapper.does("call 3"));
+  CHECK(mapper.ends_well());
+}
+
+// ---- U6: gone -------------------------------------------------------------------------------------------------------
+
+TEST_CASE(
+    "U6: probed code that is unmapped, cut off or replaced is shown as gone, and what is there now is left alone") {
+  struct Case {
+    const char* command;
+    bool first_stays;
+  };
+  for (const std::string& kind : kPrivateKinds)
+    for (const Case& c : {Case{"unmap", false}, {"over", false}, {"shrink", true}}) {
+      const std::string command = c.command;
+      CAPTURE(kind);
+      CAPTURE(command);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Mapper mapper(kind);
+      const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+      CHECK(mapper.does("call 2"));
+      CHECK(mapper.does(command));
+      CHECK(state_in_list(client, probes[1]) == "gone");
+      CHECK(listed(client, probes[1]).at("armed") == false);
+      CHECK(state_in_list(client, probes[0]) == std::string(c.first_stays ? "enabled" : "gone"));
+      CHECK(has_notification(client, "probe.gone"));
+      CHECK(mapper.does("call 2"));
+      CHECK(hits_of(client, probes[0]) == (c.first_stays ? 4 : 2));
+      const CommandResult list = probectl(daemon, {"list"});
+      CHECK(list.out.find("[GONE]") != std::string::npos);
+      remove_all(client, probes);
+      if (command == "over") CHECK(mapper.does("check"));
+      CHECK(mapper.ends_well());
+    }
+}
+
+TEST_CASE("U6: code that has gone unnoticed does no harm when its probes are disabled, removed or detached") {
+  for (const char* how : {"probe.disable", "probe.remove", "target.detach", "daemon.disarm", "SIGTERM"}) {
+    const std::string way = how;
+    CAPTURE(way);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Mapper mapper("file");
+    const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+    CHECK(mapper.does("over"));
+    if (way == "SIGTERM") {
+      daemon.process().signal(15);
+      CHECK(daemon.process().wait());
+    } else {
+      client.call(way, way == "target.detach"   ? Json{{"pid", mapper.pid()}}
+                       : way == "daemon.disarm" ? Json::object()
+                                                : ids_of(probes));
+    }
+    CHECK(mapper.does("check"));
+    CHECK(mapper.ends_well());
+  }
+}
+
+TEST_CASE("U6: code that is made inaccessible keeps its probes, which hit again when it is executable again") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("file");
+  const Json probe = add(client, mapper.pid(), {"p:first " + mapper.first}).at(0);
+  CHECK(mapper.does("none"));
+  CHECK(state_in_list(client, probe) == "enabled");
+  CHECK(mapper.does("rx"));
+  CHECK(mapper.does("call 2"));
+  CHECK(hits_of(client, probe) == 2);
+  remove_all(client, {probe});
+  CHECK(left_unharmed(mapper.pid(), mapper.before, PageCopies::may_stay));
+  CHECK(mapper.ends_well());
+}
+
+TEST_CASE("U6: dlclose of a probed library does no harm; its probes are gone and can be removed") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  CHECK(user.ask("open").starts_with("opened"));
+  const Json probe = add(client, user.target.pid(), {"p:plug plugin.so:plugin_work"}).at(0);
+  CHECK(user.ask("call 3") == "called 3 30");
+  CHECK(user.ask("close") == "closed");
+  CHECK(state_in_list(client, probe) == "gone");
+  CHECK(user.ask("loop 20") == "looped 20 60");
+  CHECK(hits_of(client, probe) == 3);
+  remove_all(client, {probe});
+  CHECK(user.ask("loop 3") == "looped 3 9");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+// ---- moved ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U6: code that is moved with its breakpoints runs on, in threads, children, and after the end of tracing") {
+  for (const std::string& kind : kPrivateKinds)
+    for (const char* way : {"move", "keep"})
+      for (const char* then : {"hit", "fork", "list", "probe.disable", "probe.remove", "target.detach", "SIGTERM"}) {
+        const std::string next = then, how = way;
+        CAPTURE(kind);
+        CAPTURE(how);
+        CAPTURE(next);
+        Daemon daemon;
+        RpcClient client(daemon.socket());
+        Mapper mapper(kind);
+        const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+        CHECK(mapper.does("call 1"));
+        mapper.place(way);
+        if (next == "fork") CHECK(mapper.ask("jump") == "child ok");
+        if (next == "list") CHECK(state_in_list(client, probes[0]) == "gone");
+        if (next == "probe.disable" || next == "probe.remove") client.call(next, ids_of(probes));
+        if (next == "target.detach") client.call(next, {{"pid", mapper.pid()}});
+        if (next == "SIGTERM") {
+          daemon.process().signal(15);
+          CHECK(daemon.process().wait());
+        }
+        CHECK(mapper.does("call 3"));
+        if (next == "hit") {
+          CHECK(state_in_list(client, probes[0]) == "gone");
+          CHECK(hits_of(client, probes[0]) == 1);
+        }
+        CHECK(!has_breakpoint(mapper.pid(), std::stoull(mapper.first, nullptr, 16)));
+        CHECK(!has_breakpoint(mapper.pid(), std::stoull(mapper.second, nullptr, 16)));
+        CHECK(mapper.ends_well());
+      }
+}
+
+// ---- jumps ----------------------------------------------------------------------------------------------------------
+
+// Probes at both functions of a mapper's own text, jumps leading to their detours.
+std::vector<Json> add_optimised(RpcClient& client, const Mapper& mapper) {
+  const auto probes =
+      add(client, mapper.pid(), {"p:first " + mapper.first + " x=%di:s32", "p:second " + mapper.second});
+  for (const Json& probe : probes) {
+    const bool reached = eventually([&] { return listed(client, probe).value("tier", "") == "optimized"; });
+    REQUIRE_MESSAGE(reached, listed(client, probe).dump());
+  }
+  return probes;
+}
+
+TEST_CASE("U6: code that is moved with its jumps runs on, in children, and after the end of tracing") {
+  for (const char* way : {"move", "keep"})
+    for (const char* then :
+         {"hit", "fork", "list", "probe.disable", "probe.remove", "daemon.optimize", "target.detach", "SIGTERM"}) {
+      const std::string next = then, how = way;
+      CAPTURE(how);
+      CAPTURE(next);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Mapper mapper("own");
+      const auto probes = add_optimised(client, mapper);
+      CHECK(mapper.does("call 5"));
+      mapper.place(way);
+      if (next == "fork") CHECK(mapper.ask("jump") == "child ok");
+      if (next == "list") CHECK(state_in_list(client, probes[0]) == "gone");
+      if (next == "probe.disable" || next == "probe.remove") client.call(next, ids_of(probes));
+      if (next == "daemon.optimize") client.call(next, {{"enabled", false}});
+      if (next == "target.detach") client.call(next, {{"pid", mapper.pid()}});
+      if (next == "SIGTERM") CHECK(daemon.stop() == Exit{0, 0});
+      CHECK(mapper.does("call 3"));
+      if (next == "hit") {
+        CHECK(state_in_list(client, probes[0]) == "gone");
+        CHECK(hits_of(client, probes[0]) == 5);
+      }
+      CHECK(!has_breakpoint(mapper.pid(), std::stoull(mapper.first, nullptr, 16)));
+      CHECK(mapper.ends_well());
+    }
+}
+
+TEST_CASE("U6: jumps whose code is unmapped, cut off or replaced are gone, and what is there now is left alone") {
+  for (const char* way : {"unmap", "over", "shrink"}) {
+    const std::string command = way;
+    CAPTURE(command);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Mapper mapper("own");
+    const auto probes = add_optimised(client, mapper);
+    CHECK(mapper.does("call 5"));
+    CHECK(mapper.does(command));
+    CHECK(state_in_list(client, probes[1]) == "gone");
+    CHECK(state_in_list(client, probes[0]) == std::string(command == "shrink" ? "enabled" : "gone"));
+    CHECK(mapper.does("call 5"));
+    CHECK(hits_of(client, probes[0]) == (command == "shrink" ? 10 : 5));
+    if (command == "over") CHECK(mapper.does("check"));
+    remove_all(client, probes);
+    if (command == "over") CHECK(mapper.does("check"));
+    CHECK(mapper.ends_well());
+  }
+}
+
+// ---- back -----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U6: a gone probe comes back when it is enabled and its code is there again, with its id and counters") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("file");
+  const Json probe = add(client, mapper.pid(), {"p:first " + mapper.first}).at(0);
+  CHECK(mapper.does("call 2"));
+  CHECK(mapper.does("unmap"));
+  CHECK(state_in_list(client, probe) == "gone");
+  const Json refused = client.call("probe.enable", ids_of({probe}));
+  REQUIRE(refused.at("failed").size() == 1);
+  CHECK(refused.at("failed")[0].at("id") == probe.at("id"));
+  CHECK(refused.at("failed")[0].at("reason") == "unmapped-address");
+  CHECK(refused.at("probes")[0].at("state") == "gone");
+
+  CHECK(mapper.does("back"));
+  const Json again = client.call("probe.enable", ids_of({probe}));
+  CHECK(!again.contains("failed"));
+  CHECK(again.at("probes")[0].at("state") == "enabled");
+  CHECK(again.at("probes")[0].at("armed") == true);
+  CHECK(mapper.does("call 3"));
+  CHECK(hits_of(client, probe) == 5);
+  remove_all(client, {probe});
+  CHECK(mapper.ends_well());
+}
+
+TEST_CASE("K6: enabling and arming say which probes can't be put in place, and put the others there") {
+  for (const bool all : {false, true}) {
+    CAPTURE(all);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Mapper mapper("file");
+    const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+    all ? client.call("daemon.disarm") : client.call("probe.disable", ids_of(probes));
+    CHECK(mapper.does("shrink"));
+    const Json answer = all ? client.call("daemon.arm") : client.call("probe.enable", ids_of(probes));
+    REQUIRE(answer.at("failed").size() == 1);
+    CHECK(answer.at("failed")[0].at("id") == probes[1].at("id"));
+    CHECK(answer.at("failed")[0].at("name") == "probes/second");
+    CHECK(answer.at("failed")[0].at("reason") == "unmapped-address");
+    CHECK(state_in_list(client, probes[0]) == "enabled");
+    CHECK(state_in_list(client, probes[1]) == "gone");
+    CHECK(mapper.does("call 2"));
+    CHECK(hits_of(client, probes[0]) == 2);
+    CHECK(mapper.ends_well());
+  }
+}
+
+TEST_CASE("K6: probectl enable fails, and says why, for a probe whose code has gone") {
+  Daemon daemon;
+  Mapper mapper("file");
+  const std::string pid = std::to_string(mapper.pid());
+  CHECK(
+      probectl(daemon, {"add", "-p", pid, "p:first " + mapper.first, "p:second " + mapper.second, "--disabled"}).ok());
+  CHECK(mapper.does("shrink"));
+  const CommandResult enabled = probectl(daemon, {"enable", "--all"});
+  CHECK(enabled.exit == Exit{1, 0});
+  CHECK(enabled.err.find("second") != std::string::npos);
+  CHECK(enabled.out.find("first") != std::string::npos);
+  CHECK(mapper.ends_well());
+}
+
+TEST_CASE("U6: a pending probe waits for its library, comes back each time it is loaded, and keeps its id") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:plug plugin.so:plugin_work x=%di:s32"}, {"pending", true}}}}};
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  CHECK(probe.at("state") == "pending");
+  CHECK(probe.at("armed") == false);
+  CHECK(probectl(daemon, {"list"}).out.find("[PENDING]") != std::string::npos);
+  std::uint64_t hits = 0;
+  for (int round = 0; round < 3; ++round) {
+    CHECK(user.ask("open").starts_with("opened"));
+    CHECK(becomes(client, probe, "enabled"));
+    CHECK(user.ask("call 4") == "called 4 54");
+    hits += 4;
+    CHECK(hits_of(client, probe) == hits);
+    CHECK(user.ask("close") == "closed");
+    CHECK(becomes(client, probe, "pending"));
+  }
+  CHECK(has_notification(client, "probe.returned"));
+  remove_all(client, {probe});
+  CHECK(eventually([&] { return tracer_of(user.target.pid()) == 0; }));
+  CHECK(user.ask("loop 5") == "looped 5 15");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: a pending probe is found by the loader's report, without anybody asking") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:plug plugin.so:plugin_work"}, {"pending", true}}}}};
+  client.call("probe.add", params);
+  const std::string opened = user.ask("open");
+  REQUIRE(opened.starts_with("opened 0x"));
+  const std::uint64_t address = std::stoull(opened.substr(7), nullptr, 16);
+  CHECK(eventually([&] { return has_breakpoint(user.target.pid(), address); }));
+  CHECK(has_notification(client, "probe.returned"));
+  client.call("target.detach", {{"pid", user.target.pid()}});
+  CHECK(user.ask("call 2") == "called 2 13");
+  CHECK(user.ask("loop 2") == "looped 2 6");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: what is wrong with a pending definition itself is refused at once") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const auto refusal = [&](const std::string& definition, const std::string& filter) {
+    return client.refusal("probe.add",
+                          {{"pid", user.target.pid()},
+                           {"probes", {{{"definition", definition}, {"filter", filter}, {"pending", true}}}}});
+  };
+  CHECK(refusal("p:plug plugin.so:plugin_work x=%nonsense", "") == "bad-definition");
+  CHECK(refusal("p:plug plugin.so:plugin_work x=%di", "y > 1") == "bad-filter");
+  CHECK(refusal("p:plug plugin.so:plugin_*", "") == "unsupported");
+  CHECK(tracer_of(user.target.pid()) == 0);
+}
+
+// ---- rewritten ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("U3: a program that rewrites a probed instruction executes what it has written from the next call on") {
+  for (const std::string& kind : kPrivateKinds) {
+    CAPTURE(kind);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Mapper mapper(kind);
+    const Json probe = add(client, mapper.pid(), {"p:first " + mapper.first}).at(0);
+    for (int k = 2; k < 12; ++k) {
+      CHECK(mapper.does("patch " + std::to_string(k)));
+      CHECK(mapper.does("call 3"));
+    }
+    CHECK(hits_of(client, probe) == 30);
+    CHECK(state_in_list(client, probe) == "enabled");
+    CHECK(mapper.ask("jump") == "child ok");
+    remove_all(client, {probe});
+    CHECK(mapper.does("call 3"));
+    CHECK(mapper.ends_well());
+  }
+}
+
+// ---- our own code ---------------------------------------------------------------------------------------------------
+
+TEST_CASE(
+    "U6: a program that unmaps all executable memory it doesn't know, ours included, runs on without its probes") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("file");
+  const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+  CHECK(mapper.does("call 2"));
+  CHECK(mapper.does("sweep"));
+  CHECK(mapper.does("call 3"));
+  CHECK(state_in_list(client, probes[0]) == "gone");
+  CHECK(state_in_list(client, probes[1]) == "gone");
+  CHECK(!client.call("probe.enable", ids_of(probes)).contains("failed"));
+  CHECK(mapper.does("call 3"));
+  remove_all(client, probes);
+  CHECK(left_unharmed(mapper.pid(), mapper.before, PageCopies::may_stay));
+  CHECK(mapper.ends_well());
+}
+
+// ---- U11: page copies -----------------------------------------------------------------------------------------------
+
+TEST_CASE("U11: private page copies are given back when the last probe of a page goes, though others stay") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"1", "6"});
+  client.call("target.attach", {{"pid", counter.pid()}});
+  client.call("daemon.optimize", {{"enabled", false}});
+  const auto probes = add(client, counter.pid(), {"p:here work", "p:libc libc.so.6:getppid"});
+  const auto kb = [&] { return state_of(counter.pid()).private_text_kb; };
+  const unsigned long both = kb();
+  CHECK(both >= counter.before.private_text_kb + 8);
+  remove_all(client, {probes[1]});
+  CHECK(eventually([&] { return kb() == both - 4; }));
+  CHECK(has_breakpoint(counter.pid(), address_of(probes[0])));
+  remove_all(client, {probes[0]});
+  CHECK(eventually([&] { return kb() == counter.before.private_text_kb; }));
+  CHECK(tracer_of(counter.pid()) == daemon.pid());
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+}
+
+TEST_CASE("U11: page copies are given back at the detach of a process with many threads") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("file");
+  CHECK(mapper.does("hammer 8"));
+  const TargetState before = state_of(mapper.pid());
+  for (int round = 0; round < 5; ++round) {
+    const auto probes = add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+    CHECK(eventually([&] { return hits_of(client, probes[0]) > 10; }));
+    remove_all(client, probes);
+    CHECK(left_unharmed(mapper.pid(), before, PageCopies::must_be_gone));
+  }
+  CHECK(mapper.does("rest"));
+  CHECK(mapper.ends_well());
+}
+
+}  // namespace
+}  // namespace probed::live
