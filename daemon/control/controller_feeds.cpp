@@ -1,8 +1,8 @@
 // Feeds: what detours record, from the channels to the subscriptions, and what the tracer tells about them.
 //
-// No allocation for an event. A record says under which index it was made and in which lane; who that is, the tracer has
-// told before. Only records of threads that it hasn't seen standing still yet are put aside for a moment, until it has
-// been asked to look.
+// No allocation for an event. A record says under which index it was made and in which lane; who that is, the tracer
+// has told before. Only records of threads that it hasn't seen standing still yet are put aside for a moment, until it
+// has been asked to look.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -204,12 +204,13 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
 
   events::RecordHeader header;
   header.probe = tap.program->id;
-  header.pid = state.feed->pid;
-  header.tid = tid;
+  const auto borrower = state.feed->threads.borrower(tid, record.time);
+  header.pid = borrower.value_or(state.feed->pid);
+  header.tid = borrower.value_or(tid);
   header.cpu = record.cpu == events::ChannelRecord::kNoCpu ? 0 : record.cpu;
   header.time = clock_.nanoseconds(record.time);
   header.ip = tap.probe->address.value;
-  const FeedState::Thread& thread = thread_in(state, header.tid);
+  const FeedState::Thread& thread = thread_in(state, header.pid, header.tid);
   std::memcpy(header.comm, thread.comm, sizeof header.comm);
   const std::string_view comm = plan.needs_comm ? std::string_view(header.comm) : std::string_view();
   const std::size_t size = events::unpack(plan, record.words, comm, packed_);
@@ -222,7 +223,7 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
 }
 
 // With its name as it is now, or was lately.
-const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t tid) {
+const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t pid, pid_t tid) {
   if (!state.last || state.last->tid != tid) {
     if (state.threads.size() > kMostThreads) state.threads.clear();
     state.last = &state.threads[tid];
@@ -231,7 +232,7 @@ const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t tid) 
   FeedState::Thread& thread = *state.last;
   if (now_ - thread.read > kCommAge) {
     if (thread.comm[0] == '\0') read_comm(state.feed->pid, state.feed->pid, thread.comm);  // in case it has ended
-    read_comm(state.feed->pid, tid, thread.comm);
+    read_comm(pid, tid, thread.comm);
     thread.read = now_;
   }
   return thread;

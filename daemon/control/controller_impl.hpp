@@ -126,7 +126,7 @@ class ControllerImpl final : public Controller {
   void take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid);
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
-  const FeedState::Thread& thread_in(FeedState& state, pid_t tid);
+  const FeedState::Thread& thread_in(FeedState& state, pid_t pid, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {
     std::uint64_t hits = 0, missed = 0, filtered = 0;

@@ -19,6 +19,7 @@ namespace probed::control {
 namespace {
 
 constexpr std::string_view kLoaderReports = "p _dl_debug_state";
+constexpr std::chrono::milliseconds kLookLimit{250};
 
 struct Item {
   ProbeId id{};
@@ -121,19 +122,22 @@ void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {
   if (some_wait) look_for_pending(root);
 }
 
+// Who asks for a list waits no longer for the tracer than this: its answer is as old as what was last seen, then.
 void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) {
   std::vector<pid_t> pids;
   for (const auto& [id, target] : targets_)
     if (target.attached && (!pid || *pid == id)) pids.push_back(id);
   if (pids.empty()) return done();
-  tracer_->post([this, pids, done = std::move(done)](tracer::Engine& engine) {
+  const auto limit = std::make_shared<boost::asio::steady_timer>(io_, kLookLimit);
+  limit->async_wait([done = std::move(done)](const auto&) { done(); });
+  tracer_->post([this, pids, limit](tracer::Engine& engine) mutable {
     for (const pid_t p : pids) engine.look_at_code(p);
-    post([this, pids, done] {
+    post([this, pids, limit = std::move(limit)] {
       const auto waits = [](const auto& entry) { return entry.second.gone && may_come_back(entry.second); };
       for (const pid_t p : pids)
         if (std::ranges::any_of(probes_, [&](const auto& e) { return e.second.pid == p && waits(e); }))
           look_for_pending(p);
-      done();
+      limit->cancel();
     });
   });
 }

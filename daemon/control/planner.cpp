@@ -78,7 +78,7 @@ Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPl
     : pid_(pid),
       symbols_(symbols),
       known_(known),
-      overlay_(overlay && !overlay->empty() ? overlay : nullptr),
+      overlay_(overlay),
       memory_(tracer::TargetMemory::open(pid)),
       shadow_stack_(uses_shadow_stack(pid)) {}
 

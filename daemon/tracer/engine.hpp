@@ -306,6 +306,8 @@ class Engine {
   // engine_events.cpp
   void on_unknown(const Stop& stop);
   void on_new_task(Tracee& parent);
+  void lend_lanes(Tracee& parent, pid_t child);
+  void on_vfork_done(Tracee& parent);
   void claim(Tracee& child, Process& parent);
   void inherit_slot(Tracee& child, const Tracee& creator);
   void leave_birth_place(Tracee& child);

@@ -16,6 +16,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_stops.hpp"
+#include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -75,6 +76,31 @@ void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
   }
 }
 
+// A vfork child has its creator's thread pointer, so its records look like its creator's: they are told apart by time.
+// It has not run yet, and its creator sleeps.
+void Engine::lend_lanes(Tracee& parent, pid_t child) {
+  AddressSpace* space = parent.process ? parent.process->space.get() : nullptr;
+  if (!space || space->detours().lines().empty() || !shares_memory(child, parent.process->id.pid)) return;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(parent.tid, regs) != Outcome::ok) return;
+  give_lanes(parent, regs);
+  const auto& pointers = space->optimisation().thread_pointers;
+  const auto owner = pointers.find(regs.thread_pointer());
+  if (owner == pointers.end() || ptrace::report_vfork_done(parent.tid) != Outcome::ok) return;
+  parent.lender = owner->second;
+  for (const auto& line : space->detours().lines())
+    line.feed->threads.lend(parent.lender, child, native::record_clock());
+}
+
+void Engine::on_vfork_done(Tracee& parent) {
+  AddressSpace* space = parent.process ? parent.process->space.get() : nullptr;
+  const pid_t lender = std::exchange(parent.lender, 0);
+  if (space && lender != 0)
+    for (const auto& line : space->detours().lines()) line.feed->threads.give_back(lender, native::record_clock());
+  if (parent.process && parent.process->detaching) return release(parent, 0);
+  resume(parent);
+}
+
 // The thread is dead, or outside of detours for good.
 void Engine::take_lanes(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
@@ -119,8 +145,8 @@ bool Engine::looked_at(Tracee& tracee) {
   return true;
 }
 
-// From when it was asked to stop, or from when we last had nothing to do if that is later, until now. That a thread which
-// is asked to stop may first have to be given a processor is no pause of our making.
+// From when it was asked to stop, or from when we last had nothing to do if that is later, until now. That a thread
+// which is asked to stop may first have to be given a processor is no pause of our making.
 void Engine::note_pause(const Tracee& tracee) {
   const auto pause = Waiter::Clock::now() - std::max(*tracee.interrupted_at, waiter_.idle_since());
   if (pause <= longest_pause_) return;
@@ -176,8 +202,8 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
   resume(tracee, signal);
 }
 
-// Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on behind
-// the first instruction of the region must find it there.
+// Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on
+// behind the first instruction of the region must find it there.
 void Engine::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place) {
   if (!place.point) return;
   if (place.point->meaning == CopyPoint::Meaning::after) return apply(*place.point, regs);

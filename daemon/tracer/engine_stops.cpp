@@ -89,6 +89,7 @@ void Engine::handle(const Stop& stop) {
       case Kind::clone:
       case Kind::fork:
       case Kind::vfork: on_new_task(tracee); break;
+      case Kind::vfork_done: on_vfork_done(tracee); break;
       case Kind::exec: on_exec(tracee); break;
       case Kind::syscall:
       case Kind::other: resume(tracee); break;

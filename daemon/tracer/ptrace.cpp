@@ -45,6 +45,7 @@ Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
 Outcome interrupt(pid_t tid) { return call(PTRACE_INTERRUPT, tid, 0, 0); }
 Outcome resume(pid_t tid, int signal) { return call(PTRACE_CONT, tid, 0, static_cast<std::uintptr_t>(signal)); }
 Outcome step(pid_t tid, int signal) { return call(PTRACE_SINGLESTEP, tid, 0, static_cast<std::uintptr_t>(signal)); }
+Outcome report_vfork_done(pid_t tid) { return call(PTRACE_SETOPTIONS, tid, 0, kOptions | PTRACE_O_TRACEVFORKDONE); }
 Outcome resume_to_syscall(pid_t tid, int signal) {
   return call(PTRACE_SYSCALL, tid, 0, static_cast<std::uintptr_t>(signal));
 }

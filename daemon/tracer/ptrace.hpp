@@ -28,6 +28,9 @@ Outcome resume(pid_t tid, int signal);
 Outcome step(pid_t tid, int signal);
 // Resumes to the next system call entry or exit stop; `signal` as for resume().
 Outcome resume_to_syscall(pid_t tid, int signal = 0);
+// For a thread that stands in its vfork event: it will stop once more when the child has let go of its memory
+// (PTRACE_EVENT_VFORK_DONE, which kernel/fork.c looks for only then).
+Outcome report_vfork_done(pid_t tid);
 // Leaves a group-stopped thread stopped, but open to SIGCONT and PTRACE_INTERRUPT.
 Outcome listen(pid_t tid);
 Outcome detach(pid_t tid, int signal);

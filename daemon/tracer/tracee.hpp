@@ -84,6 +84,7 @@ struct Tracee {
   std::vector<events::LaneId> lanes;
   std::uint64_t thread_pointer = 0;  // 0: not known
   bool vforked = false;              // its creator sleeps until it execs or ends
+  pid_t lender = 0;  // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
   // Signals that came while it was in a detour and could not be stepped out, until it has left by itself; then they are

@@ -15,7 +15,10 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
-constexpr unsigned kStopsBetween = 1024;  // at most so many between two looks at commands and deadlines
+// Stops between two looks at commands and deadlines: at most, and when some are waiting. On a busy machine a stop may
+// take a time slice of everybody else's, so the first alone would let a command wait for seconds; and without the
+// second a flood of commands would starve the tracees.
+constexpr unsigned kStopsBetween = 1024, kStopsAtLeast = 16;
 
 using Deadline = std::optional<Waiter::Clock::time_point>;
 
@@ -78,7 +81,7 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
     ticking = now - last_busy < kIdleAfter;
     if (!ticking) engine.cpu_follower().idle();
     waiter_.set_alarm(earlier(engine.next_deadline(), ticking ? Deadline(now + kTick) : std::nullopt));
-    for (unsigned n = 0; n < kStopsBetween; ++n) {
+    for (unsigned n = 0; n < kStopsBetween && (n < kStopsAtLeast || !waiter_.woken()); ++n) {
       const auto stop = waiter_.poll();
       if (!stop) break;
       engine.handle(*stop);

@@ -58,6 +58,7 @@ Kind event_kind(int event, int signal) {
     case PTRACE_EVENT_CLONE: return Kind::clone;
     case PTRACE_EVENT_FORK: return Kind::fork;
     case PTRACE_EVENT_VFORK: return Kind::vfork;
+    case PTRACE_EVENT_VFORK_DONE: return Kind::vfork_done;
     case PTRACE_EVENT_EXEC: return Kind::exec;
     // ptrace(2), "Group-stop": a seized thread reports the stopping signal here, and SIGTRAP for everything else.
     case PTRACE_EVENT_STOP: return signal == SIGTRAP ? Kind::interrupt : Kind::group_stop;

@@ -31,6 +31,7 @@ constexpr Row kRows[] = {
     {"clone", stopped(SIGTRAP, PTRACE_EVENT_CLONE), Kind::clone, SIGTRAP},
     {"fork", stopped(SIGTRAP, PTRACE_EVENT_FORK), Kind::fork, SIGTRAP},
     {"vfork", stopped(SIGTRAP, PTRACE_EVENT_VFORK), Kind::vfork, SIGTRAP},
+    {"end of a vfork", stopped(SIGTRAP, PTRACE_EVENT_VFORK_DONE), Kind::vfork_done, SIGTRAP},
     {"exec", stopped(SIGTRAP, PTRACE_EVENT_EXEC), Kind::exec, SIGTRAP},
     {"an event nobody asked for", stopped(SIGTRAP, PTRACE_EVENT_SECCOMP), Kind::other, SIGTRAP},
 };
