@@ -161,6 +161,15 @@ Result<void> Planner::check_mapping(const symbols::Site& site) const {
 // Decodes from the function's start, as the kernel's probes do not: a breakpoint in the middle of an instruction would
 // change what the program computes.
 Result<void> Planner::check_boundary(const symbols::Site& site) {
+  // Assembly keeps tables among its code (libcrypto's S-boxes): a byte changed there changes what is computed.
+  if (site.between_functions)
+    return Error{
+        Reason::not_instruction_boundary,
+        fmt::format("{} can't be proved to be the start of an instruction: neither a symbol nor the unwind table "
+                    "of {} has a function there, so it may be data",
+                    address_or_place(site), site.module),
+        "probe a function's start or an offset in one",
+        {}};
   if (!site.function_start || site.function_start == site.address) return {};
   const std::uint64_t offset = site.address.value - site.function_start.value;
   if (offset > kMaxDecode) return {};

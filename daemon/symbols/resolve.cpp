@@ -312,6 +312,7 @@ Result<Site> TargetSymbols::Impl::site_at(RemoteAddr address) const {
   Site site = place(address, *mapping, in);
   if (!in || !ready(*in)) return site;
   const auto bounds = in->module->function_at(in->elf(address));
+  site.between_functions = !bounds && !in->module->frames().empty();
   if (!bounds) return site;
   site.function_start = in->remote(bounds->start);
   site.function_size = bounds->size;

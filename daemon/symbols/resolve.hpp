@@ -34,6 +34,8 @@ struct Site {
   // start == 0: unknown (nothing to decode from). size == 0: the table gives none.
   RemoteAddr function_start;
   std::uint64_t function_size = 0;
+  // Its file says of all its other code where functions begin and end, but this is in none: data, or padding.
+  bool between_functions = false;
 };
 
 // A match of a glob that has no place, and why: an IFUNC nothing has been bound for yet, a function that is shorter

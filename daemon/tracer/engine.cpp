@@ -501,6 +501,7 @@ void Engine::run_jobs(Tracee& tracee) {
 std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   std::optional<Waiter::Clock::time_point> next;
   const auto consider = [&](Waiter::Clock::time_point t) { next = next ? std::min(*next, t) : t; };
+  if (look_for_loads_at_ != Waiter::Clock::time_point::max()) consider(look_for_loads_at_);
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed) consider(tracee.unclaimed_until);
   for (const auto& [pid, process] : processes_) {
@@ -571,6 +572,7 @@ void Engine::check_deadlines() {
   for (const pid_t pid : incomplete)
     if (Process* process = find_process(pid)) leave_together(*process);
   for (auto& call : late) call();
+  look_for_blocked_loads();
 }
 
 }  // namespace probed::tracer

@@ -295,6 +295,9 @@ class Engine {
   void give_lanes(Tracee& tracee, const ptrace::Registers& regs);
   void take_lanes(Tracee& tracee);
   bool looked_at(Tracee& tracee);
+  void give_up_load(Tracee& tracee);
+  bool has_loads() const;
+  void look_for_blocked_loads();
   bool skip_absent_load(Tracee& tracee, int signal);
   void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
   void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
@@ -327,6 +330,7 @@ class Engine {
   std::vector<std::uint8_t> code_;  // of detours on their way into a target
   arch::Detour detour_;
   Waiter::Clock::duration longest_pause_{};
+  Waiter::Clock::time_point look_for_loads_at_ = Waiter::Clock::time_point::max();
   std::unordered_map<pid_t, Tracee> tracees_;
   std::map<pid_t, std::unique_ptr<Process>> processes_;
   std::unordered_map<std::uint32_t, ProgramPtr> programs_;

@@ -419,6 +419,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   PlacedDetour placed{address, static_cast<std::uint32_t>(detour_.code.size()), space_for, detour_, 0};
   placed.facts.code = {};
   detours.place(at, std::move(placed));
+  look_for_loads_at_ = std::min(look_for_loads_at_, Waiter::Clock::now() + 1s);
 
   Jump jump;
   jump.detour = at;

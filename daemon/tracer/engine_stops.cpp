@@ -1,6 +1,8 @@
 // Stops of threads: signals, breakpoints, steps, interrupts.
 //
 // Every path through here ends with the thread resumed, listening, deliberately held, released or gone.
+#include "daemon/tracer/engine_stops.hpp"
+
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -10,7 +12,6 @@
 #include "daemon/base/check.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
-#include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 
 namespace probed::tracer {
@@ -199,6 +200,10 @@ void Engine::release(Tracee& tracee, int signal) {
       regs.set_pc(site->value);
       ptrace::set_registers(tracee.tid, regs);
     } else if (const auto place = detours.find(RemoteAddr{regs.pc()})) {
+      if (place->capture && is_job_control(tracee.tid, signal)) {
+        ptrace::interrupt(tracee.tid);
+        return resume(tracee, signal);
+      }
       if (place->capture) return tracee.stepping ? resume(tracee) : start_leaving(tracee, signal);
       leave_tail(tracee, regs, *place);
       ptrace::set_registers(tracee.tid, regs);
@@ -270,6 +275,7 @@ void Engine::deliver(Tracee& tracee, int signal) {
     ptrace::set_registers(tracee.tid, regs);
   }
   if (tracee.process->detaching) return release(tracee, signal);
+  if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);  // wherever it is
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
   if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
@@ -439,13 +445,14 @@ void Engine::on_step(Tracee& tracee, int signal) {
   const auto detour = tracee.process->space->detours().find(RemoteAddr{regs.pc()});
   const CopyPoint* point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
   if (signal == SIGTRAP && is_step_trap(info)) {
-    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after)) return resume(tracee);  // another step
+    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after))
+      return resume(tracee);  // another step
     // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
     if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, false).alive) return;
     if (point) apply(*point, regs);
     return finish_step(tracee, regs);
   }
-  if (signal == SIGSTOP && tracee.stepping->masked) return resume(tracee, signal);
+  if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);
   // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   if (stepping.held_signal == 0) {
@@ -489,6 +496,7 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
   if (!group_stop) put_back_interrupted_call(tracee);
+  give_up_load(tracee);
   if (waits_to_leave(tracee)) return;
   meet(tracee);
   looked_at(tracee);

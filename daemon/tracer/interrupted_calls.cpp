@@ -105,6 +105,14 @@ bool would_be_ignored(pid_t tid, int signal) {
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
 }
 
+bool is_job_control(pid_t tid, int signal) {
+  if (signal == SIGSTOP) return true;
+  constexpr int kJobControl[] = {SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
+  if (std::ranges::find(kJobControl, signal) == std::end(kJobControl)) return false;
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  return !status.empty() && (hex_field(status, "SigCgt:\t") & (1ULL << (signal - 1))) == 0;
+}
+
 bool would_dump_core(pid_t tid, int signal) {
   // signal(7), action "Core"; kernel: SIG_KERNEL_COREDUMP_MASK, include/linux/signal.h.
   constexpr int kDumping[] = {SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGXCPU, SIGXFSZ, SIGSYS};

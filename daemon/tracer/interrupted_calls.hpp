@@ -33,6 +33,10 @@ bool synchronous_signal_pending(pid_t tid);
 // Whether a seccomp filter or strict mode is in force for the thread.
 bool under_seccomp(pid_t tid);
 // Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
+// Whether the signal, injected now, stops or continues the process and nothing else: no handler runs. Such a signal
+// must be injected at the very stop that reports it: only there does the kernel know whether a SIGCONT has overtaken it
+// (kernel/signal.c, JOBCTL_STOP_DEQUEUED).
+bool is_job_control(pid_t tid, int signal);
 bool would_dump_core(pid_t tid, int signal);
 
 }  // namespace probed::tracer

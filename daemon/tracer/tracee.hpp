@@ -97,6 +97,14 @@ struct Tracee {
   std::vector<PutOff> put_off;
   bool leaving = false;  // was interrupted to see whether it has left
 
+  // In the middle of a load of a detour at which it has been seen before.
+  struct Load {
+    std::uint64_t pc = 0, times_scheduled = 0;
+    unsigned stops = 0;   // in a row
+    bool blocked = false;  // for so long that it is not waited for
+  };
+  Load load;
+
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
   bool one_cpu = false;               // it was confined to one CPU when last looked at
