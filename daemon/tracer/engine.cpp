@@ -246,6 +246,7 @@ void Engine::forget_tracee(pid_t tid) {
   if (it == tracees_.end()) return;
   leave_slot(it->second);
   take_lanes(it->second);
+  ptrace::note_event_stop(tid);
   Process* process = it->second.process;
   if (process) process->threads.erase(tid);
   tracees_.erase(it);
@@ -346,7 +347,10 @@ void Engine::start_detach(Process& process) {
   }
   if (!find_process(pid)) return;  // its last thread was held, and has left
   // A trap that is on its way to one thread may have reset what another one, once it is let go, is to find.
-  if (process.trap.known && process.threads.size() > 1)
+  const auto may_be_reset = [](const Arrangement& is) { return is.known && is.contended; };
+  remember_watch(process);
+  if (process.threads.size() > 1 &&
+      (process.actions.of(SIGTRAP).known || std::ranges::any_of(process.actions.all, may_be_reset)))
     process.leave_together_until = Waiter::Clock::now() + kLeaveTogether;
   ask_to_leave(process, process.leave_together_until ? process.to_ask.size() : kLeaveAtOnce);
 }
@@ -373,6 +377,13 @@ bool Engine::wait_for_the_others(Tracee& tracee) {
   return true;
 }
 
+// Whether one of those that haven't come yet may run into what is being taken out: not while it waits in the kernel.
+bool Engine::some_still_run(const Process& process) const {
+  return std::ranges::any_of(process.threads, [this](pid_t tid) {
+    return tracees_.at(tid).state != Tracee::State::held && glance(tid).kind == Glance::Kind::running;
+  });
+}
+
 // No trap is on its way to any of them when all of them stand still.
 void Engine::leave_if_complete(Process& process) {
   const auto is_here = [this](pid_t tid) { return tracees_.at(tid).state == Tracee::State::held; };
@@ -383,11 +394,11 @@ void Engine::leave_together(Process& process) {
   const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
   process.leave_together_until.reset();
-  bool left = !process.trap.known;
+  bool left = !process.actions.any_known();
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);
     if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;
-    if (!std::exchange(left, true) && !leave_trap(it->second)) continue;
+    if (!std::exchange(left, true) && !leave_actions(it->second)) continue;
     release(it->second, 0);
   }
 }
@@ -569,8 +580,14 @@ void Engine::check_deadlines() {
     ask_to_leave(*process, process->to_ask.size());
     forget_vanished(*process);
   }
-  for (const pid_t pid : incomplete)
-    if (Process* process = find_process(pid)) leave_together(*process);
+  for (const pid_t pid : incomplete) {
+    Process* process = find_process(pid);
+    if (!process) continue;
+    if (now < process->detach_deadline && some_still_run(*process))
+      process->leave_together_until = now + kLeaveTogether;  // it has no processor: that is no wait of our making
+    else
+      leave_together(*process);
+  }
   for (auto& call : late) call();
   look_for_blocked_loads();
 }

@@ -6,7 +6,8 @@
 //   engine_sites.cpp  commands on probes: add, remove, enable, arm
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
 //   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
-//   engine_traps.cpp  what our own traps do to the program's SIGTRAP, undone
+//   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
+//   engine_masks.cpp  whose signal masks have to be known for that, and how they are
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_optimise.cpp  from breakpoints to jumps, in the background
 //   engine_detours.cpp   threads in detours; who records into which lane
@@ -169,6 +170,7 @@ class Engine {
   void ask_to_leave(Process& process, std::size_t count);
   void forget_vanished(Process& process);
   bool wait_for_the_others(Tracee& tracee);
+  bool some_still_run(const Process& process) const;
   void leave_if_complete(Process& process);
   void leave_together(Process& process);
   void finish_detach_if_empty(Process& process);
@@ -185,7 +187,7 @@ class Engine {
   Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
-  void learn_trap_first(std::shared_ptr<Batch> batch);
+  void learn_actions_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
   bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
   void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
@@ -237,30 +239,42 @@ class Engine {
   // engine_traps.cpp
   struct AfterTrap {
     bool alive = true;
-    bool blocks = false;         // the thread blocks SIGTRAP; its mask says so again
+    bool blocks = false;         // the thread blocks the signal; its mask says so again
+    bool exact = false;          // that is known, not inferred
     bool may_step = true;        // a step's trap would reset nothing
     bool in_handler = false;     // it is in its SIGTRAP handler
-    bool program_first = false;  // a SIGTRAP of the program's own has come before ours: deliver it first
-    int signal = 0;              // a SIGTRAP of the program's own that is to be pending again: resume with it
+    bool program_first = false;  // a signal of the program's own has come before ours: deliver it first
+    int signal = 0;              // a signal of the program's own that is to be pending again: resume with it
   };
   template <class F>
-  bool with_trap_action(Tracee& tracee, int put_back, F f);
-  bool suspect_others(const Tracee& tracee);
-  bool others_may_reset(const Tracee& tracee) const;
+  bool with_actions(Tracee& tracee, int put_back, F f);
+  bool suspect_others(const Tracee& tracee, int signal);
+  bool others_may_reset(const Tracee& tracee, int signal) const;
   bool stop_others(const Tracee& tracee);
-  void see_into_handler(Tracee& tracee);
-  std::optional<Disposition> look_at_trap(Tracee& tracee);
-  bool must_learn_trap(const Process& process) const;
-  void learn_trap(Tracee& tracee);
-  AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, bool merged);
+  void see_into_handler(Tracee& tracee, int signal);
+  std::optional<Dispositions> look_at_actions(Tracee& tracee);
+  bool must_learn_actions(const Process& process) const;
+  void learn_actions(Tracee& tracee);
+  AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged);
   bool queue_trap_again(Tracee& tracee);
-  void mend_action(Tracee& tracee, bool merged, AfterTrap& after);
-  bool before_own_trap(Tracee& tracee);
-  void note_own_trap(Tracee& tracee);
-  void trap_after_exec(Tracee& tracee);
-  bool must_leave_trap(const Process& process) const;
-  bool leave_trap(Tracee& tracee);
+  void mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& after);
+  bool before_own_signal(Tracee& tracee, int signal);
+  void note_own_signal(Tracee& tracee, int signal);
+  void actions_after_exec(Tracee& tracee);
+  bool must_leave_actions(const Process& process) const;
+  bool leave_actions(Tracee& tracee);
   void mend_entry_mask(Tracee& tracee);
+
+  // engine_masks.cpp
+  std::optional<std::uint64_t> known_mask(const Tracee& tracee) const;
+  void note_mask(Tracee& tracee, const WaitStatus& status);
+  bool must_watch(const Tracee& tracee);
+  bool watches(Tracee& tracee);
+  void watch_at_first(Process& process);
+  void watch_everybody(const Tracee& tracee);
+  bool anybody_to_watch(const Process& process) const;
+  void stop_to_watch(const Tracee& tracee);
+  void remember_watch(const Process& process);
 
   // engine_optimise.cpp
   using Phase = Optimisation::Phase;
@@ -336,6 +350,7 @@ class Engine {
   std::unordered_map<std::uint32_t, ProgramPtr> programs_;
   // What the last processes we let go had in their text: a copy of it may still turn up.
   std::deque<std::shared_ptr<AddressSpace>> recent_spaces_;
+  std::deque<TargetId> watched_before_;  // processes with threads that were seen to block SIGTRAP, the latest of them
   std::vector<std::function<void()>> all_detached_;
   std::vector<Stop> ended_meanwhile_;  // threads that died while making a call for us; handled after the current stop
 };

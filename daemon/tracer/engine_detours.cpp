@@ -166,10 +166,13 @@ bool Engine::skip_absent_load(Tracee& tracee, int signal) {
   const auto place = detours.find(RemoteAddr{regs.pc()});
   if (!place || !place->resume) return false;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
-  if (!is_fault(signal, info)) return false;
+  // One that was sent and is blocked swallows ours: the fault unblocks it (kernel/signal.c, legacy_queue).
+  const AfterTrap after = mend_after_trap(tracee, regs, signal, !is_fault(signal, info));
+  if (!after.alive) return true;
+  if (after.program_first) return false;
   regs.set_pc(place->resume->value);
   ptrace::set_registers(tracee.tid, regs);
-  resume(tracee);
+  resume(tracee, after.signal);
   return true;
 }
 

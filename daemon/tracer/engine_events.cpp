@@ -109,7 +109,8 @@ void Engine::claim(Tracee& child, Process& parent) {
   process.root = parent.root;
   process.follow_fork = parent.follow_fork;
   process.detaching = parent.detaching;
-  process.trap = parent.trap;
+  process.actions = parent.actions;
+  process.watch = parent.watch;
   if (parent.space && shares_memory(child.tid, parent.id.pid))
     process.space = parent.space;
   else
@@ -183,7 +184,7 @@ bool Engine::forget_detours(Tracee& child, const AddressSpace& parent_space) {
 void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   Process& process = *child.process;
   process.space->set_scratch(parent_space.scratch());
-  if (must_leave_trap(process) && !leave_trap(child)) return;
+  if (must_leave_actions(process) && !leave_actions(child)) return;
   process.detaching = true;  // also when it can't be let go at once
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
@@ -210,9 +211,11 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.stepping.reset();
   tracee.rehits.clear();
   tracee.stands.reset();
-  tracee.trap_looked = false;
+  tracee.action_looked = 0;
+  tracee.watched = false;
+  tracee.mask.reset();
   tracee.trap_frame.reset();
-  trap_after_exec(tracee);
+  actions_after_exec(tracee);
   tracee.rseq.reset();
   tracee.comm_read = {};
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
@@ -234,11 +237,11 @@ void Engine::on_exec(Tracee& tracee) {
       tracee.state = Tracee::State::held;
       return listener_.process_ready(pid);
     }
-    if (process.trap.owed) request_job(process, Job{[this](Tracee& t) { learn_trap(t); }, [](const Error&) {}, {}});
+    if (process.actions.any_owed()) request_job(process, Job{[this](Tracee& t) { learn_actions(t); }, [](const Error&) {}, {}});
     return resume(tracee);
   }
   const bool detaching = process.detaching;
-  if (!process.trap.owed) {
+  if (!process.actions.any_owed()) {
     ptrace::detach(pid, 0);
     forget_tracee(pid);
   }

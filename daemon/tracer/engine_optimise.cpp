@@ -90,8 +90,14 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
   return {};
 }
 
+// Whether a thread with this stack pointer has left the frame that had the other one: a handler that ended with a jump.
+bool has_left(std::span<const symbols::Mapping> maps, std::uint64_t frame, std::uint64_t sp) {
+  const auto same = [=](const symbols::Mapping& m) { return m.contains(RemoteAddr{frame}) && m.contains(RemoteAddr{sp}); };
+  return sp > frame && std::ranges::any_of(maps, same);
+}
+
 bool ignores_traps(const Process& process) {
-  const auto& action = process.trap.known;
+  const auto& action = process.actions.of(SIGTRAP).known;
   return action && disposition_of(*action) == Disposition::ignored;
 }
 
@@ -613,6 +619,11 @@ bool Engine::passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc,
   if (round.scan) {
     const bool main = tracee.tid == tracee.process->id.pid;
     scan_stack(work.places, round.maps, space.memory(), sp, tracee.thread_pointer, main, round.pinned);
+    // Who is to come back to a probed instruction that has been counted already would be counted again by a jump.
+    for (const Rehit& rehit : tracee.rehits) {
+      const Site* site = space.find(rehit.site);
+      if (site && site->jump && !has_left(round.maps, rehit.regs.sp(), sp)) round.pinned.insert(rehit.site);
+    }
   }
   return true;
 }

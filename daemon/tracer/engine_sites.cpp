@@ -28,6 +28,12 @@ constexpr std::size_t kLargeBatch = 64;    // sites from which on text is read a
 
 bool needs_slot(const SiteRequest& request) { return !request.plan.insn.emulable || request.program->force_step; }
 
+// Its detours' loads may fault: what can't be absent is read from registers and from the stack.
+bool may_follow_bad_pointers(const SiteRequest& request) {
+  const auto& plan = request.program->detour;
+  return plan && std::ranges::any_of(plan->capture.layout.items, &arch::CaptureItem::can_be_absent);
+}
+
 Error no_room(pid_t pid, RemoteAddr near, const char* why) {
   return Error{Reason::out_of_memory,
                fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid,
@@ -61,7 +67,7 @@ struct Engine::Batch {
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
   std::vector<RemoteAddr> disturbed;                 // sites that have lost their jumps to it
   unsigned growth = 0;
-  bool trap_learned = false;
+  bool actions_learned = false;
 };
 
 void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> requests, Done done) {
@@ -78,7 +84,9 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
-  if (!std::exchange(batch->trap_learned, true) && must_learn_trap(*process)) return learn_trap_first(std::move(batch));
+  process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
+  if (!std::exchange(batch->actions_learned, true) && must_learn_actions(*process))
+    return learn_actions_first(std::move(batch));
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
@@ -213,9 +221,9 @@ void Engine::roll_back(Batch& batch) {
 }
 
 // What a hit may reset has to be known before the first one.
-void Engine::learn_trap_first(std::shared_ptr<Batch> batch) {
+void Engine::learn_actions_first(std::shared_ptr<Batch> batch) {
   const auto learn = [this, batch](Tracee& tracee) {
-    learn_trap(tracee);
+    learn_actions(tracee);
     continue_batch(batch);
   };
   const auto fail = [this, batch](Error error) {

@@ -77,12 +77,15 @@ void Engine::handle(const Stop& stop) {
     if (tracee.borrowed && give_back(tracee, stop.status)) return;
     tracee.stop = stop.status.kind();
     tracee.group_stopped = false;
+    note_mask(tracee, stop.status);
+    if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(stop.tid);
     if (tracee.hidden && stop.status.stopped()) show_again(tracee);
     switch (stop.status.kind()) {
       case Kind::exited:
       case Kind::killed: on_end(tracee, stop.status); break;
       case Kind::signal:
-        if (std::exchange(tracee.interrupt_again, false)) ptrace::interrupt(stop.tid);
+        if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(stop.tid))
+          ptrace::interrupt(stop.tid);
         on_signal(tracee, stop.status.signal());
         break;
       case Kind::group_stop: on_interrupt(tracee, true); break;
@@ -93,6 +96,9 @@ void Engine::handle(const Stop& stop) {
       case Kind::vfork_done: on_vfork_done(tracee); break;
       case Kind::exec: on_exec(tracee); break;
       case Kind::syscall:
+        if (ptrace::is_interrupted(stop.tid)) ptrace::interrupt(stop.tid);
+        resume(tracee);
+        break;
       case Kind::other: resume(tracee); break;
     }
   }
@@ -136,10 +142,10 @@ void Engine::resume(Tracee& tracee, int signal) {
     return;
   }
   tracee.state = Tracee::State::running;
-  if (tracee.stepping)
-    ptrace::step(tracee.tid, signal);
-  else
-    ptrace::resume(tracee.tid, signal);
+  if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
+  if (!watches(tracee)) return void(ptrace::resume(tracee.tid, signal));
+  if (signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
+  ptrace::resume_to_syscall(tracee.tid, signal);
 }
 
 // A core dump is to hold the program's own text. The other threads may run through it for some microseconds until the
@@ -222,7 +228,7 @@ void Engine::release(Tracee& tracee, int signal) {
   }
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && tracees_sharing(*space) == 1;
-  const bool owes = must_leave_trap(process);
+  const bool owes = must_leave_actions(process);
   const bool clean =
       tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
   // With the first thread that goes everybody else still stands still, or will in a moment.
@@ -238,7 +244,7 @@ void Engine::release(Tracee& tracee, int signal) {
     for (Process* member : family_of(process.root)) member->asked_to_give_back = true;
     if (!give_back_copies(tracee, *space)) return;
   }
-  if (owes && !leave_trap(tracee)) return;
+  if (owes && !leave_actions(tracee)) return;
   if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
   forget_tracee(tracee.tid);
@@ -259,7 +265,7 @@ void Engine::on_signal(Tracee& tracee, int signal) {
 // Whether the signals that a thread gets in a slot may wait until the instruction has been stepped.
 bool Engine::may_hold_signals(const Tracee& tracee) const {
   constexpr std::uint64_t kTrap = signal_bit(SIGTRAP);
-  const auto& action = tracee.process->trap.known;
+  const auto& action = tracee.process->actions.of(SIGTRAP).known;
   std::uint64_t mask = 0;
   if (action && disposition_of(*action) == Disposition::ignored) return false;
   return ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && (mask & kTrap) == 0;
@@ -267,7 +273,7 @@ bool Engine::may_hold_signals(const Tracee& tracee) const {
 
 // Hands a signal that is the program's own on to it.
 void Engine::deliver(Tracee& tracee, int signal) {
-  if (signal == SIGTRAP && before_own_trap(tracee)) return;
+  if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   if (was_only_interrupted(regs) && would_be_ignored(tracee.tid, signal)) {
@@ -358,7 +364,7 @@ bool Engine::on_trap(Tracee& tracee) {
     if (native::is_breakpoint(now) && !trapped_in_moved_code(process, address)) return false;
     site = nullptr;  // may be gone
   }
-  const AfterTrap after = mend_after_trap(tracee, regs, merged);
+  const AfterTrap after = mend_after_trap(tracee, regs, SIGTRAP, merged);
   if (!after.alive) return true;
   if (after.program_first) {
     leave_slot(tracee);
@@ -448,7 +454,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
     if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after))
       return resume(tracee);  // another step
     // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
-    if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, false).alive) return;
+    if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, SIGTRAP, false).alive) return;
     if (point) apply(*point, regs);
     return finish_step(tracee, regs);
   }

@@ -1,30 +1,32 @@
-// What our own traps do to the program's SIGTRAP, undone: its disposition, the threads' mask bits, a SIGTRAP of the
-// program's own that ours was merged with. trap_action.hpp says what the kernel does, and how it is told apart.
+// What our own traps and faults do to the program's signals, undone: the action, the threads' mask bits, a signal of
+// the program's own that ours was merged with. trap_action.hpp says what the kernel does, and how it is told apart;
+// engine_masks.cpp how it is known whether the thread blocked the signal.
 //
 // Processes in which SIGTRAP has its default action pay one PTRACE_GETSIGMASK and one PTRACE_GETSIGINFO a hit, and a
 // look into /proc every kLookAge of hits. The others pay a look into /proc at each hit, and remote calls when something
-// has to be put back.
+// has to be put back. A load of an absent argument likewise, for its SIGSEGV or SIGBUS.
 //
-// What can't be known exactly, and what is chosen then:
-// - A thread that blocks SIGTRAP alone, in a process that has left it at its default, loses its mask bit: nothing else
-//   tells. Setting a bit wrongly would last; a cleared one lasts until the program restores its mask.
+// What is chosen where it isn't known what a thread blocked:
+// - One that blocks the signal alone, in a process that has left it at its default, loses its mask bit. Setting a bit
+//   wrongly would last; a cleared one lasts until the program restores its mask.
 // - Several threads of a process with a handler run into breakpoints within the same microseconds and the handler is
-//   found reset: one of them blocked SIGTRAP. The one that is in its SIGTRAP handler or blocks everything; else nobody
-//   gets the bit back, for the same reason.
+//   found reset: the one that is in its SIGTRAP handler or blocks everything; else nobody gets the bit back, for the
+//   same reason. From then on all are watched.
 // - SIGTRAP ignored in a process with several threads: setting SIG_IGN again would flush the traps of threads that have
 //   just run into a breakpoint (do_sigaction, flush_sigqueue_mask), so it waits until one thread is left; until then we
-//   ignore the signal in the kernel's place.
+//   ignore the signal in the kernel's place. A fault that is flushed comes again with its instruction.
 #include <fmt/format.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include <algorithm>
 
+#include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/engine_stops.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -35,56 +37,52 @@ using ptrace::Outcome;
 
 constexpr auto kLookAge = 10ms;
 constexpr auto kStopPatience = 100ms;
+constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
-constexpr std::uint64_t kTrapBit = 1ULL << (SIGTRAP - 1);
 constexpr std::uint64_t kSigsetSize = 8;
 
-// CLOCK_MONOTONIC_COARSE: a quarter of the price, and some milliseconds don't matter.
-std::chrono::steady_clock::time_point coarse_now() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return std::chrono::steady_clock::time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
-}
+bool handles(const std::optional<Action>& action) { return action && disposition_of(*action) == Disposition::handled; }
+bool ignores(const std::optional<Action>& action) { return action && disposition_of(*action) == Disposition::ignored; }
 
-bool handles(const std::optional<Action>& action) {
-  return action && disposition_of(*action) == Disposition::handled;
-}
-bool ignores(const std::optional<Action>& action) {
-  return action && disposition_of(*action) == Disposition::ignored;
+Disposition known_disposition(const Process& process, int signal) {
+  const auto& known = process.actions.of(signal).known;
+  return known ? disposition_of(*known) : Disposition::standard;
 }
 
 // SIG_IGN may be set where that flushes nothing that is wanted.
-bool safe_to_ignore(const Process& process) {
-  const bool no_traps = process.threads.size() == 1 || !process.space->touched();
-  return no_traps && process.threads.size() <= kMostLookedAt && std::ranges::none_of(process.threads, trap_pending);
+bool safe_to_ignore(const Process& process, int signal) {
+  const bool no_traps = signal != SIGTRAP || process.threads.size() == 1 || !process.space->touched();
+  return no_traps && process.threads.size() <= kMostLookedAt &&
+         std::ranges::none_of(process.threads, [=](pid_t tid) { return signal_pending(tid, signal); });
 }
 
-// SIGTRAP's action in the target, by way of a borrowed thread.
+// A signal's action in the target, by way of a borrowed thread.
 class ActionCalls {
  public:
   ActionCalls(RemoteSyscalls& remote, AddressSpace& space) : remote_(remote), space_(space) {}
 
-  std::optional<Action> get() { return call(nullptr); }
+  std::optional<Action> get(int signal) { return call(signal, nullptr); }
   // Puts one action in place of another. False: the program has set a third one meanwhile, and that stays.
-  bool replace(const Action& expected, Action wanted) {
-    std::optional<Action> replaced = call(&wanted);
+  bool replace(int signal, const Action& expected, Action wanted) {
+    std::optional<Action> replaced = call(signal, &wanted);
     if (replaced == expected) return true;
     for (int i = 0; i < 8 && replaced && *replaced != wanted; ++i) {
       wanted = *replaced;
-      replaced = call(&wanted);
+      replaced = call(signal, &wanted);
     }
     return false;
   }
 
  private:
   // The action before; nullopt: the call can't be made.
-  std::optional<Action> call(const Action* action) {
+  std::optional<Action> call(int signal, const Action* action) {
     if (!map_scratch()) return std::nullopt;
     const RemoteAddr in = space_.scratch(), out = in + sizeof(Action);
     Action before;
     if (action && !space_.memory().write(in, std::as_bytes(std::span(action, 1)))) return std::nullopt;
-    const auto result = remote_.call(SYS_rt_sigaction, {SIGTRAP, action ? in.value : 0, out.value, kSigsetSize, 0, 0});
+    const auto number = static_cast<std::uint64_t>(signal);
+    const auto result = remote_.call(SYS_rt_sigaction, {number, action ? in.value : 0, out.value, kSigsetSize, 0, 0});
     if (!result || *result != 0) return std::nullopt;
     if (!space_.memory().read(out, std::as_writable_bytes(std::span(&before, 1)))) return std::nullopt;
     return before;
@@ -107,40 +105,50 @@ class ActionCalls {
 enum class Seen : std::uint8_t { as_known, changed, reset, unknown };
 
 // Compares what is in the kernel with what we know; learns and marks what is new.
-Seen reconcile(Process& process, ActionCalls& calls) {
-  TrapArrangement& trap = process.trap;
-  const auto now = calls.get();
+Seen reconcile(Process& process, int signal, ActionCalls& calls) {
+  Arrangement& is = process.actions.of(signal);
+  const auto now = calls.get(signal);
   if (!now) return Seen::unknown;
-  trap.fetched = coarse_now();
-  if (trap.known && was_reset(*now, *trap.known)) {
-    trap.contended = true;
+  is.fetched = coarse_now();
+  if (is.known && was_reset(*now, *is.known)) {
+    is.contended = true;
     return Seen::reset;
   }
-  trap.owed = false;
+  is.owed = false;
   if (disposition_of(*now) == Disposition::standard) {
-    trap.known.reset();
+    is.known.reset();
     return Seen::changed;
   }
-  if (trap.known == *now) return Seen::as_known;
-  trap.known = *now;
-  const bool may_mark = disposition_of(*now) == Disposition::handled || safe_to_ignore(process);
-  if (may_mark && *now != marked(*now) && calls.replace(*now, marked(*now))) trap.known = marked(*now);
+  if (is.known == *now) return Seen::as_known;
+  is.known = *now;
+  const bool may_mark = disposition_of(*now) == Disposition::handled || safe_to_ignore(process, signal);
+  if (may_mark && *now != marked(*now) && calls.replace(signal, *now, marked(*now))) is.known = marked(*now);
   return Seen::changed;
 }
 
-void put_back(Process& process, ActionCalls& calls) {
-  TrapArrangement& trap = process.trap;
-  Action reset = *trap.known;
+void put_back(Process& process, int signal, ActionCalls& calls) {
+  Arrangement& is = process.actions.of(signal);
+  Action reset = *is.known;
   reset.handler = reinterpret_cast<std::uint64_t>(SIG_DFL);
-  trap.owed = ignores(trap.known) && !safe_to_ignore(process);
-  if (!trap.owed && !calls.replace(reset, *trap.known)) trap.fetched = {};  // look again soon
+  is.owed = ignores(is.known) && !safe_to_ignore(process, signal);
+  if (!is.owed && !calls.replace(signal, reset, *is.known)) is.fetched = {};  // look again soon
+}
+
+bool matters(const Process& process, int signal) { return signal == SIGTRAP || process.actions.with_faults; }
+
+// Whether what /proc shows isn't what we know, of signals other than this one; 0: of any.
+bool others_changed(const Process& process, const Dispositions& now, int but) {
+  return std::ranges::any_of(kForcedSignals, [&](int signal) {
+    return signal != but && matters(process, signal) && !process.actions.of(signal).owed &&
+           now[forced_index(signal)] != known_disposition(process, signal);
+  });
 }
 
 }  // namespace
 
-// Runs f(ActionCalls&) in a thread that stands in an event stop or in a SIGTRAP's. False: it has died.
+// Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died.
 template <class F>
-bool Engine::with_trap_action(Tracee& tracee, int put_back, F f) {
+bool Engine::with_actions(Tracee& tracee, int put_back, F f) {
   Process& process = *tracee.process;
   const bool in_signal = tracee.stop == WaitStatus::Kind::signal;
   const bool alive = with_remote_calls(
@@ -150,19 +158,20 @@ bool Engine::with_trap_action(Tracee& tracee, int put_back, F f) {
         f(calls);
       },
       put_back);
-  // An interrupt that somebody is waiting for may have been taken for our own.
-  if (alive && in_signal && (process.detaching || !process.jobs.empty())) ptrace::interrupt(tracee.tid);
+  // An interrupt that somebody is waiting for (to let it go, for a job, a round, to see whether it has left a detour)
+  // has been taken for our own.
+  if (alive && in_signal) ptrace::interrupt(tracee.tid);
   return alive;
 }
 
-// True: other threads may have run into breakpoints just now, too; they are marked.
-bool Engine::suspect_others(const Tracee& tracee) {
+// True: other threads may have raised this signal for us just now, too; they are marked.
+bool Engine::suspect_others(const Tracee& tracee, int signal) {
   const std::set<pid_t>& threads = tracee.process->threads;
   bool found = threads.size() > kMostLookedAt;
   for (const pid_t tid : threads) {
     if (threads.size() > kMostLookedAt) break;
     Tracee& other = tracees_.at(tid);
-    if (tid == tracee.tid || other.state != Tracee::State::running || !trap_in_flight(tid)) continue;
+    if (tid == tracee.tid || other.state != Tracee::State::running || !signal_in_flight(tid, signal)) continue;
     other.trap_suspect = found = true;
   }
   return found;
@@ -170,10 +179,11 @@ bool Engine::suspect_others(const Tracee& tracee) {
 
 // Whether another thread's hit could have the handler reset just before it is called: when it begins to block SIGTRAP
 // after we have looked, that is the end of the process. So only where stopping all would cost more than a moment are
-// they trusted until one has been seen to.
-bool Engine::others_may_reset(const Tracee& tracee) const {
+// they trusted until one has been seen to. Faults of the program's own may be its daily business, those of ours aren't.
+bool Engine::others_may_reset(const Tracee& tracee, int signal) const {
   const std::size_t threads = tracee.process->threads.size();
-  return threads > 1 && (threads <= kMostLookedAt || tracee.process->trap.contended);
+  const bool trusted = signal == SIGTRAP ? threads > kMostLookedAt : true;
+  return threads > 1 && (!trusted || tracee.process->actions.of(signal).contended);
 }
 
 // False: some are in an uninterruptible wait.
@@ -188,183 +198,234 @@ bool Engine::stop_others(const Tracee& tracee) {
 }
 
 // nullopt: the thread has gone.
-std::optional<Disposition> Engine::look_at_trap(Tracee& tracee) {
+std::optional<Dispositions> Engine::look_at_actions(Tracee& tracee) {
   if (!tracee.stat) tracee.stat.reset(open_thread_stat(tracee.tid));
-  tracee.process->trap.looked = coarse_now();
-  return trap_disposition(tracee.stat.get());
+  tracee.process->actions.looked = coarse_now();
+  return dispositions(tracee.stat.get());
 }
 
-// Before breakpoints are written: whether SIGTRAP's action has to be fetched first, which takes a stopped thread.
-bool Engine::must_learn_trap(const Process& process) const {
-  const auto now = trap_disposition_of(process.id.pid);
-  if (!now || process.trap.owed) return false;
-  return *now != (process.trap.known ? disposition_of(*process.trap.known) : Disposition::standard);
+// Before breakpoints are written: whether there are actions to be fetched first, or threads to be watched from now on,
+// which takes a stopped thread.
+bool Engine::must_learn_actions(const Process& process) const {
+  const auto now = dispositions_of(process.id.pid);
+  return (now && others_changed(process, *now, 0)) || anybody_to_watch(process);
 }
 
-void Engine::learn_trap(Tracee& tracee) {
+void Engine::learn_actions(Tracee& tracee) {
   Process& process = *tracee.process;
-  process.trap.looked = coarse_now();
-  with_trap_action(tracee, 0, [&](ActionCalls& calls) {
-    if (reconcile(process, calls) == Seen::reset) put_back(process, calls);
+  const auto now = look_at_actions(tracee);
+  if (!now) return;
+  const bool alive = !others_changed(process, *now, 0) || with_actions(tracee, 0, [&](ActionCalls& calls) {
+    for (const int signal : kForcedSignals)
+      if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
+        put_back(process, signal, calls);
   });
+  if (!alive) return;
+  watch_at_first(process);
+  stop_to_watch(tracee);
 }
 
-// ---- after a trap of ours -------------------------------------------------------------------------------------------
+// ---- after a signal of ours -----------------------------------------------------------------------------------------
 
-// `merged`: the stop's siginfo is the program's, so its SIGTRAP was there first.
-Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, bool merged) {
+// `merged`: the stop's siginfo is the program's, so its signal was there first.
+Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged) {
   AfterTrap after;
   Process& process = *tracee.process;
+  const std::uint64_t bit = signal_bit(signal);
   std::uint64_t mask = 0;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return {.alive = false};
-  after.blocks = blocked_with_all_others(mask);
-  if (tracee.trap_frame) {
+  const auto before = known_mask(tracee);
+  after.exact = before.has_value();
+  after.blocks = before ? (*before & bit) != 0 : blocked_with_all_others(mask, signal);
+  if (tracee.trap_frame && signal == SIGTRAP) {
     const bool inside = regs.sp() < *tracee.trap_frame && *tracee.trap_frame - regs.sp() < kHandlerDepth;
     after.in_handler = inside;
     if (!inside) tracee.trap_frame.reset();
   }
-  after.blocks |= std::exchange(tracee.trap_suspect, false) && after.in_handler;
-  if (merged || process.trap.known || after.in_handler || coarse_now() - process.trap.looked > kLookAge)
-    mend_action(tracee, merged, after);
-  if (!after.alive) return after;
-  after.blocks &= (mask & kTrapBit) == 0;
-  if (after.blocks) ptrace::set_sigmask(tracee.tid, mask | kTrapBit);
-  after.may_step = !after.blocks && !ignores(process.trap.known);
+  if (signal == SIGTRAP) after.blocks |= std::exchange(tracee.trap_suspect, false) && after.in_handler && !before;
+  if (merged || process.actions.of(signal).known || after.in_handler ||
+      coarse_now() - process.actions.looked > kLookAge)
+    mend_action(tracee, signal, merged, after);
+  if (!after.alive || after.program_first) return after;
+  if (before) after.blocks = (*before & bit) != 0;
+  after.blocks &= (mask & bit) == 0;
+  if (after.blocks) ptrace::set_sigmask(tracee.tid, mask | bit);
+  if (!tracee.stepping) tracee.mask = after.blocks ? mask | bit : mask;
+  after.may_step = !after.blocks && !ignores(process.actions.of(SIGTRAP).known);
   return after;
 }
 
-void Engine::mend_action(Tracee& tracee, bool merged, AfterTrap& after) {
-  TrapArrangement& trap = tracee.process->trap;
-  const auto now = look_at_trap(tracee);
-  if (!now) return void(after.alive = false);
-  const bool standard = *now == Disposition::standard;
-  // Nothing was reset: the thread doesn't block SIGTRAP, and the program's came while it ran into the breakpoint. Unless
-  // it was, and has been put back for another thread meanwhile.
-  if (merged && !standard && !after.blocks) return void(after.program_first = true);
+void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& after) {
+  Process& process = *tracee.process;
+  Arrangement& is = process.actions.of(signal);
+  const auto all = look_at_actions(tracee);
+  if (!all) return void(after.alive = false);
+  const Disposition now = (*all)[forced_index(signal)];
+  const bool standard = now == Disposition::standard;
+  // Nothing was reset: the thread doesn't block the signal, and the program's came while it ran into the breakpoint.
+  // Unless it was, and has been put back for another thread meanwhile. A load that isn't there may not have run at all.
+  if (merged && !after.blocks && (after.exact || !standard || signal != SIGTRAP))
+    return void(after.program_first = true);
   // Its handler has set the default action, or had it set by SA_RESETHAND.
-  after.blocks |= merged || (standard && after.in_handler && !trap.known);
-  if (merged) after.signal = SIGTRAP;
-  const bool as_known = *now == (trap.known ? disposition_of(*trap.known) : Disposition::standard);
-  const bool stale = trap.known && coarse_now() - trap.fetched > kLookAge;
-  if ((as_known && !stale) || (standard && trap.owed && !safe_to_ignore(*tracee.process))) return;
-  const bool alone = standard && !suspect_others(tracee);
-  const bool handled = handles(trap.known);
-  after.alive = with_trap_action(tracee, std::exchange(after.signal, 0), [&](ActionCalls& calls) {
-    if (reconcile(*tracee.process, calls) != Seen::reset) return;
-    after.blocks |= handled && (alone || after.in_handler);
-    put_back(*tracee.process, calls);
-    suspect_others(tracee);
+  after.blocks |= merged || (standard && after.in_handler && !is.known);
+  if (merged) after.signal = signal;
+  const bool as_known = now == known_disposition(process, signal) && !others_changed(process, *all, signal);
+  const bool stale = is.known && coarse_now() - is.fetched > kLookAge;
+  if ((as_known && !stale) || (standard && is.owed && !safe_to_ignore(process, signal))) return;
+  const bool alone = standard && !suspect_others(tracee, signal);
+  const bool handled = handles(is.known);
+  const bool had_none = !process.actions.of(SIGTRAP).known;
+  bool unclear = false;
+  after.alive = with_actions(tracee, std::exchange(after.signal, 0), [&](ActionCalls& calls) {
+    for (const int each : kForcedSignals) {
+      if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
+      if (each == signal) {
+        unclear = handled && !after.exact && !after.blocks;
+        after.blocks |= handled && (alone || after.in_handler);
+        suspect_others(tracee, signal);
+      }
+      put_back(process, each, calls);
+    }
   });
+  if (!after.alive) return;
+  if (had_none) watch_at_first(process);
+  if (unclear && process.threads.size() > 1) watch_everybody(tracee);
 }
 
 // Where the thread isn't to go on from this stop. False: it has died.
 bool Engine::queue_trap_again(Tracee& tracee) {
-  return with_trap_action(tracee, SIGTRAP, [](ActionCalls&) {});
+  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {});
 }
 
-// ---- a SIGTRAP of the program's own ---------------------------------------------------------------------------------
+// ---- a signal of the program's own, of those kinds
+// -------------------------------------------------------------------
 
-// The disposition it meets must be the program's: a trap of another thread may just have reset it. True: nothing is left
-// to do here, the thread goes on, and gets the signal again if it is to get it.
-bool Engine::before_own_trap(Tracee& tracee) {
+// The disposition it meets must be the program's: a trap or fault of ours in another thread may just have reset it.
+// True: nothing is left to do here, the thread goes on, and gets the signal again if it is to get it.
+bool Engine::before_own_signal(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
+  Arrangement& is = process.actions.of(signal);
+  if (signal != SIGTRAP && !is.known) return false;
+  const std::uint64_t bit = signal_bit(signal);
   siginfo_t info{};
   std::uint64_t mask = 0;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return true;
   const bool forced = info.si_code > 0;  // raised by an instruction of its own
   // Blocked and yet delivered: a sigsuspend() of the kind lets it through now, and must not see it come again later.
-  const bool looked = std::exchange(tracee.trap_looked, false) || (mask & kTrapBit) != 0;
+  const bool looked = std::exchange(tracee.action_looked, 0) == signal || (mask & bit) != 0;
   if (!looked) {
-    const auto now = look_at_trap(tracee);
-    if (!now) return true;
-    if (*now != Disposition::standard || process.trap.known) {
-      const bool quiet = others_may_reset(tracee) && stop_others(tracee);
-      // When its own instruction raises a SIGTRAP that it blocks, the program is to die of it.
-      const bool by_others = suspect_others(tracee);
-      const bool alive = with_trap_action(tracee, SIGTRAP, [&](ActionCalls& calls) {
-        if (reconcile(process, calls) != Seen::reset || (forced && !by_others)) return;
-        put_back(process, calls);
-        suspect_others(tracee);
+    const auto all = look_at_actions(tracee);
+    if (!all) return true;
+    const Disposition now = (*all)[forced_index(signal)];
+    const bool quiet_signal = signal != SIGTRAP && !is.contended && now == known_disposition(process, signal);
+    if (!quiet_signal && (now != Disposition::standard || is.known)) {
+      const bool quiet = others_may_reset(tracee, signal) && stop_others(tracee);
+      // When its own instruction raises a signal that it blocks, the program is to die of it.
+      const auto before = known_mask(tracee);
+      const bool by_others = suspect_others(tracee, signal);
+      const bool dies = forced && (before ? (*before & bit) != 0 : !by_others);
+      const bool alive = with_actions(tracee, signal, [&](ActionCalls& calls) {
+        if (reconcile(process, signal, calls) != Seen::reset || dies) return;
+        put_back(process, signal, calls);
+        suspect_others(tracee, signal);
       });
       if (!alive) return true;
-      tracee.trap_looked = true;
+      tracee.action_looked = signal;
       resume(tracee);
-      if (quiet) see_into_handler(tracee);
+      if (quiet) see_into_handler(tracee, signal);
       return true;
     }
   }
-  if (process.trap.owed && !forced) {
+  if (is.owed && !forced) {
     resume(tracee);
     return true;
   }
-  note_own_trap(tracee);
+  note_own_signal(tracee, signal);
   return false;
 }
 
-// The other threads are stopped, so that none can have the handler reset once more: the signal comes again, is passed on,
-// and the thread stops at its handler's first instruction. Whatever else happens is left to the main loop.
-void Engine::see_into_handler(Tracee& tracee) {
+// The other threads are stopped, so that none can have the handler reset once more: the signal comes again, is passed
+// on, and the thread stops at its handler's first instruction. Whatever else happens is left to the main loop, and the
+// action has to be looked at anew then: the others go on.
+void Engine::see_into_handler(Tracee& tracee, int signal) {
   const pid_t tid = tracee.tid;
   auto status = waiter_.wait_for(tid);
-  if (status && status->kind() == WaitStatus::Kind::signal && status->signal() == SIGTRAP) {
+  // It is interrupted once more below, for whoever has asked for this stop.
+  for (unsigned i = 0; i < kMostInterrupts && status && status->kind() == WaitStatus::Kind::interrupt; ++i) {
+    ptrace::resume(tid, 0);
+    status = waiter_.wait_for(tid);
+  }
+  if (status && status->kind() == WaitStatus::Kind::signal && status->signal() == signal) {
     tracee.stop = WaitStatus::Kind::signal;
     ptrace::interrupt(tid);
-    deliver(tracee, SIGTRAP);
+    deliver(tracee, signal);
     status = waiter_.wait_for(tid);
+  } else {
+    tracee.action_looked = 0;
+    ptrace::interrupt(tid);
   }
   if (status) waiter_.give_back({tid, *status});
 }
 
 // It is about to be delivered.
-void Engine::note_own_trap(Tracee& tracee) {
-  auto& known = tracee.process->trap.known;
+void Engine::note_own_signal(Tracee& tracee, int signal) {
+  auto& known = tracee.process->actions.of(signal).known;
   if (!handles(known)) return;
   ptrace::Registers regs;
-  if (!(known->flags & (SA_NODEFER | SA_ONSTACK)) && ptrace::get_registers(tracee.tid, regs) == Outcome::ok)
+  if (signal == SIGTRAP && !(known->flags & (SA_NODEFER | SA_ONSTACK)) &&
+      ptrace::get_registers(tracee.tid, regs) == Outcome::ok)
     tracee.trap_frame = regs.sp();
   if (known->flags & SA_RESETHAND) known.reset();  // the kernel takes it away as it calls it
 }
 
 // ---- other programs, and the end ------------------------------------------------------------------------------------
 
-// Handlers end with an exec, and with them all flags; what is ignored stays so (kernel/signal.c, flush_signal_handlers).
-void Engine::trap_after_exec(Tracee& tracee) {
+// Handlers end with an exec, and with them all flags; what is ignored stays so (kernel/signal.c,
+// flush_signal_handlers).
+void Engine::actions_after_exec(Tracee& tracee) {
   Process& process = *tracee.process;
-  const bool owed = process.trap.owed;
-  process.trap = {};
+  const Arrangements before = std::exchange(process.actions, {});
+  process.watch = {};
   if (ptrace::get_sigmask(tracee.tid, process.mask_at_exec) != Outcome::ok) process.mask_at_exec = 0;
-  if (!owed && trap_disposition_of(tracee.tid) != Disposition::ignored) return;
-  process.trap.known = Action{reinterpret_cast<std::uint64_t>(SIG_IGN), 0, 0, 0};
-  process.trap.owed = owed;
+  const auto now = dispositions_of(tracee.tid);
+  for (const int signal : kForcedSignals) {
+    Arrangement& is = process.actions.of(signal);
+    is.owed = before.of(signal).owed;
+    if (is.owed || (now && (*now)[forced_index(signal)] == Disposition::ignored))
+      is.known = Action{reinterpret_cast<std::uint64_t>(SIG_IGN), 0, 0, 0};
+  }
 }
 
 // At the program's entry point its mask is still the one that it was started with.
 void Engine::mend_entry_mask(Tracee& tracee) {
   const std::uint64_t began = tracee.process->mask_at_exec;
   std::uint64_t mask = 0;
-  if ((began & kTrapBit) == 0 || ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
-  if (mask == (began & ~kTrapBit)) ptrace::set_sigmask(tracee.tid, began);
+  if ((began & signal_bit(SIGTRAP)) == 0 || ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
+  if (mask == (began & ~signal_bit(SIGTRAP))) ptrace::set_sigmask(tracee.tid, began);
 }
 
-bool Engine::must_leave_trap(const Process& process) const {
-  return process.trap.known && process.threads.size() == 1;
+bool Engine::must_leave_actions(const Process& process) const {
+  return process.actions.any_known() && process.threads.size() == 1;
 }
 
-// The last thread takes our mark away, and puts back what is still owed. False: it died meanwhile.
-bool Engine::leave_trap(Tracee& tracee) {
+// The last thread takes our marks away, and puts back what is still owed. False: it died meanwhile.
+bool Engine::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
-  const Action known = *process.trap.known;
-  const bool alive = with_trap_action(tracee, 0, [&](ActionCalls& calls) {
-    const auto now = calls.get();
+  const auto leave = [&](ActionCalls& calls, int signal, const Action& known) {
+    const auto now = calls.get(signal);
     if (!now) return;
     const bool reset = was_reset(*now, known);
     if (!reset && *now != known) return;
     // Setting SIG_IGN drops what is pending; a mark does no harm.
-    if (ignores(known) && (!reset && (known == unmarked(known) || trap_pending(tracee.tid)))) return;
-    calls.replace(*now, unmarked(known));
+    if (ignores(known) && (!reset && (known == unmarked(known) || signal_pending(tracee.tid, signal)))) return;
+    calls.replace(signal, *now, unmarked(known));
+  };
+  const bool alive = with_actions(tracee, 0, [&](ActionCalls& calls) {
+    for (const int signal : kForcedSignals)
+      if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   });
-  process.trap = {};
+  process.actions = {};
   return alive;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <unordered_set>
 
 namespace probed::tracer::ptrace {
 namespace {
@@ -37,12 +38,21 @@ Outcome call(int request, pid_t tid, std::uintptr_t addr, std::uintptr_t data) {
   return errno == ESRCH ? Outcome::gone : Outcome::failed;
 }
 
+// The tracer thread's.
+thread_local std::unordered_set<pid_t> interrupted;
+
 std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 }  // namespace
 
 Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
-Outcome interrupt(pid_t tid) { return call(PTRACE_INTERRUPT, tid, 0, 0); }
+Outcome interrupt(pid_t tid) {
+  const Outcome outcome = call(PTRACE_INTERRUPT, tid, 0, 0);
+  if (outcome == Outcome::ok) interrupted.insert(tid);
+  return outcome;
+}
+bool is_interrupted(pid_t tid) { return interrupted.contains(tid); }
+void note_event_stop(pid_t tid) { interrupted.erase(tid); }
 Outcome resume(pid_t tid, int signal) { return call(PTRACE_CONT, tid, 0, static_cast<std::uintptr_t>(signal)); }
 Outcome step(pid_t tid, int signal) { return call(PTRACE_SINGLESTEP, tid, 0, static_cast<std::uintptr_t>(signal)); }
 Outcome report_vfork_done(pid_t tid) { return call(PTRACE_SETOPTIONS, tid, 0, kOptions | PTRACE_O_TRACEVFORKDONE); }

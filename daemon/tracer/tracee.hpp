@@ -3,6 +3,8 @@
 // Owning thread: the tracer thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -43,13 +45,33 @@ struct Rehit {
   ptrace::Registers regs{};
 };
 
-// What the process has arranged for SIGTRAP (trap_action.hpp), as far as has been seen.
-struct TrapArrangement {
+// What the process has arranged for one of the signals that we raise (trap_action.hpp), as far as has been seen.
+struct Arrangement {
   std::optional<Action> known;  // as we left it in the kernel, marked; nullopt: the default action
-  bool contended = false;       // threads that block SIGTRAP have run into breakpoints: the handler was reset
+  bool contended = false;       // threads that block the signal have raised it for us: the action was reset
   bool owed = false;            // the kernel has reset it, and it can't be put back while other threads run
-  std::chrono::steady_clock::time_point looked{};   // when /proc was last asked whether there is one
   std::chrono::steady_clock::time_point fetched{};  // when the kernel was last asked for it
+};
+
+struct Arrangements {
+  std::array<Arrangement, kForcedSignals.size()> all;  // by forced_index()
+  std::chrono::steady_clock::time_point looked{};      // when /proc was last asked whether there are any
+  bool with_faults = false;  // detours may follow bad pointers here: SIGSEGV and SIGBUS matter, too
+
+  Arrangement& of(int signal) { return all[forced_index(signal)]; }
+  const Arrangement& of(int signal) const { return all[forced_index(signal)]; }
+  bool any_known() const { return std::ranges::any_of(all, [](const Arrangement& a) { return a.known.has_value(); }); }
+  bool any_owed() const { return std::ranges::any_of(all, &Arrangement::owed); }
+};
+
+// Whose masks are followed from system call to system call, so that it is known what a forced signal has cleared:
+// threads that block one of ours, seen so by chance, always. All of them in a process of several threads that handles
+// SIGTRAP, at first, and from when one of them was seen to block it.
+struct MaskWatch {
+  std::optional<std::chrono::steady_clock::time_point> until;
+  bool always = false;
+  bool breakpoints = false;  // some probe was one that can be run into, when last counted
+  std::chrono::steady_clock::time_point counted{};
 };
 
 struct Tracee {
@@ -76,7 +98,9 @@ struct Tracee {
   std::optional<ptrace::Registers> stands;
   bool hidden = false;        // was let go to die with a core dump, for which the breakpoints were taken out
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
-  bool trap_looked = false;   // SIGTRAP's action has been looked at for the SIGTRAP it gets next
+  int action_looked = 0;      // the action has been looked at for this signal, which it gets next; 0: for none
+  bool watched = false;       // stops at system calls and at the beginning of handlers: its mask is known at each stop
+  std::optional<std::uint64_t> mask;  // as the program has set it, at this stop; nullopt: not known
   std::optional<std::uint64_t> trap_frame;  // sp where a SIGTRAP handler was entered that hasn't been seen left
 
   // In the channels of its address space, by line; the shared one when it has none of its own. As many as it was given
@@ -135,7 +159,8 @@ struct Process {
   std::shared_ptr<AddressSpace> copy_of;      // a forked child until its first stop: its memory is a copy of this
   std::optional<BirthPlace> born_in;          // the slot that its creator made it in; until its first stop
   std::set<pid_t> threads;
-  TrapArrangement trap;
+  Arrangements actions;
+  MaskWatch watch;
   std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
   bool follow_fork = false;
   bool keep_after_exec = false;  // attached explicitly: stays attached, without probes

@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint64_t kMark = SA_NOCLDWAIT;
 constexpr unsigned kSigIgnore = 33, kSigCatch = 34;  // fields of proc_pid_stat(5), low 31 bits each
 constexpr std::uint64_t bit(int signal) { return 1ULL << (signal - 1); }
+// By instructions.
+constexpr std::uint64_t kRaised = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
 
 struct Text {
   char bytes[4096];
@@ -81,48 +83,53 @@ bool was_reset(const Action& now, const Action& known) {
   return now == reset;
 }
 
-bool blocked_with_all_others(std::uint64_t mask) {
-  constexpr std::uint64_t kOthers = bit(SIGILL) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
-  return (mask & kOthers) == kOthers && (mask & bit(SIGTRAP)) == 0;
-}
+bool blocked_with_all_others(std::uint64_t mask, int signal) { return (mask & kRaised) == (kRaised & ~bit(signal)); }
+
+bool blocks_alone(std::uint64_t mask, int signal) { return (mask & bit(signal)) != 0 && (mask & kRaised) != kRaised; }
 
 int open_thread_stat(pid_t tid) {
   const std::string name = std::to_string(tid);
   return ::open(("/proc/" + name + "/task/" + name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
 }
 
-std::optional<Disposition> trap_disposition(int stat_fd) {
+std::optional<Dispositions> dispositions(int stat_fd) {
   Text text;
   if (!read_again(stat_fd, text)) return std::nullopt;
-  if (decimal_field(text.view(), kSigCatch) & bit(SIGTRAP)) return Disposition::handled;
-  if (decimal_field(text.view(), kSigIgnore) & bit(SIGTRAP)) return Disposition::ignored;
-  return Disposition::standard;
+  const std::uint64_t caught = decimal_field(text.view(), kSigCatch), ignored = decimal_field(text.view(), kSigIgnore);
+  Dispositions found{};
+  for (const int signal : kForcedSignals) {
+    const bool is_caught = (caught & bit(signal)) != 0, is_ignored = (ignored & bit(signal)) != 0;
+    found[forced_index(signal)] = is_caught    ? Disposition::handled
+                                  : is_ignored ? Disposition::ignored
+                                               : Disposition::standard;
+  }
+  return found;
 }
 
-std::optional<Disposition> trap_disposition_of(pid_t tid) {
+std::optional<Dispositions> dispositions_of(pid_t tid) {
   const UniqueFd fd(open_thread_stat(tid));
-  return fd ? trap_disposition(fd.get()) : std::nullopt;
+  return fd ? dispositions(fd.get()) : std::nullopt;
 }
 
-bool trap_in_flight(pid_t tid) {
+bool signal_in_flight(pid_t tid, int signal) {
   const UniqueFd fd = open_status(tid);
   Text text;
   if (!fd || !read_again(fd.get(), text)) return false;
-  if (hex_line(text.view(), "SigPnd") & ~hex_line(text.view(), "SigBlk") & bit(SIGTRAP)) return true;
+  if (hex_line(text.view(), "SigPnd") & ~hex_line(text.view(), "SigBlk") & bit(signal)) return true;
   return read_again(fd.get(), text) && text.view().find("\nState:\tt") != std::string_view::npos;
 }
 
-bool blocks_trap(pid_t tid) {
+std::uint64_t blocked_by(pid_t tid) {
   const UniqueFd fd = open_status(tid);
   Text text;
-  return fd && read_again(fd.get(), text) && (hex_line(text.view(), "SigBlk") & bit(SIGTRAP)) != 0;
+  return fd && read_again(fd.get(), text) ? hex_line(text.view(), "SigBlk") : 0;
 }
 
-bool trap_pending(pid_t tid) {
+bool signal_pending(pid_t tid, int signal) {
   const UniqueFd fd = open_status(tid);
   Text text;
   if (!fd || !read_again(fd.get(), text)) return false;
-  return ((hex_line(text.view(), "SigPnd") | hex_line(text.view(), "ShdPnd")) & bit(SIGTRAP)) != 0;
+  return ((hex_line(text.view(), "SigPnd") | hex_line(text.view(), "ShdPnd")) & bit(signal)) != 0;
 }
 
 }  // namespace probed::tracer

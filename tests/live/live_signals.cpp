@@ -76,8 +76,6 @@ void run_scenario(const std::string& name, bool step, bool storm) {
   RpcClient client(daemon.socket());
   Watched traps("traps");
   const std::string action = traps.ask("action");
-  // With jumps a call may go uncounted here (README, Limits).
-  if (storm) client.call("daemon.optimize", {{"enabled", false}});
   const std::vector<Json> probes = add(client, traps.pid(), {"tick", "one_byte_tick", "own_int3+1"}, {{"x-step", step}});
   if (storm) CHECK(traps.ask("storm 2003") == "storm ok");
   CHECK_MESSAGE(traps.ask(name + (storm ? " 5" : " 20")) == name + " ok", traps.target.errors());
@@ -107,7 +105,6 @@ TEST_CASE("SIGTRAP handled, blocked, pending, ignored, waited for: nor when othe
 
 TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in the middle of it, again and again") {
   for (const std::string& name : kScenarios) {
-    if (name.ends_with("in_threads")) continue;  // not exact yet: the README's limits say so
     CAPTURE(name);
     Daemon daemon;
     RpcClient client(daemon.socket());

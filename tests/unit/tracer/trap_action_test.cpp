@@ -38,6 +38,10 @@ struct WithTrapBlocked {
   sigset_t old{};
 };
 
+std::optional<Disposition> of_trap(const std::optional<Dispositions>& all) {
+  return all ? std::optional((*all)[forced_index(SIGTRAP)]) : std::nullopt;
+}
+
 pid_t own_tid() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
 }  // namespace
@@ -65,43 +69,43 @@ TEST_CASE("a mark changes nothing but a flag that means nothing for SIGTRAP, and
 }
 
 TEST_CASE("a mask with all the other signals of instructions in it had SIGTRAP in it, one with some of them need not") {
-  CHECK(blocked_with_all_others(~bit(SIGTRAP)));
-  CHECK_FALSE(blocked_with_all_others(~0ULL));  // it still has
-  CHECK_FALSE(blocked_with_all_others(0));
-  CHECK_FALSE(blocked_with_all_others(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL)));
+  CHECK(blocked_with_all_others(~bit(SIGTRAP), SIGTRAP));
+  CHECK_FALSE(blocked_with_all_others(~0ULL, SIGTRAP));  // it still has
+  CHECK_FALSE(blocked_with_all_others(0, SIGTRAP));
+  CHECK_FALSE(blocked_with_all_others(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL), SIGTRAP));
   // What a database blocks in its critical sections.
-  CHECK_FALSE(blocked_with_all_others(~(bit(SIGTRAP) | bit(SIGABRT) | bit(SIGILL) | bit(SIGFPE) | bit(SIGSEGV))));
+  CHECK_FALSE(blocked_with_all_others(~(bit(SIGTRAP) | bit(SIGABRT) | bit(SIGILL) | bit(SIGFPE) | bit(SIGSEGV)), SIGTRAP));
 }
 
 TEST_CASE("the disposition that /proc shows is the one that is in force") {
   const pid_t self = own_tid();
   const UniqueFd stat(open_thread_stat(self));
   REQUIRE(stat);
-  CHECK(trap_disposition_of(self) == Disposition::standard);
+  CHECK(of_trap(dispositions_of(self)) == Disposition::standard);
   {
     const WithAction handled([](int) {});
-    CHECK(trap_disposition(stat.get()) == Disposition::handled);
+    CHECK(of_trap(dispositions(stat.get())) == Disposition::handled);
   }
   {
     const WithAction ignored(SIG_IGN);
-    CHECK(trap_disposition(stat.get()) == Disposition::ignored);
-    CHECK(trap_disposition_of(self) == Disposition::ignored);
+    CHECK(of_trap(dispositions(stat.get())) == Disposition::ignored);
+    CHECK(of_trap(dispositions_of(self)) == Disposition::ignored);
   }
-  CHECK(trap_disposition(stat.get()) == Disposition::standard);
-  CHECK_FALSE(trap_disposition_of(0x3fffffff).has_value());
+  CHECK(of_trap(dispositions(stat.get())) == Disposition::standard);
+  CHECK_FALSE(dispositions_of(0x3fffffff).has_value());
 }
 
 TEST_CASE("a blocked SIGTRAP is pending, but not on its way") {
   const WithAction handled([](int) {});
   const pid_t self = own_tid();
-  CHECK_FALSE(trap_pending(self));
+  CHECK_FALSE(signal_pending(self, SIGTRAP));
   {
     const WithTrapBlocked blocked;
     raise(SIGTRAP);
-    CHECK(trap_pending(self));
-    CHECK(blocks_trap(self));
-    CHECK_FALSE(trap_in_flight(self));
+    CHECK(signal_pending(self, SIGTRAP));
+    CHECK(blocked_by(self) == bit(SIGTRAP));
+    CHECK_FALSE(signal_in_flight(self, SIGTRAP));
   }
-  CHECK_FALSE(trap_pending(self));
-  CHECK_FALSE(blocks_trap(self));
+  CHECK_FALSE(signal_pending(self, SIGTRAP));
+  CHECK((blocked_by(self) & bit(SIGTRAP)) == 0);
 }
