@@ -266,6 +266,7 @@ class Engine {
   void mend_entry_mask(Tracee& tracee);
 
   // engine_masks.cpp
+  bool has_just_raised(const Tracee& tracee) const;
   std::optional<std::uint64_t> known_mask(const Tracee& tracee) const;
   void note_mask(Tracee& tracee, const WaitStatus& status);
   bool must_watch(const Tracee& tracee);

@@ -15,6 +15,7 @@
 
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -56,6 +57,12 @@ bool may_be_forced(const WaitStatus& status) {
 
 }  // namespace
 
+// Whether a signal that it has just raised waits behind this stop: its mask has lost that bit already.
+bool Engine::has_just_raised(const Tracee& tracee) const {
+  const MaskWatch& watch = tracee.process->watch;
+  return (tracee.watched || watch.always || watch.until) && synchronous_signal_pending(tracee.tid);
+}
+
 // What the thread blocks, or blocked before the forced signal that it stands in; nullopt: nobody has seen it.
 std::optional<std::uint64_t> Engine::known_mask(const Tracee& tracee) const {
   if (tracee.stepping && tracee.stepping->masked) return tracee.stepping->mask;
@@ -67,8 +74,9 @@ void Engine::note_mask(Tracee& tracee, const WaitStatus& status) {
   Process* process = tracee.process;
   if (!process || !status.stopped() || may_be_forced(status)) return;
   if (!tracee.watched && status.kind() != Kind::interrupt) return;
+  if (tracee.stepping || (status.kind() == Kind::interrupt && has_just_raised(tracee))) return;
   std::uint64_t mask = 0;
-  if (tracee.stepping || ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
+  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
   tracee.mask = mask;
   if (!blocks_alone(mask, SIGTRAP) || process->threads.size() == 1) return;
   if (process->actions.of(SIGTRAP).known) process->watch.always = true;
@@ -89,7 +97,9 @@ bool Engine::must_watch(const Tracee& tracee) {
 bool Engine::watches(Tracee& tracee) {
   std::uint64_t mask = 0;
   tracee.watched = must_watch(tracee);
-  if (tracee.watched && !tracee.mask && ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok) tracee.mask = mask;
+  if (tracee.watched && !tracee.mask && !has_just_raised(tracee) &&
+      ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok)
+    tracee.mask = mask;
   if (!tracee.watched) tracee.mask.reset();
   return tracee.watched;
 }

@@ -390,10 +390,14 @@ bool Engine::on_trap(Tracee& tracee) {
 }
 
 // A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
-// executing it. In the middle of an instruction it can't have come otherwise. Behind one of the breakpoint's size it
-// may stand because we emulated that, or sent it there; it is unlikely to be seen there by chance.
+// executing it. In the middle of an instruction it can't have come otherwise, nor where SIGTRAP is blocked. Behind one
+// of the breakpoint's size it may stand because we emulated that, or sent it there; it is unlikely to be seen there by
+// chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
   if (plan.insn.length > native::kBreakpointSize) return true;
+  std::uint64_t mask = 0;
+  if (const auto known = known_mask(tracee); known && (*known & signal_bit(SIGTRAP)) != 0) return true;
+  if (ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && blocked_with_all_others(mask, SIGTRAP)) return true;
   return armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
 }
 
