@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace probed::arch::x86_64 {
@@ -88,6 +89,15 @@ inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, 
   r.r10 = args[3];
   r.r8 = args[4];
   r.r9 = args[5];
+}
+// Does what the instruction that reads the records' clock would have done, where the process has switched that off
+// (prctl PR_SET_TSC, seccomp's strict mode: arch/x86/kernel/process.c, disable_TSC). False: it is another instruction.
+inline bool stand_in_for_clock(Registers& r, std::span<const std::uint8_t> code, std::uint64_t time) {
+  if (code.size() < 2 || code[0] != 0x0f || code[1] != 0x31) return false;  // rdtsc
+  r.rax = time & 0xffff'ffff;
+  r.rdx = time >> 32;
+  r.rip += 2;
+  return true;
 }
 // The bytes of the system call instruction.
 inline constexpr std::uint8_t kSyscallInsn[] = {0x0f, 0x05};

@@ -95,6 +95,9 @@ Result<std::unique_ptr<Channel>> Channel::create(const ChannelOptions& options) 
 Result<std::unique_ptr<Channel>> Channel::adopt(UniqueFd memfd, const ChannelOptions& options) {
   auto layout = ChannelLayout::make(options);
   if (!layout) return std::move(layout).error();
+  // The target may have put any other file in the place of its number; only a memfd has seals, and none of its calls
+  // wait.
+  if (::fcntl(memfd.get(), F_GET_SEALS) < 0) return system_refused("F_GET_SEALS");
   if (::ftruncate(memfd.get(), static_cast<off_t>(layout->size)) != 0) return system_refused("ftruncate");
   // Whoever else holds the file could cut it short under our mapping, which then raises SIGBUS.
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <bitset>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,6 +43,8 @@ struct Site {
   bool queued = false;            // waits for the optimiser
   bool rewritten = false;         // by the program, while it was armed: it stays a breakpoint
   std::uint8_t set_backs = 0;     // times that its jump had to be taken out for the program's sake
+  unsigned absent = 0;            // arguments that its detour could not read since then
+  std::chrono::steady_clock::time_point absent_since{};
 
   bool wanted() const;  // some program is enabled
 };

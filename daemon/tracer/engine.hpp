@@ -310,6 +310,8 @@ class Engine {
   void give_lanes(Tracee& tracee, const ptrace::Registers& regs);
   void take_lanes(Tracee& tracee);
   bool looked_at(Tracee& tracee);
+  bool stand_in_for_clock(Tracee& tracee, int signal);
+  void note_absent_load(AddressSpace& space, RemoteAddr address);
   void give_up_load(Tracee& tracee);
   bool has_loads() const;
   void look_for_blocked_loads();

@@ -14,6 +14,7 @@
 
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/sharing.hpp"
@@ -28,6 +29,8 @@ using namespace std::chrono_literals;
 
 constexpr std::uint8_t kMostSetBacks = 3;
 constexpr auto kAfterSetBack = 1s;
+constexpr unsigned kMostAbsent = 1000;  // within a second
+constexpr auto kAfterAbsent = 10s;
 
 // Whether the thread executes none of its program's instructions any more. Its memory may serve a new one from before
 // its death is reported.
@@ -172,8 +175,47 @@ bool Engine::skip_absent_load(Tracee& tracee, int signal) {
   if (after.program_first) return false;
   regs.set_pc(place->resume->value);
   ptrace::set_registers(tracee.tid, regs);
+  if (place->detour) note_absent_load(*tracee.process->space, place->detour->site);
   resume(tracee, after.signal);
   return true;
+}
+
+// A process that may not read the clock of the records. This record gets its time all the same; then there are no more.
+bool Engine::stand_in_for_clock(Tracee& tracee, int signal) {
+  AddressSpace& space = *tracee.process->space;
+  if (space.detours().areas_empty()) return false;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  const auto place = space.detours().find(RemoteAddr{regs.pc()});
+  std::array<std::uint8_t, 2> code{};
+  if (!place || !place->capture || !space.memory().read(RemoteAddr{regs.pc()}, std::as_writable_bytes(std::span(code))))
+    return false;
+  siginfo_t info{};
+  ptrace::Registers after_it = regs;
+  if (!native::stand_in_for_clock(after_it, code, native::record_clock())) return false;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  const AfterTrap after = mend_after_trap(tracee, regs, signal, !is_fault(signal, info));
+  if (!after.alive) return true;
+  if (after.program_first) return false;
+  ptrace::set_registers(tracee.tid, after_it);
+  refuse_all(space, "the process has switched the time stamp counter off");
+  resume(tracee, after.signal);
+  return true;
+}
+
+// One that faults at most hits is cheaper as a breakpoint.
+void Engine::note_absent_load(AddressSpace& space, RemoteAddr address) {
+  Site* site = space.find(address);
+  if (!site || !site->jump) return;
+  const auto now = coarse_now();
+  if (now - site->absent_since > 1s) {
+    site->absent_since = now;
+    site->absent = 0;
+  }
+  if (++site->absent < kMostAbsent) return;
+  site->absent = 0;
+  space.drop_jump(*site);
+  give_up(space, address, "its arguments can't be read at most hits, which takes longer in a detour", kAfterAbsent);
 }
 
 void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place) {
@@ -183,7 +225,7 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
   if (at_exit) {
     apply(*place.point, regs);
   } else if (is_fault(signal, info)) {
-    if (place.capture)
+    if (place.capture && !std::exchange(tracee.process->said_damaged, true))
       spdlog::error("process {}: the code or the channel of its optimised probes was changed or unmapped by it",
                     tracee.process->id.pid);
     const std::uint64_t pc = regs.pc();

@@ -256,6 +256,7 @@ void Engine::release(Tracee& tracee, int signal) {
 void Engine::on_signal(Tracee& tracee, int signal) {
   recognise(tracee, signal);
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
+  if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;

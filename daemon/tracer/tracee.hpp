@@ -153,6 +153,7 @@ struct Job {
 struct Process {
   TargetId id;
   std::uint32_t execs = 0;  // programs it has started since it was attached
+  bool said_damaged = false;  // once: a program that scribbles over its channel would fill the log
   pid_t root = 0;  // the attached process this one descends from by fork or vfork; itself when attached by request
   std::shared_ptr<AddressSpace> space;
   std::shared_ptr<AddressSpace> before_exec;  // what a child forked just before the exec may still be a copy of
