@@ -241,6 +241,7 @@ class Engine {
     bool alive = true;
     bool blocks = false;         // the thread blocks the signal; its mask says so again
     bool exact = false;          // that is known, not inferred
+    bool with_all = false;       // if it does, it blocks everything
     bool may_step = true;        // a step's trap would reset nothing
     bool in_handler = false;     // it is in its SIGTRAP handler
     bool program_first = false;  // a signal of the program's own has come before ours: deliver it first

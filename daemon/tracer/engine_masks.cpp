@@ -113,9 +113,9 @@ void Engine::watch_at_first(Process& process) {
   if (std::ranges::find(watched_before_, process.id) != watched_before_.end()) process.watch.always = true;
 }
 
-// Some thread blocks SIGTRAP, and it can't be told which. From now on it will be.
+// Some thread blocks one of the signals and not everything. From now on it will be known which.
 void Engine::watch_everybody(const Tracee& tracee) {
-  if (std::exchange(tracee.process->watch.always, true)) return;
+  if (std::exchange(tracee.process->watch.always, true) || tracee.process->threads.size() == 1) return;
   stop_others(tracee);  // each is watched when its turn comes to be let go on
 }
 

@@ -134,6 +134,13 @@ void put_back(Process& process, int signal, ActionCalls& calls) {
   if (!is.owed && !calls.replace(signal, reset, *is.known)) is.fetched = {};  // look again soon
 }
 
+// Whether a thread that has just raised this signal for us blocked everything: then it was that one.
+bool some_block_all(const Process& process, int signal) {
+  return process.threads.size() > kMostLookedAt || std::ranges::any_of(process.threads, [=](pid_t tid) {
+           return blocked_with_all_others(blocked_by(tid), signal) && signal_in_flight(tid, signal);
+         });
+}
+
 bool matters(const Process& process, int signal) { return signal == SIGTRAP || process.actions.with_faults; }
 
 // Whether what /proc shows isn't what we know, of signals other than this one; 0: of any.
@@ -236,6 +243,7 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return {.alive = false};
   const auto before = known_mask(tracee);
   after.exact = before.has_value();
+  after.with_all = before ? !blocks_alone(*before, signal) : blocked_with_all_others(mask, signal);
   after.blocks = before ? (*before & bit) != 0 : blocked_with_all_others(mask, signal);
   if (tracee.trap_frame && signal == SIGTRAP) {
     const bool inside = regs.sp() < *tracee.trap_frame && *tracee.trap_frame - regs.sp() < kHandlerDepth;
@@ -275,12 +283,12 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
   const bool alone = standard && !suspect_others(tracee, signal);
   const bool handled = handles(is.known);
   const bool had_none = !process.actions.of(SIGTRAP).known;
-  bool unclear = false;
+  bool found_reset = false;
   after.alive = with_actions(tracee, std::exchange(after.signal, 0), [&](ActionCalls& calls) {
     for (const int each : kForcedSignals) {
       if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
       if (each == signal) {
-        unclear = handled && !after.exact && !after.blocks;
+        found_reset = handled;
         after.blocks |= handled && (alone || after.in_handler);
         suspect_others(tracee, signal);
       }
@@ -289,7 +297,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
   });
   if (!after.alive) return;
   if (had_none) watch_at_first(process);
-  if (unclear && process.threads.size() > 1) watch_everybody(tracee);
+  if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
 }
 
 // Where the thread isn't to go on from this stop. False: it has died.
@@ -305,7 +313,7 @@ bool Engine::queue_trap_again(Tracee& tracee) {
 bool Engine::before_own_signal(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
   Arrangement& is = process.actions.of(signal);
-  if (signal != SIGTRAP && !is.known) return false;
+  if (!matters(process, signal)) return false;
   const std::uint64_t bit = signal_bit(signal);
   siginfo_t info{};
   std::uint64_t mask = 0;

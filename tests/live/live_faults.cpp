@@ -20,6 +20,8 @@ void run_scenario(const std::string& name, const std::vector<std::string>& argum
   Watched faults("faults", arguments);
   const std::vector<Json> probes = add(client, faults.pid(), {kProbe});
   REQUIRE_MESSAGE(is_optimised(client), list_probes(client).at(0).dump());
+  RpcClient listener(daemon.socket());  // or the detour would only count
+  Events events(listener);
   CHECK_MESSAGE(faults.ask(name + " " + rounds) == name + " ok", faults.target.errors());
   const std::vector<Json> removed = remove_all(client, probes);
   CHECK_MESSAGE(faults.unharmed(), faults.harm());
@@ -52,6 +54,8 @@ TEST_CASE("exception table: a program that faults itself is attached and let go 
     Daemon daemon;
     RpcClient client(daemon.socket());
     Watched faults("faults");
+    RpcClient listener(daemon.socket());
+    Events events(listener);
     faults.target.send(std::string(name) + " 400\n");
     std::optional<std::string> answer;
     for (int round = 0; !answer && round < 300; ++round) {
