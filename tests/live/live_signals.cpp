@@ -63,20 +63,21 @@ TEST_CASE("signals arrive once and in order while probes come and go and the pro
 // ---- SIGTRAP --------------------------------------------------------------------------------------------------------
 
 const std::vector<std::string> kScenarios = {
-    "handler_in_place", "blocked_alone", "blocked_with_all",        "blocked_and_killed", "waited_for",   "suspended",
-    "ignored",          "not_deferred",  "reset_on_delivery",       "jumped_out_of",      "set_to_default",
-    "in_children",      "in_threads",    "default_and_all_blocked", "ignored_in_threads"};
+    "handler_in_place", "blocked_alone", "blocked_with_all", "blocked_and_killed",      "waited_for",
+    "suspended",        "ignored",       "not_deferred",     "reset_on_delivery",       "jumped_out_of",
+    "set_to_default",   "in_children",   "in_threads",       "default_and_all_blocked", "ignored_in_threads"};
 
 // Each in a process of its own, so that none profits from what another has shown us.
-void run_scenario(const std::string& name, bool step, bool storm) {
+void run_scenario(const std::string& name, bool step, bool storm, const std::vector<std::string>& arguments = {}) {
   CAPTURE(name);
   CAPTURE(step);
   CAPTURE(storm);
   Daemon daemon;
   RpcClient client(daemon.socket());
-  Watched traps("traps");
+  Watched traps("traps", arguments);
   const std::string action = traps.ask("action");
-  const std::vector<Json> probes = add(client, traps.pid(), {"tick", "one_byte_tick", "own_int3+1"}, {{"x-step", step}});
+  const std::vector<Json> probes =
+      add(client, traps.pid(), {"tick", "one_byte_tick", "own_int3+1"}, {{"x-step", step}});
   if (storm) CHECK(traps.ask("storm 2003") == "storm ok");
   CHECK_MESSAGE(traps.ask(name + (storm ? " 5" : " 20")) == name + " ok", traps.target.errors());
   if (storm) CHECK(traps.ask("storm 0") == "storm ok");
@@ -103,6 +104,11 @@ TEST_CASE("SIGTRAP handled, blocked, pending, ignored, waited for: nor when othe
     for (const bool step : kTiers) run_scenario(name, step, true);
 }
 
+TEST_CASE("a thread that blocks SIGTRAP alone before it is traced, at its default action, goes on blocking it") {
+  for (const bool step : kTiers)
+    for (const bool storm : {false, true}) run_scenario("left_blocked", step, storm, {"blocking"});
+}
+
 TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in the middle of it, again and again") {
   for (const std::string& name : kScenarios) {
     CAPTURE(name);
@@ -113,8 +119,8 @@ TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in
     traps.target.send(name + " 400\n");
     std::optional<std::string> answer;
     for (int round = 0; !answer && round < 3000; ++round) {
-      const Json added = client.request(
-          "probe.add", add_params(traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", round % 2 == 1}}));
+      const Json added =
+          client.request("probe.add", add_params(traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", round % 2 == 1}}));
       if (added.contains("result")) client.request("probe.remove", ids_of(added.at("result").at("probes")));
       answer = traps.target.next_line(Millis{1});
     }
@@ -164,7 +170,8 @@ pid_t child_of(Target& jobs) {
   return std::stoi(line->substr(6));
 }
 
-TEST_CASE("a shell sees each stop and each continuation of a job once, and a stopped one rests, whatever its probes do") {
+TEST_CASE(
+    "a shell sees each stop and each continuation of a job once, and a stopped one rests, whatever its probes do") {
   for (const bool step : kTiers) {
     CAPTURE(step);
     Daemon daemon;
@@ -194,9 +201,7 @@ TEST_CASE("a shell sees each stop and each continuation of a job once while it i
   CHECK_MESSAGE(report.ok(), report.out, jobs.errors());
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -1,5 +1,6 @@
-// traps: what a program may do with SIGTRAP, which breakpoints use too. Reads commands "NAME ROUNDS" (below), answers
-// each with "NAME ok" or "NAME bad"; "end" ends it. Every command begins and ends with SIGTRAP as it found it.
+// traps [blocking]: what a program may do with SIGTRAP, which breakpoints use too. Reads commands "NAME ROUNDS"
+// (below), answers each with "NAME ok" or "NAME bad"; "end" ends it. Every command begins and ends with SIGTRAP as it
+// found it: handled; with "blocking" at its default and blocked, which is what "left_blocked" looks for.
 //
 // tick() is probed; its first instruction counts itself. Prints at the end: ticks, result.
 #include <pthread.h>
@@ -75,7 +76,8 @@ static struct sigaction install(void (*handler)(int, siginfo_t*, void*), int fla
   return old;
 }
 
-// A tracer learns of a new action when a SIGTRAP comes, or from time to time; a hit before that has spoilt SIG_IGN for it.
+// A tracer learns of a new action when a SIGTRAP comes, or from time to time; a hit before that has spoilt SIG_IGN for
+// it.
 static struct sigaction ignore_trap(void) {
   sigset_t alarms, old_mask;
   sigemptyset(&alarms);
@@ -87,7 +89,8 @@ static struct sigaction ignore_trap(void) {
   return old;
 }
 
-// ---- handlers ---------------------------------------------------------------------------------------------------------
+// ---- handlers
+// ---------------------------------------------------------------------------------------------------------
 
 static void on_trap(int number, siginfo_t* info, void* context) {
   (void)context;
@@ -124,7 +127,8 @@ static void on_trap_plain(int number) {
   touch();
 }
 
-// ---- scenarios: each with the handler on_trap in place ------------------------------------------------------------------
+// ---- scenarios: each with the handler on_trap in place
+// ------------------------------------------------------------------
 
 static void handler_in_place(void) {
   const long before = handled;
@@ -305,6 +309,21 @@ static void default_and_all_blocked(void) {
   expect("handled", handled, before + 1);
 }
 
+static void left_blocked(void) {
+  touch();
+  expect("still blocked", blocks_trap(), 1);
+  raise(SIGTRAP);
+  touch();
+  expect("pending", pending_trap(), 1);
+  expect("still blocked", blocks_trap(), 1);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTRAP);
+  expect("waited for", sigwaitinfo(&set, NULL), SIGTRAP);
+  touch();
+  expect("the default action", handler_now() == (long)SIG_DFL, 1);
+}
+
 static void in_children(void) {
   for (int ignoring = 0; ignoring < 2; ++ignoring) {
     struct sigaction old;
@@ -327,7 +346,8 @@ static void in_children(void) {
   }
 }
 
-// ---- at once ------------------------------------------------------------------------------------------------------------
+// ---- at once
+// ------------------------------------------------------------------------------------------------------------
 
 static atomic_bool stop_now;
 static void* hit_all_the_time(void* unused) {
@@ -389,7 +409,8 @@ static void ignored_in_threads(void) {
   raise(SIGTRAP);
 }
 
-// ---- ends: the process must die of SIGTRAP, after one call of its handler ----------------------------------------------
+// ---- ends: the process must die of SIGTRAP, after one call of its handler
+// ----------------------------------------------
 
 static void report_once(void) {
   static volatile sig_atomic_t times;
@@ -468,6 +489,7 @@ static const struct {
     {"jumped_out_of", jumped_out_of},
     {"set_to_default", set_to_default},
     {"default_and_all_blocked", default_and_all_blocked},
+    {"left_blocked", left_blocked},
     {"in_children", in_children},
     {"in_threads", in_threads},
     {"ignored_in_threads", ignored_in_threads},
@@ -522,7 +544,10 @@ int main(int argc, char** argv) {
   alarm_action.sa_handler = on_alarm;
   alarm_action.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &alarm_action, NULL);
-  install(on_trap, SA_SIGINFO);
+  if (argc > 1 && strcmp(argv[1], "blocking") == 0)
+    set_blocked(SIG_BLOCK, 0);
+  else
+    install(on_trap, SA_SIGINFO);
   target_ready("traps");
   for (char line[64];;) {
     target_line(line, sizeof line);
