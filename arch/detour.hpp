@@ -35,7 +35,7 @@ constexpr std::uint32_t bucket_of(std::uint64_t thread_pointer, unsigned bucket_
   return static_cast<std::uint32_t>(thread_pointer) * kHashMultiplier >> (32 - bucket_bits);
 }
 
-// A lane, one cache line of it (offsets in bytes, each a u64).
+// A lane (offsets in bytes, each a u64); one cache line of it, but for the last.
 inline constexpr int kLaneHead = 0;       // bytes reserved since the beginning; by the writers
 inline constexpr int kLaneLimit = 8;      // head may grow up to here; by the daemon
 inline constexpr int kLaneRing = 16;      // address of the ring
@@ -43,6 +43,9 @@ inline constexpr int kLaneRseq = 24;      // address of the thread's struct rseq
 inline constexpr int kLaneCounters = 32;  // address of the lane's counters
 inline constexpr int kLaneFlags = 40;     // kLaneShared
 inline constexpr std::uint64_t kLaneShared = 1;
+// In the shared lane, in a cache line of its own: somebody has counted there. Set by the writers, cleared by the
+// daemon.
+inline constexpr int kLaneCounted = 64;
 inline constexpr int kRseqCpuId = 4;  // include/uapi/linux/rseq.h; ~0: not registered
 
 // Per lane and probe: {u64 counted, u64 filtered}.
@@ -187,7 +190,7 @@ struct DetourFixup {
 
 // Routines that all detours within reach share, generated once for each area of injected code.
 struct DetourRuntime {
-  std::uint64_t begin = 0, count = 0, copy_string = 0, commit_strings = 0;  // addresses
+  std::uint64_t begin = 0, reject = 0, copy_string = 0, commit_strings = 0;  // addresses
   ChannelPlaces places;
 };
 struct RuntimeCode {

@@ -15,4 +15,7 @@ namespace probed::arch::aarch64 {
 RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, std::uint64_t original,
                         std::uint64_t copy_address);
 
+// The most bytes a copy of it takes.
+constexpr std::size_t copy_room(const Insn&) { return kMaxCopySize; }
+
 }  // namespace probed::arch::aarch64

@@ -4,10 +4,10 @@
 //   mov [rsp-N], eax      touches all of the stack that follows uses: a fault there is one of the site's
 //   lea rsp, [rsp-128]    leaves the red zone alone
 //   push rax; lahf; seto al; push rax; push rcx; push rdx
-//   cmp byte [flags of the probe], 1; jb next; je count
-//   mov edx, size; call begin; jc drop
+//   cmp rdi, ...; jne reject                     the filter, if there is one
+//   mov edx, size and index; call begin; jc next carry: nothing is to be recorded, all else is done
 //   mov [rcx+32], rdi ...
-//   add rax, size and index; mov [rcx], rax      commits
+//   mov [rcx], rax        commits
 // next:
 //   pop rdx; pop rcx; pop rax; add al, 127; sahf; pop rax; lea rsp, [rsp+128]
 //   the region's instructions, relocated; jmp behind the region
@@ -82,7 +82,7 @@ class SiteWriter {
  private:
   struct Block {
     std::uint32_t index;
-    Label next, count, reject, drop;
+    Label next, reject;
     bool has_filter;
     CaptureWriter capture;
   };
@@ -162,61 +162,47 @@ class SiteWriter {
     return rcx + 0;
   }
 
+  // Whether the probe is enabled at all is asked in the routines: for a filter, too, its outcome is known sooner. Only
+  // what the program's memory holds isn't looked at for nothing: a bad pointer costs a stop.
   void block(const CapturedProbe& probe) {
     PROBED_CHECK(probe.index < ch::kMaxProbes, "a probe's index fits the commit word");
     const CapturePlan& plan = *probe.plan;
-    blocks_.push_back({probe.index, a_.label(), a_.label(), a_.label(), a_.label(), !plan.filter.empty(),
+    blocks_.push_back({probe.index, a_.label(), a_.label(), !plan.filter.empty(),
                        CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups)});
     Block& b = blocks_.back();
     if (b.capture.refusal() != DetourRefusal::none) return;
-    const std::uint64_t flags = runtime_.places.probe_flags + probe.index;
-    a_.alu_mem_imm(Alu::cmp, place(flags), ch::kCountOnly, 1);
-    a_.jcc(Cond::below, b.next);
     if (b.has_filter) {
+      if (compared_items(plan).count > 0) {
+        a_.alu_mem_imm(Alu::cmp, place(runtime_.places.probe_flags + probe.index), ch::kDisabled, 1);
+        a_.jcc(Cond::equal, b.next);
+      }
       b.capture.filter(b.reject);
-      a_.alu_mem_imm(Alu::cmp, place(flags), ch::kCountOnly, 1);
     }
-    a_.jcc(Cond::equal, b.count);
     record(plan, b);
     a_.bind(b.next);
   }
 
   void record(const CapturePlan& plan, Block& b) {
-    a_.mov_imm(rdx, plan.layout.max_size);
+    a_.mov_imm(rdx, ch::commit_low(b.index, plan.layout.max_size));
     a_.call(runtime_.begin);
-    a_.jcc(Cond::below, b.drop);
+    a_.jcc(Cond::below, b.next);
     if (plan.layout.has_strings) a_.store(rsp + frame_.lane, rdx);
     b.capture.items();
     if (plan.layout.has_strings) {
       a_.mov_imm(rdx, plan.layout.max_size);
       a_.load(rsi, rsp + frame_.lane);
       a_.call(runtime_.commit_strings);
-      a_.shift(Shift::left, rdx, 18, 4);
-      a_.alu(Alu::add, rax, rdx);
-      a_.alu(Alu::add, rax, static_cast<std::int32_t>(b.index));
-    } else {
-      a_.alu(Alu::add, rax, static_cast<std::int32_t>(ch::commit_low(b.index, plan.layout.fixed_size)));
     }
     a_.store(rcx + ch::kRecordCommit, rax);
   }
 
   void cold(Block& b) {
     b.capture.cold();
-    if (b.has_filter) {
-      a_.bind(b.reject);
-      count(b.index * ch::kCounterSize + ch::kFiltered, b.next);
-    }
-    a_.bind(b.count);
-    count(b.index * ch::kCounterSize + ch::kCounted, b.next);
-    a_.bind(b.drop);
-    a_.inc(place(runtime_.places.probe_dropped + 8ull * b.index), true);
+    if (!b.has_filter) return;
+    a_.bind(b.reject);
+    a_.mov_imm(rdx, b.index);
+    a_.call(runtime_.reject);
     a_.jmp(b.next);
-  }
-
-  void count(std::uint32_t offset, Label next) {
-    a_.mov_imm(rdx, offset);
-    a_.call(runtime_.count);
-    a_.jmp(next);
   }
 
   // ---- tail ----

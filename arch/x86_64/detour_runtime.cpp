@@ -1,5 +1,5 @@
-// The routines that detours call: find the thread's lane, reserve a record, count, copy strings. Each exists once for
-// an area of injected code, so that a probe's own code stays small. Pure.
+// The routines that detours call: look whether the probe records, find the thread's lane, reserve a record, count, copy
+// strings. Each exists once for an area of injected code, so that a probe's own code stays small. Pure.
 //
 // A lane that belongs to one thread needs no lock prefix: every change of head or a counter is a single instruction,
 // which a signal on the same thread cannot split. The shared lane runs through the same steps with lock prefixes.
@@ -18,7 +18,7 @@ namespace ch = channel;
 using Label = Assembler::Label;
 using enum Reg;
 
-constexpr std::size_t kRuntimeRoom = 1024;
+constexpr std::size_t kRuntimeRoom = 2048;
 constexpr std::int32_t kPageMask = 0xfff, kLastWordOfPage = 0xff8;
 
 class RuntimeWriter {
@@ -31,9 +31,11 @@ class RuntimeWriter {
     table_ = word(places_.thread_table);
     shared_lane_ = word(places_.shared_lane);
     shared_counters_ = word(places_.shared_counters);
+    flags_ = word(places_.probe_flags);
+    dropped_ = word(places_.probe_dropped);
     out.runtime.places = places_;
     out.runtime.begin = routine(&RuntimeWriter::begin);
-    out.runtime.count = routine(&RuntimeWriter::count);
+    out.runtime.reject = routine(&RuntimeWriter::reject);
     out.runtime.copy_string = routine(&RuntimeWriter::copy_string);
     out.runtime.commit_strings = routine(&RuntimeWriter::commit_strings);
     out.fixups = std::move(fixups_);
@@ -147,15 +149,23 @@ class RuntimeWriter {
     rseq_known_ = known;
   }
 
-  // edx: bytes to reserve -> rcx: record, rax: its commit tag, rdx: lane, carry clear; or carry set: no room.
+  // edx: commit_low() of the probe and the bytes to reserve -> carry clear: rcx: record, rax: its commit word, rdx:
+  // lane; or carry set: there is nothing to be filled in, as the probe is disabled, or only counts, or there is no
+  // room. The hit has been accounted for then. All three registers are lost.
   //
   // The clock is read first: on Zen rdtsc waits for what is in front of it and takes as long as all the rest, which
   // then runs beside it.
   void begin() {
-    const Label full = a_.label(), done = a_.label();
+    const Label full = a_.label(), done = a_.label(), not_recording = a_.label();
+    compare_mode();
+    a_.jcc(Cond::below_equal, not_recording);
+    a_.push(rdx);
     a_.push(rsi);
     a_.push(rdi);
     a_.extend(rdi, rdx, 4, false);
+    a_.shift(Shift::right, rdi, 18, 4);
+    a_.alu(Alu::bit_and, rdi, -8, 4);
+    static_assert(ch::commit_low(ch::kMaxProbes - 1, 8) >> 18 == (8 | 7));
     a_.bytes({0x0f, 0x31});  // rdtsc
     a_.shift(Shift::left, rdx, 32);
     a_.alu(Alu::bit_or, rdx, rax);
@@ -170,16 +180,38 @@ class RuntimeWriter {
     a_.shift(Shift::left, rax, 29);
     a_.pop(rdi);
     a_.pop(rsi);
+    a_.alu(Alu::add, rax, rsp + 0);
+    a_.lea(rsp, rsp + 8);
     a_.bytes({0xf8});  // clc
     a_.ret();
     a_.bind(full);
-    a_.pop(rdi);
-    a_.pop(rsi);
-    a_.bytes({0xf9});  // stc
-    a_.ret();
+    no_room();
     unreadable_rseq();
     rest_of_bucket(search);
     shared_begin(full, done);
+    a_.bind(not_recording);
+    count(ch::kCounted);
+  }
+
+  // The probe's mode against kCountOnly; edx: its index, and anything above. rcx is lost.
+  void compare_mode() {
+    a_.extend(rcx, rdx, 4, false);
+    a_.alu(Alu::bit_and, rcx, ch::kMaxProbes - 1, 4);
+    a_.alu(Alu::add, rcx, flags_);
+    a_.alu_mem_imm(Alu::cmp, rcx + 0, ch::kCountOnly, 1);
+  }
+
+  // begin() ends here when the record doesn't fit.
+  void no_room() {
+    a_.pop(rdi);
+    a_.pop(rsi);
+    a_.pop(rdx);
+    a_.alu(Alu::bit_and, rdx, ch::kMaxProbes - 1, 4);
+    a_.shift(Shift::left, rdx, 3, 4);
+    a_.alu(Alu::add, rdx, dropped_);
+    a_.inc(rdx + 0, true);
+    a_.bytes({0xf9});  // stc
+    a_.ret();
   }
 
   void unreadable_rseq() {
@@ -209,17 +241,35 @@ class RuntimeWriter {
     a_.jmp(full);
   }
 
-  // edx: offset of the counter. rax and rcx are lost.
-  void count() {
+  // edx: index of a probe whose filter has turned the hit away. rax, rcx and rdx are lost.
+  void reject() {
+    compare_mode();
+    count(ch::kFiltered);
+  }
+
+  // Behind compare_mode(): unless the probe is disabled, one more in the thread's own counter. Returns, carry set.
+  void count(std::int32_t which) {
+    static_assert(ch::kCounterSize == 1 << 4);
+    const Label off = a_.label();
+    a_.jcc(Cond::below, off);
+    a_.alu(Alu::bit_and, rdx, ch::kMaxProbes - 1, 4);
+    a_.shift(Shift::left, rdx, 4, 4);
     Search search = find_lane(rax);
-    a_.load(rcx, rcx + ch::kLaneCounters);
-    a_.alu(Alu::add, rcx, rdx);
-    a_.inc(rcx + 0, false);
+    a_.alu(Alu::add, rdx, rcx + ch::kLaneCounters);
+    a_.inc(rdx + which, false);
+    a_.bind(off);
+    a_.bytes({0xf9});  // stc
     a_.ret();
     rest_of_bucket(search);
-    a_.load(rcx, shared_counters_);
-    a_.alu(Alu::add, rcx, rdx);
-    a_.inc(rcx + 0, true);
+    a_.alu(Alu::add, rdx, shared_counters_);
+    a_.inc(rdx + which, true);
+    a_.load(rcx, shared_lane_);
+    const Label told = a_.label();
+    a_.alu_mem_imm(Alu::cmp, rcx + ch::kLaneCounted, 0);
+    a_.jcc(Cond::not_equal, told);
+    a_.store_imm(rcx + ch::kLaneCounted, 1);
+    a_.bind(told);
+    a_.bytes({0xf9});  // stc
     a_.ret();
   }
 
@@ -300,10 +350,11 @@ class RuntimeWriter {
     a_.jmp(out);
   }
 
-  // rcx: record, rdi: its end, rax: its tag, rsi: its lane, edx: bytes reserved -> edx: bytes it keeps. Gives the rest
-  // back unless something has been reserved behind it. rdi is lost.
+  // rcx: record, rdi: its end, rax: its commit word as begin() made it, rsi: its lane, edx: bytes reserved -> rax: its
+  // commit word. Gives the bytes that weren't needed back unless something has been reserved behind them. rdx and rdi
+  // are lost.
   void commit_strings() {
-    const Label keep = a_.label(), kept = a_.label(), locked = a_.label();
+    const Label keep = a_.label(), kept = a_.label(), locked = a_.label(), out = a_.label();
     a_.push(rax);
     a_.push(r8);
     a_.mov(r8, rdi);
@@ -314,7 +365,8 @@ class RuntimeWriter {
     a_.mov(rdi, rax);
     a_.alu(Alu::sub, rdi, rdx);
     a_.shift(Shift::left, rdi, 29);
-    a_.alu(Alu::cmp, rdi, rsp + 8);
+    a_.alu(Alu::bit_xor, rdi, rsp + 8);
+    a_.shift(Shift::right, rdi, 32);  // what is below isn't the position's
     a_.jcc(Cond::not_equal, keep);
     a_.mov(rdi, rax);
     a_.alu(Alu::sub, rdi, rdx);
@@ -324,13 +376,18 @@ class RuntimeWriter {
     a_.cmpxchg(rsi + ch::kLaneHead, rdi, false);
     a_.jcc(Cond::not_equal, keep);
     a_.bind(kept);
-    a_.mov(rdx, r8);
+    a_.alu(Alu::sub, rdx, r8);
+    a_.shift(Shift::left, rdx, 18);
     a_.shift(Shift::right, r8, 3, 4);
     a_.store(rcx + ch::kRecordSize, r8, 2);
-    a_.bind(keep);
+    a_.bind(out);
     a_.pop(r8);
     a_.pop(rax);
+    a_.alu(Alu::sub, rax, rdx);
     a_.ret();
+    a_.bind(keep);
+    a_.mov_imm(rdx, 0);
+    a_.jmp(out);
     a_.bind(locked);
     a_.cmpxchg(rsi + ch::kLaneHead, rdi, true);
     a_.jcc(Cond::equal, kept);
@@ -340,7 +397,7 @@ class RuntimeWriter {
   Assembler a_;
   const ChannelPlaces& places_;
   const DetourFeatures& features_;
-  Mem table_, shared_lane_, shared_counters_;
+  Mem table_, shared_lane_, shared_counters_, flags_, dropped_;
   std::vector<DetourFixup> fixups_;
   std::vector<std::uint32_t> rseq_faults_;
   std::optional<Label> rseq_known_;

@@ -6,7 +6,7 @@
 
 namespace probed::arch::x86_64 {
 
-inline constexpr std::size_t kRuntimeStack = 32;            // begin on the shared lane
+inline constexpr std::size_t kRuntimeStack = 40;            // begin on the shared lane
 inline constexpr std::size_t kRuntimeStackForStrings = 64;  // copy_string
 
 }  // namespace probed::arch::x86_64

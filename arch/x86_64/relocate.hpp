@@ -31,4 +31,10 @@ namespace probed::arch::x86_64 {
 RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, std::uint64_t original,
                         std::uint64_t copy_address);
 
+// The most bytes a copy of it takes where jumps back reach (±2 GiB).
+constexpr std::size_t copy_room(const Insn& insn) {
+  constexpr std::size_t kJumpBack = 5;
+  return insn.flow == Flow::next ? insn.length + kJumpBack : kMaxCopySize;
+}
+
 }  // namespace probed::arch::x86_64

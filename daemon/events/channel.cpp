@@ -215,6 +215,13 @@ void Channel::set_mode(std::uint32_t probe, ch::ProbeFlags mode) {
   std::atomic_ref(byte).store(mode, std::memory_order_release);
 }
 
+bool Channel::take_shared_counting() {
+  const std::size_t at = layout_.lane_at(LaneId::shared) + ch::kLaneCounted;
+  if (load(at) == 0) return false;
+  store(at, 0);
+  return true;
+}
+
 void Channel::start_recording(std::uint32_t probe) {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
   auto& byte = *reinterpret_cast<std::uint8_t*>(local_ + layout_.flags + probe);

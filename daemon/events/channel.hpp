@@ -157,6 +157,8 @@ class Channel {
   // The thread is dead, or has been seen outside of detours and won't enter one: nobody writes to the lane any more.
   void retire(LaneId lane);
   void set_mode(std::uint32_t probe, arch::channel::ProbeFlags mode);
+  // Whether somebody has counted in the shared lane since the last call.
+  bool take_shared_counting();
 
   // ---- Asio thread ----
 

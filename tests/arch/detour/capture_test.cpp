@@ -470,6 +470,12 @@ TEST_CASE("a thread without thread pointer, or with a foreign word at fs:0, uses
     CHECK(records[0].thread_pointer == base);
   }
   CHECK(trial.rig().channel().counts(2).counted == 3);
+  CHECK(trial.rig().channel().take_shared_counting());
+  CHECK_FALSE(trial.rig().channel().take_shared_counting());
+  Outcome owned;
+  trial.run_detour(trial.random_state(random), owned);
+  CHECK(trial.rig().channel().counts(2).counted == 4);
+  CHECK_FALSE(trial.rig().channel().take_shared_counting());
 }
 
 // ---- plans ----
