@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kPollInterval = 1ms;
 constexpr auto kIdleInterval = 4ms;
 constexpr unsigned kBusyTurns = 20;
-constexpr unsigned kMostTurns = 64;  // empty any queue
+constexpr unsigned kMostTurns = 64;         // empty any queue
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
 constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
 
@@ -44,7 +44,9 @@ void ControllerImpl::poll_hits() {
     return wait_for_hits();
   }
   report_queue_losses_in_time();
-  const auto pause = taken >= kHitsPerTurn ? 0ms : feeds_record_ && idle_turns_ > kBusyTurns ? kIdleInterval : kPollInterval;
+  const auto pause = taken >= kHitsPerTurn                       ? 0ms
+                     : feeds_record_ && idle_turns_ > kBusyTurns ? kIdleInterval
+                                                                 : kPollInterval;
   poll_timer_.expires_after(pause);
   poll_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) poll_hits();
@@ -88,13 +90,18 @@ std::size_t ControllerImpl::drain(std::size_t limit) {
 }
 
 // Everything that is there now; a target may make more as fast as we take it out.
-void ControllerImpl::drain_all() {
+void ControllerImpl::drain_known() {
   for (unsigned turns = 0; turns < kMostTurns && take_hits(kHitsPerTurn) == kHitsPerTurn; ++turns) {
   }
   drain_feeds(SIZE_MAX);
-  for (const auto& state : feeds_) give_up_unknown(*state);  // whoever asks wants all there is
   flush_touched();
   report_queue_losses();
+}
+
+void ControllerImpl::drain_all() {
+  drain_known();
+  for (const auto& state : feeds_) give_up_unknown(*state);  // whoever asks wants all there is
+  flush_touched();
 }
 
 void ControllerImpl::report_queue_losses_in_time() {

@@ -105,6 +105,8 @@ class ControllerImpl final : public Controller {
   std::size_t take_hits(std::size_t limit);
   std::size_t drain(std::size_t limit);
   void drain_all();
+  // Leaves the records of threads that the tracer is still to be asked about.
+  void drain_known();
   void report_queue_losses();
   void report_queue_losses_in_time();
   bool matches(const Subscription& subscription, const Probe& probe) const;

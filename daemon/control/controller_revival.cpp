@@ -129,7 +129,10 @@ void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) 
     if (target.attached && (!pid || *pid == id)) pids.push_back(id);
   if (pids.empty()) return done();
   const auto limit = std::make_shared<boost::asio::steady_timer>(io_, kLookLimit);
-  limit->async_wait([done = std::move(done)](const auto&) { done(); });
+  limit->async_wait([this, done = std::move(done)](const auto&) {
+    drain_known();  // so that hits are what has been delivered and what is known to be missed
+    done();
+  });
   tracer_->post([this, pids, limit](tracer::Engine& engine) mutable {
     for (const pid_t p : pids) engine.look_at_code(p);
     post([this, pids, limit = std::move(limit)] {

@@ -128,6 +128,24 @@ TEST_CASE("ring: when hits come faster than they are taken, every one is either 
   CHECK(events.missed() == events.told_missed());
 }
 
+TEST_CASE("ring: the profile counts every hit there has been, also those that nobody has taken out of a ring yet") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched user("dlopener");
+  const std::string opened = user.ask("open");
+  REQUIRE(opened.starts_with("opened 0x"));
+  Events events(client);
+  const Json probe = add_optimised(client, user.pid(), {opened.substr(7) + " x=$arg1:s32"}).at(0);
+  for (std::uint64_t calls = 3; calls <= 60; calls += 3) {
+    CHECK(user.ask("call 3").starts_with("called 3 "));
+    CHECK(counts_of(client, probe).hits == calls);
+  }
+  events.end();
+  CHECK(events.told_delivered() + events.told_missed() == 60);
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 TEST_CASE("fetch programs: filters turn hits away in the target or in the daemon, and are counted exactly") {
   Daemon daemon;
   RpcClient client(daemon.socket());
@@ -224,9 +242,7 @@ TEST_CASE("K11: a neighbour in the region, or another probe at the place, makes 
   }
   if (!neighbour.is_null()) {
     // The first may do with two bytes and a second jump in padding; or stay a breakpoint, and say why.
-    CHECK(eventually([&] {
-      return view_of(client, work).at("tier") == "optimized" || !reason(client, work).empty();
-    }));
+    CHECK(eventually([&] { return view_of(client, work).at("tier") == "optimized" || !reason(client, work).empty(); }));
     for (const Json& probe : {neighbour, work}) {
       const auto before = counts_of(client, probe).hits;
       CHECK(eventually([&] { return counts_of(client, probe).hits > before + 10; }));
