@@ -10,11 +10,14 @@
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
 namespace {
 
 namespace native = arch::native;
+constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
+
 using InsnBytes = std::array<std::uint8_t, arch::kMaxInsnLength>;
 
 std::span<const std::byte> as_bytes(std::span<const std::uint8_t> s) { return std::as_bytes(s); }
@@ -260,6 +263,23 @@ void AddressSpace::remove_site(RemoteAddr address, const Layout& layout) {
   sites_.erase(it);
 }
 
+void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Layout& layout) {
+  std::vector<SitePlan> plans;
+  std::vector<Site*> found;
+  std::optional<TextPages> pages;
+  if (layout.known() && addresses.size() >= kLargeBatch) {
+    for (const RemoteAddr address : addresses)
+      if (Site* site = find(address); site && site->armed) found.push_back(site), plans.push_back(site->plan);
+    take_out_jumps(found, layout);
+    pages.emplace(memory_, layout.mappings());
+  }
+  for (const RemoteAddr address : addresses) remove_site(address, layout);
+  if (!pages || !pages->flush()) return;
+  // The program has changed its text at this very moment: one after the other, then.
+  pages.reset();
+  for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+}
+
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
   if (site.armed == armed) return true;
   if (!armed) {
@@ -339,13 +359,40 @@ bool AddressSpace::write_jump_head(Site& site) {
 
 void AddressSpace::drop_jump(Site& site, const Layout& layout) {
   if (!site.jump) return;
-  const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
-  if (jump->state != Jump::State::planned) {
-    note_removed(site.plan, patches_of(jump.get()));  // a child that was forked before may still have it
-    const bool told = !jump->island || holds(memory_, jump->island->at, after(*jump->island));
+  const Jump& jump = *site.jump;
+  if (jump.state != Jump::State::planned) {
+    const bool told = !jump.island || holds(memory_, jump.island->at, after(*jump.island));
     const bool ours = layout.known() ? layout.holds(site.plan) : told;
-    misses_breakpoints_ |= !ours || !take_out(memory_, *jump, layout.known());
+    misses_breakpoints_ |= !ours || !take_out(memory_, jump, layout.known());
   }
+  forget_jump(site);
+}
+
+// The same for many jumps that are as they were written, a step for all of them and then the next one: in all of them
+// the breakpoint stands before the first byte behind it changes. What isn't as it should be is left to drop_jump().
+void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& layout) {
+  std::vector<Site*> out;
+  TextPages pages(memory_, layout.mappings());
+  for (Site* site : sites) {
+    const Jump* jump = site->jump.get();
+    if (!jump || jump->state != Jump::State::whole || !layout.holds(site->plan)) continue;
+    if (!holds(memory_, jump->head.at, after(jump->head))) continue;
+    if (memory_.write(jump->head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) out.push_back(site);
+  }
+  if (pages.flush()) return;
+  for (const Site* site : out) {
+    const Patch& head = site->jump->head;
+    memory_.write(head.at + native::kBreakpointSize, as_bytes(before(head)).subspan(native::kBreakpointSize));
+  }
+  if (pages.flush()) return;
+  for (Site* site : out) forget_jump(*site);
+}
+
+// Nothing of it is in the text any more.
+void AddressSpace::forget_jump(Site& site) {
+  const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
+  // A child that was forked before may still have it.
+  if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
@@ -388,7 +435,19 @@ void AddressSpace::close() {
   remove_entry();
   if (sites_.empty() && removed_.empty()) return;
   const Layout before = Layout::of(memory_);
-  for (auto& [address, site] : sites_) set_armed(site, false, before);
+  std::vector<Site*> armed;
+  for (const auto& [address, site] : in_order_)
+    if (site->armed) armed.push_back(site);
+  std::optional<TextPages> pages;
+  if (before.known() && armed.size() >= kLargeBatch) {
+    take_out_jumps(armed, before);
+    pages.emplace(memory_, before.mappings());
+  }
+  for (Site* site : armed) set_armed(*site, false, before);
+  const bool failed = pages && pages->flush();
+  pages.reset();
+  if (failed)
+    for (const Site* site : armed) restore(memory_, site->plan, before);
   // Code that is being moved meanwhile either takes its breakpoint along, and is found now, or doesn't any more.
   constexpr int kMostMoves = 4;
   for (int i = 0; i < kMostMoves && heal_strays(Layout::of(memory_)) > 0; ++i) {

@@ -76,6 +76,8 @@ class AddressSpace {
   Site& add_site(const SitePlan& plan, RemoteAddr slot);
   // Disarms and forgets; its slot is retired.
   void remove_site(RemoteAddr address, const Layout& layout);
+  // The same for many; with a known layout by the page.
+  void remove_sites(std::span<const RemoteAddr> addresses, const Layout& layout);
   // Writes or removes the breakpoint. False: the target's memory is not what we left there (unmapped, replaced); the
   // site is then not armed, and nothing was written.
   bool set_armed(Site& site, bool armed, const Layout& layout);
@@ -160,6 +162,8 @@ class AddressSpace {
     std::vector<Patch> patches;
   };
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
+  void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
+  void forget_jump(Site& site);
   void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
   std::vector<Imprint> imprints() const;
   const SitePlan* plan_at(RemoteAddr address) const;

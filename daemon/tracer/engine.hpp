@@ -188,7 +188,7 @@ class Engine {
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
   void learn_actions_first(std::shared_ptr<Batch> batch);
-  void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots);
+  void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes);
   bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
   void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
   std::vector<Process*> one_for_each_space();
@@ -288,6 +288,7 @@ class Engine {
   bool refuse_all(AddressSpace& space, const char* why);
   bool eligible(const AddressSpace& space, const Site& site, bool say);
   void build_some(AddressSpace& space);
+  void take_back(AddressSpace& space, std::size_t from);
   bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);
   bool connect_taps(AddressSpace& space, Site& site, std::vector<arch::CapturedProbe>& probes,
                     std::vector<Listener::Tap>& taps);
@@ -310,6 +311,8 @@ class Engine {
   void meet(Tracee& tracee);
   void give_lanes(Tracee& tracee, const ptrace::Registers& regs);
   void take_lanes(Tracee& tracee);
+  void meet_soon(AddressSpace& space);
+  void meet_the_rest(AddressSpace& space);
   bool looked_at(Tracee& tracee);
   bool stand_in_for_clock(Tracee& tracee, int signal);
   void note_absent_load(AddressSpace& space, RemoteAddr address);

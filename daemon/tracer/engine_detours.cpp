@@ -31,6 +31,7 @@ constexpr std::uint8_t kMostSetBacks = 3;
 constexpr auto kAfterSetBack = 1s;
 constexpr unsigned kMostAbsent = 1000;  // within a second
 constexpr auto kAfterAbsent = 10s;
+constexpr Waiter::Clock::duration kMeetAgain = 10ms, kMeetAtLeast = 1s;  // threads without a lane
 
 // Whether the thread executes none of its program's instructions any more. Its memory may serve a new one from before
 // its death is reported.
@@ -130,6 +131,35 @@ void Engine::find_threads(pid_t pid) {
     // One that has waited in a call all the time has recorded nothing.
     if (tracee.state == Tracee::State::running && glance(tid).kind == Glance::Kind::running) ptrace::interrupt(tid);
   }
+}
+
+// Threads that have waited all the time have not been asked to stop, and have no lane. Once they run, and count, they
+// share their counters' cache lines and a lock prefix, which makes a hit several times as expensive: so the channel is
+// asked whether there are such, and whoever runs then is stopped, once.
+void Engine::meet_soon(AddressSpace& space) {
+  Optimisation& work = space.optimisation();
+  work.meet_again = kMeetAgain;
+  work.meet_at = Waiter::Clock::now() + work.meet_again;
+  wake_optimiser(space, work.meet_again);
+}
+
+void Engine::meet_the_rest(AddressSpace& space) {
+  Optimisation& work = space.optimisation();
+  const auto now = Waiter::Clock::now();
+  if (now < work.meet_at) return void(work.at = std::min(work.at, work.meet_at));
+  bool counted = false, strangers = false;
+  for (const Line& line : space.detours().lines()) counted |= line.feed->channel->take_shared_counting();
+  for (auto& [tid, tracee] : tracees_) {
+    if (!tracee.process || tracee.process->space.get() != &space) continue;
+    if (tracee.lanes.size() == space.detours().lines().size()) continue;
+    strangers = true;
+    if (!counted || tracee.state != Tracee::State::running || glance(tid).kind != Glance::Kind::running) continue;
+    tracee.interrupted_at = Waiter::Clock::now();
+    ptrace::interrupt(tid);
+  }
+  work.meet_again = counted ? kMeetAgain : std::min(2 * work.meet_again, kMeetAtLeast);
+  work.meet_at = strangers ? now + work.meet_again : Waiter::Clock::time_point::max();
+  work.at = std::min(work.at, work.meet_at);
 }
 
 // ---- rounds ---------------------------------------------------------------------------------------------------------

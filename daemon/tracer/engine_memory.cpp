@@ -191,7 +191,7 @@ bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan) {
     eligible(space, site, true);
     return true;
   }
-  const auto slot = space.xol().allocate(plan.address);
+  const auto slot = space.xol().allocate(plan.address, slot_size(native::copy_room(plan.insn)));
   if (!slot) return false;
   const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot->value);
   const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);

@@ -3,7 +3,8 @@
 // A site is armed as a breakpoint first, always; so failing here is never an error, only a reason that is shown. One
 // address space at a time goes through a batch in small steps, between the stops that the tracer serves:
 //
-//   building   for each site a region is chosen (arch/region.hpp), its detour is generated and written. From then on who
+//   building   for each site a region is chosen (arch/region.hpp), its detour is generated and written. From then on
+//   who
 //              runs into the breakpoint goes on in the detour's tail instead of the slot: nobody new comes between the
 //              first byte of the region and its end
 //   looking    every thread is seen once outside of those places, and without a signal frame that leads there
@@ -31,6 +32,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -46,27 +48,43 @@ constexpr auto kRoundPatience = 500ms;  // for threads that don't stop
 constexpr auto kLookAgain = 5ms;
 constexpr auto kAnswerAfter = 10ms;
 constexpr auto kPinnedAgain = 1s;
-constexpr std::size_t kBatch = 8192;           // sites
-constexpr std::size_t kLooksAtATime = 64;      // threads
+constexpr std::size_t kBatch = 8192;       // sites
+constexpr std::size_t kLooksAtATime = 64;  // threads
 constexpr unsigned kMaxHoleAttempts = 32;
+constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
+constexpr auto kLayoutAge = 50ms;        // while a batch is built
+constexpr const char* kChangedByProgram = "its code was changed by the program";
 constexpr const char* kOtherCode = "its code is not what its file has there";
-constexpr std::uint64_t kBytesForSite = 128;   // of code, when memory for it is mapped
+constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
+constexpr std::uint64_t kRuntimeCode = 1536;  // of the routines in front of it
 constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
 // A channel for so many probes: with few of them room for many threads and long rings, with very many little of either.
 events::ChannelOptions channel_for(std::size_t probes) {
+  constexpr std::size_t kSmallRing = 128 << 10;
+  constexpr std::size_t kOthers = 64 << 10;  // tables of threads, and rounding
   events::ChannelOptions options;
   options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
-  const std::size_t table = 16 * options.probes;  // of counters, for each lane
-  if (options.probes <= 4096) {
-    options.bytes = 16 << 20;
-  } else {
-    options.lanes = 1;
-    options.bytes = 3 * table + (640 << 10);
-  }
+  options.bytes = 16 << 20;
+  if (options.probes <= 4096) return options;
+  options.lanes = 1;
+  const std::size_t all_lanes = options.lanes + 1;
+  const std::size_t for_each_probe =
+      sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
+  const std::size_t ring = kSmallRing + events::ChannelLayout::kRingSlack;
+  options.bytes = options.probes * for_each_probe + all_lanes * ring + kOthers;
   return options;
+}
+
+// Bytes of code that a site takes, going by those that there are.
+std::uint64_t bytes_for_site(const DetourSpace& detours) {
+  constexpr std::size_t kEnough = 64;
+  std::uint64_t used = 0;
+  for (const CodeArea& area : detours.areas()) used += area.used - area.runtime_size;
+  const std::size_t count = detours.detours().size();
+  return count < kEnough ? kBytesForSite : (used + count - 1) / count;
 }
 
 std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }
@@ -214,6 +232,7 @@ void Engine::optimise(AddressSpace& space) {
   work.at = Clock::time_point::max();
   if (!anybody_in(space)) return;
   answer_waiting(space, 0);
+  meet_the_rest(space);
   if (work.round) go_on_with_round(space);
   const bool waits = work.round && work.round_waited_for >= work.round->number;
   switch (work.phase) {
@@ -246,6 +265,7 @@ bool Engine::start_batch(AddressSpace& space) {
   work.built.clear();
   work.places = {};
   work.next = 0;
+  work.layout.reset();
   while (!work.queue.empty() && work.batch.size() < kBatch) {
     Site* site = space.find(work.queue.front());
     work.queue.pop_front();
@@ -268,15 +288,25 @@ bool Engine::start_batch(AddressSpace& space) {
 
 void Engine::build_some(AddressSpace& space) {
   Optimisation& work = space.optimisation();
-  const auto until = Clock::now() + kBuildSlice;
+  const auto began = Clock::now(), until = began + kBuildSlice;
+  const std::size_t built_before = work.built.size();
   std::vector<Listener::Tap> taps;
   bool more = true;
+  std::optional<TextPages> pages;
+  if (work.batch.size() - work.next >= kLargeBatch) {
+    if (!work.layout || began - work.layout_read > kLayoutAge)
+      work.layout = Layout::of(space.memory()), work.layout_read = began;
+    if (work.layout->known()) pages.emplace(space.memory(), work.layout->mappings());
+  }
   for (; work.next < work.batch.size() && more && work.phase == Phase::building; ++work.next) {
     Site* site = space.find(work.batch[work.next]);
     if (!site || !site->armed || site->jump || !eligible(space, *site, true)) continue;
     if (!build_one(space, *site, taps)) break;
     more = Clock::now() < until;
   }
+  const bool failed = pages && pages->flush();
+  pages.reset();
+  if (failed) take_back(space, built_before);
   if (!taps.empty()) {
     const Line& line = space.detours().lines()[work.line];
     listener_.taps_added(line.feed, std::move(taps), anybody_in(space)->id.pid, ++work.names_sent);
@@ -286,6 +316,20 @@ void Engine::build_some(AddressSpace& space) {
   if (work.next < work.batch.size()) return;
   work.phase = Phase::looking;
   start_round(space, true);
+}
+
+// Jumps whose texts, or detours, aren't what they were taken for: these, and those that were made after them.
+void Engine::take_back(AddressSpace& space, std::size_t from) {
+  Optimisation& work = space.optimisation();
+  from = std::min(from, work.built.size());
+  for (std::size_t i = from; i < work.built.size(); ++i) {
+    Site* site = space.find(work.built[i].site);
+    if (!site || !site->jump || site->jump->detour != work.built[i].detour) continue;
+    space.drop_jump(*site);
+    give_up(space, work.built[i].site, kChangedByProgram, kPinnedAgain);
+  }
+  work.built.resize(from);
+  heal_if_moved(space);
 }
 
 // What stands around a site, in the file's addresses: RegionRequest::taken.
@@ -523,7 +567,8 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
   Optimisation& work = space.optimisation();
   const auto maps = symbols::read_maps(process.id.pid);
   if (!maps) return "its maps can't be read";
-  const std::uint64_t size = round_up(std::clamp(sites * kBytesForSite, kLeastCode, kMostCode), kPageSize);
+  const std::uint64_t wanted = kRuntimeCode + sites * bytes_for_site(space.detours());
+  const std::uint64_t size = round_up(std::clamp(wanted, kLeastCode, kMostCode), kPageSize);
   for (unsigned attempt = 0; attempt < kMaxHoleAttempts; ++attempt) {
     const auto hole = choose_hole(*maps, near, size, attempt);
     if (!hole) return "there is no room for generated code within reach";
@@ -537,6 +582,7 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
     if (*at == -EEXIST) continue;
     if (*at < 0) return "the target may not map memory for generated code (see its ulimit -v)";
     space.xol().add_data(*hole, size, false);
+    work.layout.reset();
     const auto runtime =
         native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
     if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
@@ -550,17 +596,27 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
+// Text by the page, for many sites; nothing for a few.
+static std::optional<TextPages> pages_for(AddressSpace& space, const Layout& layout, std::size_t sites) {
+  if (sites < kLargeBatch || !layout.known()) return std::nullopt;
+  return std::optional<TextPages>(std::in_place, space.memory(), layout.mappings());
+}
+
 void Engine::write_tails(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   const Layout layout = Layout::of(space.memory());
+  auto pages = pages_for(space, layout, work.built.size());
   std::erase_if(work.built, [&](const Optimisation::Job& job) {
     Site* site = space.find(job.site);
     if (!site || !site->jump || site->jump->detour != job.detour) return true;
     if (layout.holds(site->plan) && space.write_jump_tail(*site)) return false;
     space.drop_jump(*site, layout);
-    give_up(space, job.site, "its code was changed by the program", {});
+    give_up(space, job.site, kChangedByProgram, {});
     return true;
   });
+  const bool failed = pages && pages->flush();
+  pages.reset();
+  if (failed) take_back(space, 0);
   work.phase = Phase::syncing;
   start_round(space, false);
 }
@@ -568,13 +624,14 @@ void Engine::write_tails(AddressSpace& space) {
 void Engine::write_heads(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   const Layout layout = Layout::of(space.memory());
+  auto pages = pages_for(space, layout, work.built.size());
   for (const Optimisation::Job& job : work.built) {
     Site* site = space.find(job.site);
     if (!site || !site->jump || site->jump->detour != job.detour) continue;
     for (const ProgramPtr& program : site->programs) space.detours().refresh_mode(*program, armed_);
     if (!layout.holds(site->plan) || !space.write_jump_head(*site)) {
       space.drop_jump(*site, layout);
-      give_up(space, job.site, "its code was changed by the program", {});
+      give_up(space, job.site, kChangedByProgram, {});
       continue;
     }
     for (const ProgramPtr& program : site->programs) {
@@ -582,9 +639,13 @@ void Engine::write_heads(AddressSpace& space) {
       program->not_optimized = nullptr;
     }
   }
+  const bool failed = pages && pages->flush();
+  pages.reset();
+  if (failed) take_back(space, 0);
   work.built.clear();
   work.batch.clear();
   work.phase = Phase::idle;
+  meet_soon(space);
   wake_optimiser(space, 0s);
 }
 
@@ -742,9 +803,10 @@ void Engine::when_unused(std::vector<Process*> touched, std::function<void()> do
   if (touched.empty()) return (*shared)();
   for (Process* process : touched) {
     Optimisation& work = process->space->optimisation();
-    work.after_round.push_back({process->space->detours().rounds_begun() + 1, Clock::now() + kAnswerAfter, [left, shared] {
-                                  if (--*left == 0) (*shared)();
-                                }});
+    work.after_round.push_back(
+        {process->space->detours().rounds_begun() + 1, Clock::now() + kAnswerAfter, [left, shared] {
+           if (--*left == 0) (*shared)();
+         }});
     wake_optimiser(*process->space, 0s);
   }
 }

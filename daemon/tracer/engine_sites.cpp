@@ -108,7 +108,10 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
              std::max(r.plan.address, near) - std::min(r.plan.address, near) <
                  static_cast<std::int64_t>(kSlotReach / 2);
     };
-    return grow_xol(batch, near, static_cast<std::size_t>(std::ranges::count_if(batch->requests, in_reach)));
+    std::uint64_t bytes = 0;
+    for (const SiteRequest& request : batch->requests)
+      if (in_reach(request)) bytes += slot_size(native::copy_room(request.plan.insn));
+    return grow_xol(batch, near, bytes);
   }
   if (auto committed = commit_batch(*batch); !committed) {
     roll_back(*batch);
@@ -130,7 +133,7 @@ Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
                    "only one of two such readings of the same bytes can be right; remove the other probe first",
                    {}};
     if (batch.slots.contains(address) || !needs_slot(request)) continue;
-    const auto slot = space.xol().allocate(address);
+    const auto slot = space.xol().allocate(address, slot_size(native::copy_room(request.plan.insn)));
     if (!slot) return std::optional(address);
     batch.slots.emplace(address, *slot);
   }
@@ -176,6 +179,7 @@ Result<void> Engine::commit_batch(Batch& batch) {
         const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
         if (!space.memory().write(slot, std::as_bytes(code)))
           return no_room(batch.pid, slot, "the mapped page can't be written");
+        PROBED_CHECK(code.size() <= native::copy_room(plan.insn), "a copy fits the slot that was chosen for it");
         space.xol().publish(slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
         batch.slots.erase(placed);
       }
@@ -233,9 +237,9 @@ void Engine::learn_actions_first(std::shared_ptr<Batch> batch) {
   request_job(*find_process(batch->pid), Job{learn, fail, {}});
 }
 
-// Maps an area with room for `slots` slots near an address, then goes on with the batch.
-void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::size_t slots) {
-  const std::uint64_t size = (std::max<std::size_t>(slots, 1) * kSlotSize + kPageSize - 1) / kPageSize * kPageSize;
+// Maps an area with room for `bytes` of slots near an address, then goes on with the batch.
+void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes) {
+  const std::uint64_t size = (std::max(bytes, kSlotSize) + kPageSize - 1) / kPageSize * kPageSize;
   const auto fail = [this, batch](Error error) {
     roll_back(*batch);
     batch->done(std::move(error));
@@ -298,6 +302,7 @@ void Engine::remove(std::span<const ProbeId> ids, std::function<void()> done) {
   for (Process* process : programs.empty() ? std::vector<Process*>() : one_for_each_space()) {
     AddressSpace& space = *process->space;
     std::optional<Layout> layout;
+    std::vector<RemoteAddr> unused;
     for (const ProgramPtr& program : programs) {
       const RemoteAddr address = program->site;
       Site* site = space.find(address);
@@ -307,15 +312,17 @@ void Engine::remove(std::span<const ProbeId> ids, std::function<void()> done) {
         space.detours().drop_tap(program->id);
         if (std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
       }
-      space.drop_jump(*site, *layout);
-      if (!site->programs.empty()) {
-        update_arming(space, *site, *layout);
+      if (site->programs.empty()) {
+        unused.push_back(address);
         continue;
       }
-      space.remove_site(address, *layout);
-      reconsider_around(space, address);
+      space.drop_jump(*site, *layout);
+      update_arming(space, *site, *layout);
     }
     if (!layout) continue;
+    space.remove_sites(unused, *layout);
+    for (const RemoteAddr address : unused) reconsider_around(space, address);
+    if (space.detours().awaits_round()) wake_optimiser(space, std::chrono::milliseconds(5));
     heal_if_moved(space);
     plan_giving_back(*process);
   }
@@ -327,7 +334,8 @@ std::vector<Process*> Engine::one_for_each_space() {
   std::vector<Process*> chosen;
   std::unordered_set<AddressSpace*> seen;
   for (auto& [pid, process] : processes_)
-    if (process->space && !process->detaching && seen.insert(process->space.get()).second) chosen.push_back(process.get());
+    if (process->space && !process->detaching && seen.insert(process->space.get()).second)
+      chosen.push_back(process.get());
   return chosen;
 }
 

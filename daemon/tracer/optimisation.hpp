@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/base/types.hpp"
+#include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/quiesce.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -36,6 +37,8 @@ struct Optimisation {
   std::vector<RemoteAddr> batch;  // being built
   std::size_t next = 0;
   std::vector<Job> built;
+  std::optional<Layout> layout;  // of not long ago, while building
+  Clock::time_point layout_read;
   std::size_t line = 0;  // that the batch records into
   Places places;         // that nobody may be at, of the batch
   std::optional<Round> round;
@@ -48,7 +51,10 @@ struct Optimisation {
   };
   std::vector<Waiting> after_round;
   std::unordered_map<std::uint64_t, pid_t> thread_pointers;
-  const char* refused = nullptr;  // nothing is optimised here any more, and why
+  // When to look for threads that count without a lane of their own, and how long to wait after that.
+  Clock::time_point meet_at = Clock::time_point::max();
+  Clock::duration meet_again{};
+  const char* refused = nullptr;                    // nothing is optimised here any more, and why
   Clock::time_point at = Clock::time_point::max();  // when to go on
 };
 

@@ -17,21 +17,22 @@ TextPages::TextPages(TargetMemory& memory, std::span<const symbols::Mapping> map
 
 TextPages::~TextPages() { memory_.gather(nullptr); }
 
-// Calls each(page, offset in it, offset in the whole, size) for the one or two pages.
+// Calls each(page, offset in it, offset in the whole, size) for every page of it.
 template <class Each>
 bool TextPages::each_piece(RemoteAddr at, std::size_t size, Each&& each) {
-  PROBED_CHECK(size <= kSmall, "gathered accesses are small");
-  const std::size_t offset = at.value % kPage;
-  const std::size_t first = std::min(size, kPage - offset);
-  Page* const one = page(at.value / kPage);
-  Page* const two = first < size ? page(at.value / kPage + 1) : one;
-  if (!one || !two) return false;
-  each(*one, offset, std::size_t{0}, first);
-  if (first < size) each(*two, std::size_t{0}, first, size - first);
+  for (std::uint64_t number = at.value / kPage; number * kPage < at.value + size; ++number)
+    if (!page(number)) return false;
+  for (std::size_t done = 0; done < size;) {
+    const RemoteAddr here = at + done;
+    const std::size_t piece = std::min<std::size_t>(size - done, kPage - here.value % kPage);
+    each(*page(here.value / kPage), static_cast<std::size_t>(here.value % kPage), done, piece);
+    done += piece;
+  }
   return true;
 }
 
 bool TextPages::read(RemoteAddr from, std::span<std::byte> to) {
+  PROBED_CHECK(to.size() <= kSmall, "gathered reads are small");
   return each_piece(from, to.size(), [&](const Page& p, std::size_t offset, std::size_t done, std::size_t size) {
     std::copy_n(p.now.begin() + offset, size, to.begin() + static_cast<std::ptrdiff_t>(done));
   });
@@ -78,12 +79,14 @@ std::optional<RemoteAddr> TextPages::flush() {
     if (page->dirty) dirty.push_back(number);
   std::ranges::sort(dirty);
   std::optional<RemoteAddr> failed;
+  memory_.gather(nullptr);  // these go to the memory itself
   for (std::size_t i = 0; i < dirty.size() && !failed;) {
     std::size_t count = 1;
     while (count < kRun && i + count < dirty.size() && dirty[i + count] == dirty[i] + count) ++count;
     if (!write_run(std::span(dirty).subspan(i, count))) failed = RemoteAddr{dirty[i] * kPage};
     i += count;
   }
+  memory_.gather(this);
   last_ = nullptr;
   pages_.clear();
   return failed;

@@ -6,7 +6,7 @@
 //
 // Quiet: private and not writable by the program, so that what is read stays true. flush() reads every page again just
 // before it writes it, and writes nothing when the program has changed it all the same (mprotect(2), and back).
-// A jump must not be written or taken out in this way: that is done in an order of its own.
+// A jump must not be written or taken out by one flush(): that is done in an order of its own, with one for each step.
 //
 // Tracer thread. Invariant: without flush() the memory is as it was.
 #pragma once
@@ -28,7 +28,7 @@ class TargetMemory;
 
 class TextPages {
  public:
-  static constexpr std::size_t kSmall = 64;  // bytes of the reads and writes it is for; others go to the memory itself
+  static constexpr std::size_t kSmall = 64;  // bytes of the reads it is for; others go to the memory itself
 
   // maps: of the process whose memory it is, as they are now.
   TextPages(TargetMemory& memory, std::span<const symbols::Mapping> maps);
@@ -36,7 +36,7 @@ class TextPages {
   TextPages(const TextPages&) = delete;
   TextPages& operator=(const TextPages&) = delete;
 
-  // False: not in quiet mappings, or not readable; nothing was done. At most kSmall bytes.
+  // False: not in quiet mappings, or not readable; nothing was done. read(): at most kSmall bytes.
   bool read(RemoteAddr from, std::span<std::byte> to);
   bool write(RemoteAddr to, std::span<const std::byte> from);
 

@@ -37,19 +37,23 @@ void XolAreas::forget_area(RemoteAddr a) {
   areas_.erase(area);
 }
 
-std::optional<RemoteAddr> XolAreas::allocate(RemoteAddr near) {
+std::optional<RemoteAddr> XolAreas::allocate(RemoteAddr near, std::uint64_t size) {
+  PROBED_CHECK(size > 0 && size <= kSlotSize && size % kSlotUnit == 0, "a slot has whole units");
+  const std::uint64_t units = size / kSlotUnit;
   for (Area& area : areas_) {
     if (!in_reach(area.base, area.size, near)) continue;
-    if (!area.free.empty()) {
-      const RemoteAddr slot = area.free.back();
-      area.free.pop_back();
+    // A larger one that is unused is not split: it would never be whole again.
+    if (std::vector<RemoteAddr>& unused = area.free[units]; !unused.empty()) {
+      const RemoteAddr slot = unused.back();
+      unused.pop_back();
       return slot;
     }
-    if (area.used + kSlotSize <= area.size) {
-      const RemoteAddr slot = area.base + area.used;
-      area.used += kSlotSize;
-      return slot;
-    }
+    if (area.used + size > area.size) continue;
+    const RemoteAddr slot = area.base + area.used;
+    for (std::uint64_t i = 0; i < units; ++i)
+      area.units.push_back({static_cast<std::uint8_t>(i), static_cast<std::uint8_t>(units)});
+    area.used += size;
+    return slot;
   }
   return std::nullopt;
 }
@@ -57,7 +61,7 @@ std::optional<RemoteAddr> XolAreas::allocate(RemoteAddr near) {
 void XolAreas::release(RemoteAddr slot) {
   slots_.erase(slot.value);
   for (Area& area : areas_)
-    if (in_area(area, slot)) area.free.push_back(slot);
+    if (in_area(area, slot)) area.free[area.units[(slot.value - area.base.value) / kSlotUnit].of].push_back(slot);
 }
 
 void XolAreas::retire(RemoteAddr slot) {
@@ -70,7 +74,9 @@ void XolAreas::retire(RemoteAddr slot) {
 Slot* XolAreas::find(RemoteAddr pc, RemoteAddr& base) {
   for (const Area& area : areas_) {
     if (!in_area(area, pc)) continue;
-    base = area.base + (pc.value - area.base.value) / kSlotSize * kSlotSize;
+    const std::uint64_t unit = (pc.value - area.base.value) / kSlotUnit;
+    if (unit >= area.units.size()) return nullptr;
+    base = area.base + (unit - area.units[unit].behind) * kSlotUnit;
     const auto it = slots_.find(base.value);
     return it == slots_.end() ? nullptr : &it->second;
   }

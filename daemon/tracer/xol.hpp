@@ -6,6 +6,7 @@
 // reused when that count is zero. No thread has to be stopped to find out.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,7 +20,9 @@
 namespace probed::tracer {
 
 inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also right where the kernel's pages are larger
-inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;
+inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;  // of the largest slots
+inline constexpr std::uint64_t kSlotUnit = 8;                   // every slot has a multiple of this
+constexpr std::uint64_t slot_size(std::size_t copy_room) { return (copy_room + kSlotUnit - 1) / kSlotUnit * kSlotUnit; }
 // How far from its site a slot may be, so that relocated operands and jumps within the module still reach (±2 GiB).
 inline constexpr std::uint64_t kSlotReach = 0x60000000;
 
@@ -37,20 +40,26 @@ class XolAreas {
     RemoteAddr base;
     std::uint64_t size = 0;  // bytes
     std::uint64_t used = 0;  // bytes handed out at least once
-    std::vector<RemoteAddr> free;
-    bool shared = false;  // mapped from a memory file
+    bool shared = false;     // mapped from a memory file
+    // By size / kSlotUnit: slots that are unused.
+    std::array<std::vector<RemoteAddr>, kSlotSize / kSlotUnit + 1> free{};
+    // For each unit of `used`: how many units of its slot are in front of it, and how many the slot has.
+    struct Unit {
+      std::uint8_t behind = 0, of = 0;
+    };
+    std::vector<Unit> units{};
   };
 
-  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size, 0, {}, false}); }
+  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size}); }
   // Injected memory that holds no slots, but is taken out like the rest.
-  void add_data(RemoteAddr base, std::uint64_t size, bool shared) { areas_.push_back({base, size, size, {}, shared}); }
+  void add_data(RemoteAddr base, std::uint64_t size, bool shared) { areas_.push_back({base, size, size, shared}); }
   const std::vector<Area>& areas() const { return areas_; }
   // The area that holds an address has gone: it and its slots are forgotten. Its sites have been removed before.
   void forget_area(RemoteAddr a);
   bool contains(RemoteAddr a) const;
 
-  // A slot within reach of `near`; nullopt: another area is needed.
-  std::optional<RemoteAddr> allocate(RemoteAddr near);
+  // A slot within reach of `near`; nullopt: another area is needed. size: what slot_size() says.
+  std::optional<RemoteAddr> allocate(RemoteAddr near, std::uint64_t size = kSlotSize);
   void publish(RemoteAddr slot, Slot content) { slots_.insert_or_assign(slot.value, content); }
   // Gives back a slot that was never published or never entered.
   void release(RemoteAddr slot);

@@ -18,7 +18,9 @@ symbols::Mapping mapping(std::uint64_t start, std::uint64_t end, std::string pat
   return m;
 }
 
-bool overlaps(const symbols::Mapping& m, RemoteAddr at, std::uint64_t size) { return at < m.end && at + size > m.start; }
+bool overlaps(const symbols::Mapping& m, RemoteAddr at, std::uint64_t size) {
+  return at < m.end && at + size > m.start;
+}
 
 const std::vector<symbols::Mapping> kPie = {
     mapping(0x555555554000, 0x555555580000, "/bin/x"), mapping(0x555555590000, 0x5555555b0000, "[heap]"),
@@ -58,7 +60,8 @@ TEST_CASE("no place is offered when everything within reach is taken") {
 }
 
 TEST_CASE("a non-PIE program's low addresses have a place below or above") {
-  const std::vector<symbols::Mapping> maps = {mapping(0x400000, 0x500000, "/bin/x"), mapping(0x700000, 0x800000, "[heap]")};
+  const std::vector<symbols::Mapping> maps = {mapping(0x400000, 0x500000, "/bin/x"),
+                                              mapping(0x700000, 0x800000, "[heap]")};
   CHECK(choose_hole(maps, {0x401000}, kPageSize, 0).has_value());
 }
 
@@ -77,6 +80,34 @@ TEST_CASE("a retired slot is used again only when every thread sent there has be
   CHECK_FALSE(xol.allocate({0x20000}));
   xol.leave(*slot);
   CHECK(xol.allocate({0x20000}) == slot);
+}
+
+TEST_CASE("slots are as long as their copies need, and each is told from its neighbours") {
+  XolAreas xol;
+  xol.add_area({0x10000}, kPageSize);
+  std::vector<std::pair<RemoteAddr, std::uint64_t>> slots;
+  for (const std::uint64_t size : {8, 64, 16, 24, 8, 16}) {
+    const auto slot = xol.allocate({0x20000}, size);
+    REQUIRE(slot);
+    Slot content;
+    content.original = {0x1000 + size};
+    xol.publish(*slot, content);
+    slots.emplace_back(*slot, size);
+  }
+  CHECK(slots.back().first == RemoteAddr{0x10000 + 8 + 64 + 16 + 24 + 8});
+  for (const auto& [slot, size] : slots) {
+    for (std::uint64_t offset = 0; offset < size; ++offset) {
+      RemoteAddr base;
+      const Slot* found = xol.find(slot + offset, base);
+      REQUIRE(found != nullptr);
+      CHECK(base == slot);
+      CHECK(found->original == RemoteAddr{0x1000 + size});
+    }
+  }
+  RemoteAddr base;
+  CHECK(xol.find(slots.back().first + 16, base) == nullptr);
+  xol.retire(slots[2].first);
+  CHECK(xol.allocate({0x20000}, 16) == slots[2].first);
 }
 
 TEST_CASE("a slot is found by any address in it, and never out of reach of its site") {
