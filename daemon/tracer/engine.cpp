@@ -377,10 +377,12 @@ bool Engine::wait_for_the_others(Tracee& tracee) {
   return true;
 }
 
-// Whether one of those that haven't come yet may run into what is being taken out: not while it waits in the kernel.
+// Whether one of those that haven't come yet may run into what is being taken out: it waits for a processor, or in a
+// stop for us, and not in the kernel.
 bool Engine::some_still_run(const Process& process) const {
   return std::ranges::any_of(process.threads, [this](pid_t tid) {
-    return tracees_.at(tid).state != Tracee::State::held && glance(tid).kind == Glance::Kind::running;
+    const char state = process::state(tid);
+    return tracees_.at(tid).state != Tracee::State::held && (state == 'R' || state == 't');
   });
 }
 

@@ -433,7 +433,9 @@ bool Engine::leave_actions(Tracee& tracee) {
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   });
-  process.actions = {};
+  // One that comes later than the others may still have it reset.
+  for (Arrangement& is : process.actions.all)
+    if (is.known) is.known = unmarked(*is.known);
   return alive;
 }
 

@@ -40,7 +40,7 @@ TEST_CASE(
 
 TEST_CASE(
     "exception table: threads that handle and block SIGSEGV at once keep their masks, and their handler is called") {
-  for (const char* name : {"in_threads", "in_threads_alone"}) run_scenario(name, {}, "200");
+  for (const char* name : {"in_threads", "in_threads_alone"}) run_scenario(name, {}, "50");
 }
 
 TEST_CASE("exception table: what a program has done about SIGSEGV before it is traced stays so") {
