@@ -74,6 +74,8 @@ inline void restart_unless_handled(Registers& r) {
 inline void rewind_syscall(Registers& r) {
   r.program_counter -= 4;
 }
+// At the stop at a call's entry: no call is made. Incomplete until the port sets NT_ARM_SYSTEM_CALL.
+inline void skip_syscall(Registers&) {}
 // The reverse, with the result the program is to see.
 inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
   r.x[0] = static_cast<std::uint64_t>(result);

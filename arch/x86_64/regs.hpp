@@ -60,6 +60,8 @@ inline void rewind_syscall(Registers& r) {
   r.rax = r.orig_rax;
   r.rip -= 2;
 }
+// At the stop at a call's entry: the kernel makes none (arch/x86/entry/common.c, do_syscall_64).
+inline void skip_syscall(Registers& r) { r.orig_rax = ~0ULL; }
 // The reverse, with the result the program is to see.
 inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
   r.rax = static_cast<std::uint64_t>(result);

@@ -324,7 +324,10 @@ class Engine {
   void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
   void start_leaving(Tracee& tracee, int signal);
   bool waits_to_leave(Tracee& tracee);
-  void recognise(Tracee& tracee, int signal);
+  void let_leave(Tracee& tracee);
+  void call_while_leaving(Tracee& tracee);
+  int send_mark(const Tracee& tracee);
+  std::optional<int> unmark(Tracee& tracee, int signal);
   void note_pause(const Tracee& tracee);
 
   // engine_events.cpp

@@ -17,6 +17,7 @@
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_stops.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -27,6 +28,8 @@ using arch::CopyPoint;
 using ptrace::Outcome;
 using namespace std::chrono_literals;
 
+constexpr auto kTimeToLeave = 50us;
+constexpr int kFirstRealTime = 32;  // the kernel's SIGRTMIN
 constexpr std::uint8_t kMostSetBacks = 3;
 constexpr auto kAfterSetBack = 1s;
 constexpr unsigned kMostAbsent = 1000;  // within a second
@@ -303,14 +306,12 @@ void Engine::start_leaving(Tracee& tracee, int signal) {
   if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return;
   if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
   tracee.group_stopped = false;
-  if ((stepping.mask & signal_bit(SIGTRAP)) != 0) {
-    // A step's trap would unblock SIGTRAP, reset its action, or be merged with one that is pending. A detour takes some
-    // ten nanoseconds: the thread is let go on, and asked to stop again at once.
-    if (signal != 0) tracee.put_off.push_back({signal, stepping.held_info, false});
-    tracee.leaving = true;
-    resume(tracee);
-    ptrace::interrupt(tracee.tid);
-    return;
+  // A step's trap would unblock SIGTRAP, reset its action, or be merged with one that is pending.
+  if (tracee.leaving || (stepping.mask & signal_bit(SIGTRAP)) != 0) {
+    if (!tracee.leaving) tracee.leaving = Tracee::Leaving{stepping.mask, {}, 0, true};
+    if (signal != 0) tracee.leaving->held.push_back({signal, stepping.held_info});
+    ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
+    return let_leave(tracee);
   }
   stepping.masked = true;
   ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
@@ -318,45 +319,96 @@ void Engine::start_leaving(Tracee& tracee, int signal) {
   resume(tracee);
 }
 
-// At a stop that interrupt() has made. True: the thread was let go on, it hasn't left yet.
+// A detour takes some ten nanoseconds: the thread is let go on, and asked to stop again soon. Asked at once, it would
+// stop before its first instruction.
+void Engine::let_leave(Tracee& tracee) {
+  Process& process = *tracee.process;
+  const auto soon = Waiter::Clock::now() + kTimeToLeave;
+  tracee.group_stopped = false;
+  tracee.interrupt_again = true;
+  process.ask_again = process.ask_again ? std::min(*process.ask_again, soon) : soon;
+  waiter_.wake();  // a deadline that a stop sets is else looked at by the tick only
+  resume(tracee);
+}
+
+// The mask that it has meanwhile is not for the program to see: it doesn't make its call yet.
+void Engine::call_while_leaving(Tracee& tracee) {
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (!native::in_syscall(regs)) return let_leave(tracee);
+  native::rewind_syscall(regs);
+  native::skip_syscall(regs);
+  if (const auto place = tracee.process->space->detours().find(RemoteAddr{regs.pc()}); place && !place->capture)
+    leave_tail(tracee, regs, *place);
+  ptrace::set_registers(tracee.tid, regs);
+  if (!waits_to_leave(tracee)) on_interrupt(tracee, false);
+}
+
+// At a stop that interrupt() has made. True: the thread was let go on; it hasn't left yet, or is about to get what has
+// been held back.
 bool Engine::waits_to_leave(Tracee& tracee) {
   if (!tracee.leaving) return false;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
-  if (tracee.process->space->detours().in_code(RemoteAddr{regs.pc()})) {
-    tracee.group_stopped = false;
-    resume(tracee);
-    ptrace::interrupt(tracee.tid);
-    return true;
+  if (!std::exchange(tracee.leaving->masked, true)) {
+    if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return true;
+    ptrace::set_sigmask(tracee.tid, tracee.leaving->mask | ~kSynchronous);
   }
-  tracee.leaving = false;
-  bool sent = false;
-  for (std::size_t i = 0; i < tracee.put_off.size(); ++i) {
-    Tracee::PutOff& signal = tracee.put_off[i];
-    if (std::exchange(signal.sent, true)) continue;
-    siginfo_t mark{};
-    mark.si_signo = signal.signal;
-    mark.si_code = SI_QUEUE;
-    mark.si_pid = getpid();
-    mark.si_value.sival_ptr = &tracee;
-    sent |= syscall(SYS_rt_tgsigqueueinfo, tracee.process->id.pid, tracee.tid, signal.signal, &mark) == 0;
+  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(RemoteAddr{regs.pc()}))
+    return let_leave(tracee), true;
+  if (tracee.leaving->held.empty()) {
+    ptrace::set_sigmask(tracee.tid, tracee.leaving->mask);
+    tracee.leaving.reset();
+    return false;
   }
-  if (!sent || !tracee.process->detaching) return false;
-  resume(tracee);  // it gets them, and is let go then
+  tracee.leaving->mark = send_mark(tracee);
+  if (tracee.leaving->mark == 0) return let_leave(tracee), true;
+  ptrace::set_sigmask(tracee.tid, ~signal_bit(tracee.leaving->mark));
+  tracee.group_stopped = false;
+  resume(tracee);
   return true;
 }
 
-// A signal that we sent again: it is what it was.
-void Engine::recognise(Tracee& tracee, int signal) {
-  if (tracee.put_off.empty()) return;
+// A signal can only be injected at a stop that reports one. Returns which; 0: all of them are pending, and would come
+// first.
+int Engine::send_mark(const Tracee& tracee) {
   siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
-  if (info.si_code != SI_QUEUE || info.si_pid != getpid() || info.si_value.sival_ptr != &tracee) return;
-  const auto is_it = [signal](const Tracee::PutOff& p) { return p.sent && p.signal == signal; };
-  const auto it = std::ranges::find_if(tracee.put_off, is_it);
-  if (it == tracee.put_off.end()) return;
-  ptrace::set_siginfo(tracee.tid, it->info);
-  tracee.put_off.erase(it);
+  info.si_code = SI_QUEUE;
+  info.si_pid = getpid();
+  info.si_value.sival_ptr = const_cast<Tracee*>(&tracee);
+  // At RLIMIT_SIGPENDING a real-time signal is refused, and another one comes without its siginfo (kernel/signal.c,
+  // __send_signal_locked).
+  for (const bool real_time : {true, false}) {
+    const auto mark = unused_signal(tracee.tid, real_time);
+    if (mark && syscall(SYS_rt_tgsigqueueinfo, tracee.process->id.pid, tracee.tid, *mark, &info) == 0) return *mark;
+  }
+  return 0;
+}
+
+// The signal that the thread gets now: for the mark the first that was held back. nullopt: none, it was let go on.
+std::optional<int> Engine::unmark(Tracee& tracee, int signal) {
+  if (!tracee.leaving || tracee.leaving->mark != signal) return signal;
+  Tracee::Leaving& leaving = *tracee.leaving;
+  siginfo_t info{};
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
+  const bool is_ours = info.si_code == SI_QUEUE && info.si_pid == getpid() && info.si_value.sival_ptr == &tracee;
+  const bool is_bare = info.si_code == SI_USER && info.si_pid == 0 && signal < kFirstRealTime;
+  if (!is_ours && !is_bare) {
+    leaving.held.push_back({signal, info});  // the program's own, sent at this very moment; ours is behind it
+    return resume(tracee), std::nullopt;
+  }
+  const Tracee::Leaving::Held first = leaving.held.front();
+  leaving.held.pop_front();
+  ptrace::set_sigmask(tracee.tid, leaving.mask);
+  ptrace::set_siginfo(tracee.tid, first.info);
+  // More of them: with the mask that it has when it stops again, in front of the first one's handler.
+  leaving.mark = 0;
+  leaving.masked = false;
+  if (leaving.held.empty())
+    tracee.leaving.reset();
+  else
+    ptrace::interrupt(tracee.tid);
+  return first.signal;
 }
 
 }  // namespace probed::tracer

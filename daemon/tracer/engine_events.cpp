@@ -209,6 +209,7 @@ void Engine::on_exec(Tracee& tracee) {
   take_lanes(tracee);
   tracee.vforked = false;
   tracee.stepping.reset();
+  tracee.leaving.reset();
   tracee.rehits.clear();
   tracee.stands.reset();
   tracee.action_looked = 0;

@@ -66,6 +66,7 @@ bool Engine::has_just_raised(const Tracee& tracee) const {
 // What the thread blocks, or blocked before the forced signal that it stands in; nullopt: nobody has seen it.
 std::optional<std::uint64_t> Engine::known_mask(const Tracee& tracee) const {
   if (tracee.stepping && tracee.stepping->masked) return tracee.stepping->mask;
+  if (tracee.leaving && tracee.leaving->masked) return tracee.leaving->mask;
   return tracee.watched ? tracee.mask : std::nullopt;
 }
 
@@ -74,7 +75,7 @@ void Engine::note_mask(Tracee& tracee, const WaitStatus& status) {
   Process* process = tracee.process;
   if (!process || !status.stopped() || may_be_forced(status)) return;
   if (!tracee.watched && status.kind() != Kind::interrupt) return;
-  if (tracee.stepping || (status.kind() == Kind::interrupt && has_just_raised(tracee))) return;
+  if (tracee.stepping || tracee.leaving || (status.kind() == Kind::interrupt && has_just_raised(tracee))) return;
   std::uint64_t mask = 0;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
   tracee.mask = mask;
@@ -97,7 +98,7 @@ bool Engine::must_watch(const Tracee& tracee) {
 bool Engine::watches(Tracee& tracee) {
   std::uint64_t mask = 0;
   tracee.watched = must_watch(tracee);
-  if (tracee.watched && !tracee.mask && !has_just_raised(tracee) &&
+  if (tracee.watched && !tracee.mask && !tracee.leaving && !has_just_raised(tracee) &&
       ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok)
     tracee.mask = mask;
   if (!tracee.watched) tracee.mask.reset();

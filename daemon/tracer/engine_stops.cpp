@@ -96,6 +96,10 @@ void Engine::handle(const Stop& stop) {
       case Kind::vfork_done: on_vfork_done(tracee); break;
       case Kind::exec: on_exec(tracee); break;
       case Kind::syscall:
+        if (tracee.leaving && tracee.leaving->masked) {
+          call_while_leaving(tracee);
+          break;
+        }
         if (ptrace::is_interrupted(stop.tid)) ptrace::interrupt(stop.tid);
         resume(tracee);
         break;
@@ -143,6 +147,7 @@ void Engine::resume(Tracee& tracee, int signal) {
   }
   tracee.state = Tracee::State::running;
   if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
+  if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_to_syscall(tracee.tid, signal));
   if (!watches(tracee)) return void(ptrace::resume(tracee.tid, signal));
   if (signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
   ptrace::resume_to_syscall(tracee.tid, signal);
@@ -198,6 +203,10 @@ bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
 // The last act for a thread of a process that is being detached. `signal`: the one it was about to get.
 void Engine::release(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
+  if (tracee.leaving && !tracee.leaving->masked) {  // more signals of its are to follow this one
+    ptrace::interrupt(tracee.tid);
+    return resume(tracee, signal);
+  }
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
   if (process.space) {
@@ -253,8 +262,10 @@ void Engine::release(Tracee& tracee, int signal) {
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-void Engine::on_signal(Tracee& tracee, int signal) {
-  recognise(tracee, signal);
+void Engine::on_signal(Tracee& tracee, int reported) {
+  const auto unmarked = unmark(tracee, reported);
+  if (!unmarked) return;
+  const int signal = *unmarked;
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;

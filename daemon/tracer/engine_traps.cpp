@@ -258,7 +258,7 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   if (before) after.blocks = (*before & bit) != 0;
   after.blocks &= (mask & bit) == 0;
   if (after.blocks) ptrace::set_sigmask(tracee.tid, mask | bit);
-  if (!tracee.stepping) tracee.mask = after.blocks ? mask | bit : mask;
+  if (!tracee.stepping && !tracee.leaving) tracee.mask = after.blocks ? mask | bit : mask;
   after.may_step = !after.blocks && !ignores(process.actions.of(SIGTRAP).known);
   return after;
 }

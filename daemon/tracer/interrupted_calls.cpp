@@ -105,6 +105,22 @@ bool would_be_ignored(pid_t tid, int signal) {
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
 }
 
+std::optional<int> unused_signal(pid_t tid, bool real_time) {
+  constexpr int kStandard[] = {SIGURG, SIGWINCH, SIGIO, SIGPWR, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGALRM};
+  constexpr int kLast = 64, kFirst = 35;
+  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  if (status.empty()) return std::nullopt;
+  const std::uint64_t pending = hex_field(status, "SigPnd:\t") | hex_field(status, "ShdPnd:\t");
+  const auto unused = [pending](int signal) { return (pending & (1ULL << (signal - 1))) == 0; };
+  if (!real_time) {
+    const auto found = std::ranges::find_if(kStandard, unused);
+    return found == std::end(kStandard) ? std::nullopt : std::optional(*found);
+  }
+  for (int signal = kLast; signal >= kFirst; --signal)
+    if (unused(signal)) return signal;
+  return std::nullopt;
+}
+
 bool is_job_control(pid_t tid, int signal) {
   if (signal == SIGSTOP) return true;
   constexpr int kJobControl[] = {SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace probed::tracer {
 
@@ -33,6 +34,9 @@ bool synchronous_signal_pending(pid_t tid);
 // Whether a seccomp filter or strict mode is in force for the thread.
 bool under_seccomp(pid_t tid);
 // Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
+// A signal that is not pending for the thread or its process: a real-time one that isn't the C library's, or a standard
+// one that no instruction raises and that neither stops nor continues. nullopt: none.
+std::optional<int> unused_signal(pid_t tid, bool real_time);
 // Whether the signal, injected now, stops or continues the process and nothing else: no handler runs. Such a signal
 // must be injected at the very stop that reports it: only there does the kernel know whether a SIGCONT has overtaken it
 // (kernel/signal.c, JOBCTL_STOP_DEQUEUED).

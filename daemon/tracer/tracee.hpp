@@ -60,7 +60,9 @@ struct Arrangements {
 
   Arrangement& of(int signal) { return all[forced_index(signal)]; }
   const Arrangement& of(int signal) const { return all[forced_index(signal)]; }
-  bool any_known() const { return std::ranges::any_of(all, [](const Arrangement& a) { return a.known.has_value(); }); }
+  bool any_known() const {
+    return std::ranges::any_of(all, [](const Arrangement& a) { return a.known.has_value(); });
+  }
   bool any_owed() const { return std::ranges::any_of(all, &Arrangement::owed); }
 };
 
@@ -100,7 +102,7 @@ struct Tracee {
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
   int action_looked = 0;      // the action has been looked at for this signal, which it gets next; 0: for none
   bool watched = false;       // stops at system calls and at the beginning of handlers: its mask is known at each stop
-  std::optional<std::uint64_t> mask;  // as the program has set it, at this stop; nullopt: not known
+  std::optional<std::uint64_t> mask;        // as the program has set it, at this stop; nullopt: not known
   std::optional<std::uint64_t> trap_frame;  // sp where a SIGTRAP handler was entered that hasn't been seen left
 
   // In the channels of its address space, by line; the shared one when it has none of its own. As many as it was given
@@ -111,20 +113,26 @@ struct Tracee {
   pid_t lender = 0;  // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
-  // Signals that came while it was in a detour and could not be stepped out, until it has left by itself; then they are
-  // sent again, and given their siginfo back when they come.
-  struct PutOff {
-    int signal = 0;
-    siginfo_t info{};
-    bool sent = false;
+  // Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile, which
+  // it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues in
+  // their order; those that had been taken from there wait here. Outside it is sent a signal of ours, the mark, in whose
+  // delivery the first of them is put.
+  struct Leaving {
+    struct Held {
+      int signal = 0;
+      siginfo_t info{};
+    };
+    std::uint64_t mask = 0;  // the program's
+    std::deque<Held> held;
+    int mark = 0;        // has been sent, and nothing else is let through; 0: not yet
+    bool masked = true;  // by us; else the mask is the program's now
   };
-  std::vector<PutOff> put_off;
-  bool leaving = false;  // was interrupted to see whether it has left
+  std::optional<Leaving> leaving;
 
   // In the middle of a load of a detour at which it has been seen before.
   struct Load {
     std::uint64_t pc = 0, times_scheduled = 0;
-    unsigned stops = 0;   // in a row
+    unsigned stops = 0;    // in a row
     bool blocked = false;  // for so long that it is not waited for
   };
   Load load;
@@ -152,7 +160,7 @@ struct Job {
 
 struct Process {
   TargetId id;
-  std::uint32_t execs = 0;  // programs it has started since it was attached
+  std::uint32_t execs = 0;    // programs it has started since it was attached
   bool said_damaged = false;  // once: a program that scribbles over its channel would fill the log
   pid_t root = 0;  // the attached process this one descends from by fork or vfork; itself when attached by request
   std::shared_ptr<AddressSpace> space;
@@ -176,7 +184,7 @@ struct Process {
   std::vector<pid_t> to_ask;               // threads that are to be let go and haven't been asked to stop yet
   Waiter::Clock::time_point ask_all_at{};  // while detaching; who isn't there any more is looked for then, too
   std::optional<Waiter::Clock::time_point> give_back_at;  // to look for page copies that aren't needed any more
-  std::optional<Waiter::Clock::time_point> ask_again;  // to interrupt threads whose interrupt was put off
+  std::optional<Waiter::Clock::time_point> ask_again;     // to interrupt threads whose interrupt was put off
 };
 
 }  // namespace probed::tracer
