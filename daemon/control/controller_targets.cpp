@@ -34,7 +34,6 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void limit_reached(std::vector<ProbeId> probes) override {
     owner_.post([&o = owner_, probes = std::move(probes)] { o.on_limit_reached(probes); });
   }
-  void feed_opened(events::FeedPtr) override {}
   void taps_added(events::FeedPtr feed, std::vector<Tap> taps, pid_t pid, std::uint64_t ticket) override {
     owner_.post([&o = owner_, feed = std::move(feed), taps = std::move(taps), pid, ticket] {
       o.on_taps_added(feed, taps, pid, ticket);

@@ -2,7 +2,7 @@
 // that lead there.
 //
 // Owning thread: the tracer thread. Book-keeping only: what is written into the target is written by AddressSpace, what
-// is mapped there by the engine (engine_optimise.cpp).
+// is mapped there by the engine (engine_channels.cpp).
 //
 // A detour is retired when its jump has been taken out. Threads may still be in it, so its memory is used again only
 // after every thread has been seen elsewhere once (a round, quiesce.hpp). Nothing else can lead into it: no signal is
@@ -39,7 +39,6 @@ struct Jump {
   Patch head;                    // at the site
   std::optional<Patch> island;   // in padding: written before, taken out after
   arch::CodeRange region;        // in the target
-  std::vector<RemoteAddr> interior;
   RemoteAddr detour, tail;
   // Whether another probe at this address would be in the way, or would be overwritten.
   bool hinders(RemoteAddr site) const;

@@ -10,6 +10,8 @@
 //   engine_masks.cpp  whose signal masks have to be known for that, and how they are
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_optimise.cpp  from breakpoints to jumps, in the background
+//   engine_channels.cpp  memory that this takes in the target
+//   engine_rounds.cpp    every thread seen outside of what is to be overwritten
 //   engine_detours.cpp   threads in detours; who records into which lane
 #pragma once
 
@@ -45,16 +47,15 @@ class Listener {
   virtual void process_forked(pid_t root, pid_t child) = 0;
   // A batch has used up its hit limit.
   virtual void limit_reached(std::vector<ProbeId> probes) = 0;
-  // From now on hits may also come through this feed.
-  virtual void feed_opened(events::FeedPtr feed) = 0;
-  // These probes are about to record into it, by index; Engine::names_known(pid, ticket) when the feed's reader knows.
+  // These probes are about to record into a feed, by index; Engine::names_known(pid, ticket) when the feed's reader
+  // knows.
   struct Tap {
     std::uint32_t index;
     ProgramPtr program;
   };
   virtual void taps_added(events::FeedPtr feed, std::vector<Tap> taps, pid_t pid, std::uint64_t ticket) = 0;
-  // Nobody can record under these indices any more; Engine::indices_free(pid, feed, ...) when what they have recorded has
-  // been taken.
+  // Nobody can record under these indices any more; Engine::indices_free(pid, feed, ...) when what they have recorded
+  // has been taken.
   virtual void taps_unused(events::FeedPtr feed, std::vector<std::uint32_t> indices, pid_t pid) = 0;
   // Nobody writes into it any more.
   virtual void feed_closed(events::FeedPtr feed) = 0;
@@ -75,7 +76,7 @@ struct AttachParams {
 struct AttachResult {
   TargetId id;
   std::uint32_t threads = 0;
-  std::uint32_t execs = 0;  // tells this program of the process from the next one
+  std::uint32_t execs = 0;                     // tells this program of the process from the next one
   std::shared_ptr<const TextOverlay> overlay;  // what its text may hold of ours
 };
 
@@ -193,7 +194,6 @@ class Engine {
   void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
   std::vector<Process*> one_for_each_space();
   void reconsider_around(AddressSpace& space, RemoteAddr address);
-  void when_unused(std::vector<Process*> touched, std::function<void()> done);
 
   // engine_memory.cpp
   void drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout);
@@ -292,20 +292,25 @@ class Engine {
   bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);
   bool connect_taps(AddressSpace& space, Site& site, std::vector<arch::CapturedProbe>& probes,
                     std::vector<Listener::Tap>& taps);
+  void write_tails(AddressSpace& space);
+  void write_heads(AddressSpace& space);
+  void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
+
+  // engine_channels.cpp
   void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
   const char* map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites);
   const char* map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
                        std::size_t sites);
-  void write_tails(AddressSpace& space);
-  void write_heads(AddressSpace& space);
-  void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
+  void close_feeds(AddressSpace& space);
+
+  // engine_rounds.cpp
   void start_round(AddressSpace& space, bool scan);
   void go_on_with_round(AddressSpace& space);
   void look_at(AddressSpace& space, pid_t tid);
   bool passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc, std::uint64_t sp);
   void round_is_over(AddressSpace& space);
   void answer_waiting(AddressSpace& space, std::uint64_t over);
-  void close_feeds(AddressSpace& space);
+  void when_unused(std::vector<Process*> touched, std::function<void()> done);
 
   // engine_detours.cpp
   void meet(Tracee& tracee);

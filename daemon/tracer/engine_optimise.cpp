@@ -4,9 +4,8 @@
 // address space at a time goes through a batch in small steps, between the stops that the tracer serves:
 //
 //   building   for each site a region is chosen (arch/region.hpp), its detour is generated and written. From then on
-//   who
-//              runs into the breakpoint goes on in the detour's tail instead of the slot: nobody new comes between the
-//              first byte of the region and its end
+//              who runs into the breakpoint goes on in the detour's tail instead of the slot: nobody new comes between
+//              the first byte of the region and its end
 //   looking    every thread is seen once outside of those places, and without a signal frame that leads there
 //   syncing    the jumps' tails are written; then every thread that runs is made to go through the kernel once, so that
 //              no processor has old bytes on their way (Intel SDM 3A 9.1.3, AMD APM 2 7.6.1: cross-modifying code)
@@ -15,23 +14,10 @@
 //
 // The way back is immediate: the breakpoint over the jump's first byte, the original bytes behind it. Threads in the
 // detour run on; its memory is used again after a round in which every thread was seen elsewhere.
-#include <fmt/format.h>
-#include <linux/memfd.h>
-#include <spdlog/spdlog.h>
-#include <sys/mman.h>
-#include <sys/pidfd.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "daemon/base/check.hpp"
-#include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
-#include "daemon/tracer/engine_remote.hpp"
-#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
@@ -39,53 +25,18 @@ namespace {
 
 namespace native = arch::native;
 using namespace std::chrono_literals;
-using ptrace::Outcome;
 using Clock = Waiter::Clock;
 
-constexpr auto kDelay = 5ms;            // more probes may be about to come
-constexpr auto kBuildSlice = 1ms;       // of building before the tracer looks at stops again
-constexpr auto kRoundPatience = 500ms;  // for threads that don't stop
-constexpr auto kLookAgain = 5ms;
-constexpr auto kAnswerAfter = 10ms;
+constexpr auto kDelay = 5ms;       // more probes may be about to come
+constexpr auto kBuildSlice = 1ms;  // of building before the tracer looks at stops again
 constexpr auto kPinnedAgain = 1s;
-constexpr std::size_t kBatch = 8192;       // sites
-constexpr std::size_t kLooksAtATime = 64;  // threads
-constexpr unsigned kMaxHoleAttempts = 32;
+constexpr std::size_t kBatch = 8192;     // sites
 constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
 constexpr auto kLayoutAge = 50ms;        // while a batch is built
 constexpr const char* kChangedByProgram = "its code was changed by the program";
 constexpr const char* kOtherCode = "its code is not what its file has there";
-constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
-constexpr std::uint64_t kRuntimeCode = 1536;  // of the routines in front of it
-constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
-
-// A channel for so many probes: with few of them room for many threads and long rings, with very many little of either.
-events::ChannelOptions channel_for(std::size_t probes) {
-  constexpr std::size_t kSmallRing = 128 << 10;
-  constexpr std::size_t kOthers = 64 << 10;  // tables of threads, and rounding
-  events::ChannelOptions options;
-  options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
-  options.bytes = 16 << 20;
-  if (options.probes <= 4096) return options;
-  options.lanes = 1;
-  const std::size_t all_lanes = options.lanes + 1;
-  const std::size_t for_each_probe =
-      sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
-  const std::size_t ring = kSmallRing + events::ChannelLayout::kRingSlack;
-  options.bytes = options.probes * for_each_probe + all_lanes * ring + kOthers;
-  return options;
-}
-
-// Bytes of code that a site takes, going by those that there are.
-std::uint64_t bytes_for_site(const DetourSpace& detours) {
-  constexpr std::size_t kEnough = 64;
-  std::uint64_t used = 0;
-  for (const CodeArea& area : detours.areas()) used += area.used - area.runtime_size;
-  const std::size_t count = detours.detours().size();
-  return count < kEnough ? kBytesForSite : (used + count - 1) / count;
-}
 
 std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }
 
@@ -95,23 +46,6 @@ Patch make_patch(RemoteAddr at, std::span<const std::uint8_t> before, std::span<
   std::ranges::copy(before, patch.before.begin());
   std::ranges::copy(after, patch.after.begin());
   return patch;
-}
-
-// The address of an empty text somewhere in the target, for a name.
-RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> maps) {
-  std::array<char, 64> start{};
-  for (const symbols::Mapping& m : maps) {
-    if (!m.readable || !memory.read(m.start, std::as_writable_bytes(std::span(start)))) continue;
-    if (const auto nul = std::ranges::find(start, '\0'); nul != start.end())
-      return m.start + static_cast<std::uint64_t>(nul - start.begin());
-  }
-  return {};
-}
-
-// Whether a thread with this stack pointer has left the frame that had the other one: a handler that ended with a jump.
-bool has_left(std::span<const symbols::Mapping> maps, std::uint64_t frame, std::uint64_t sp) {
-  const auto same = [=](const symbols::Mapping& m) { return m.contains(RemoteAddr{frame}) && m.contains(RemoteAddr{sp}); };
-  return sp > frame && std::ranges::any_of(maps, same);
 }
 
 bool ignores_traps(const Process& process) {
@@ -475,7 +409,6 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   jump.detour = at;
   jump.tail = at + detour_.tail_begin;
   jump.region = {address.value, address.value + displaced.length};
-  for (const std::uint64_t place : region.plan.interior()) jump.interior.push_back(RemoteAddr{place + site.bias});
   const auto near_from = region.plan.form == arch::JumpForm::near ? address.value : region.plan.island + site.bias;
   const auto near_jump = native::detour_jump(near_from, at.value);
   const auto original = [&](std::uint64_t from, std::size_t size) { return site.flow->bytes(from - site.bias, size); };
@@ -491,107 +424,9 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
     give_up(space, address, kOtherCode, {});
     return true;
   }
-  for (const RemoteAddr place : jump.interior) work.places.add(place, address);
+  for (const std::uint64_t place : region.plan.interior()) work.places.add(RemoteAddr{place + site.bias}, address);
   work.built.push_back({address, at});
   return true;
-}
-
-// ---- memory ---------------------------------------------------------------------------------------------------------
-
-void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
-  Optimisation& work = space.optimisation();
-  Process* process = anybody_in(space);
-  if (!process) return;
-  work.phase = Phase::mapping;
-  const std::weak_ptr<AddressSpace> weak = process->space;
-  const auto map = [this, weak, line, near, sites](Tracee& tracee) {
-    const auto alive = weak.lock();
-    if (!alive || tracee.process->space != alive) return;
-    AddressSpace& here = *alive;
-    const char* why = "the thread that was to map memory has gone";
-    const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
-      Process& owner = *tracee.process;
-      why = line ? map_line(here, remote, owner, sites) : map_code(here, remote, owner, near, sites);
-      if (remote.refusal()) why = remote.refusal();
-    });
-    if (here.optimisation().phase != Phase::mapping) return;
-    if (back && why) return void(refuse_all(here, why));
-    here.optimisation().phase = Phase::building;
-    wake_optimiser(here, 0s);
-    if (back) meet(tracee);
-  };
-  const auto fail = [this, weak](const Error&) {
-    const auto alive = weak.lock();
-    if (!alive || alive->optimisation().phase != Phase::mapping) return;
-    alive->optimisation().phase = Phase::building;
-    wake_optimiser(*alive, kPinnedAgain);
-  };
-  request_job(*process, Job{map, fail, {}});
-}
-
-// Makes a memfd in the target, takes it over, and maps it in both. Null: done; else why not.
-const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
-  static constexpr const char* kNoChannel = "no channel could be made in the target";
-  const auto maps = symbols::read_maps(process.id.pid);
-  const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
-  if (!name) return kNoChannel;
-  const auto remote_fd = remote.call(SYS_memfd_create, {name.value, MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0});
-  if (!remote_fd) return "the thread that was to make a channel has gone";
-  if (*remote_fd < 0) return kNoChannel;
-  const auto fd_number = static_cast<std::uint64_t>(*remote_fd);
-  const auto close_it = [&] { remote.call(SYS_close, {fd_number, 0, 0, 0, 0, 0}); };
-  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.id.pid, 0)));
-  UniqueFd memfd(pidfd ? static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(fd_number), 0)) : -1);
-  if (!memfd) return close_it(), "its memory can't be shared: pidfd_getfd() is not possible (Linux 5.6)";
-  auto channel = events::Channel::adopt(std::move(memfd), channel_for(sites));
-  if (!channel) {
-    spdlog::warn("process {}: {}", process.id.pid, channel.error().message);
-    return close_it(), kNoChannel;
-  }
-  const std::uint64_t size = (*channel)->layout().size;
-  const auto at = remote.call(SYS_mmap, {0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_number, 0});
-  close_it();
-  if (!at) return "the thread that was to map a channel has gone";
-  if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
-  const RemoteAddr base{static_cast<std::uint64_t>(*at)};
-  (*channel)->set_base(base);
-  space.xol().add_data(base, round_up(size, kPageSize), true);
-  auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
-  listener_.feed_opened(feed);
-  space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
-  return nullptr;
-}
-
-const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
-                             std::size_t sites) {
-  Optimisation& work = space.optimisation();
-  const auto maps = symbols::read_maps(process.id.pid);
-  if (!maps) return "its maps can't be read";
-  const std::uint64_t wanted = kRuntimeCode + sites * bytes_for_site(space.detours());
-  const std::uint64_t size = round_up(std::clamp(wanted, kLeastCode, kMostCode), kPageSize);
-  for (unsigned attempt = 0; attempt < kMaxHoleAttempts; ++attempt) {
-    const auto hole = choose_hole(*maps, near, size, attempt);
-    if (!hole) return "there is no room for generated code within reach";
-    const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
-    if (!at) return "the thread that was to map memory for code has gone";
-    if (*at > 0 && *at != static_cast<std::int64_t>(hole->value)) {
-      remote.call(SYS_munmap, {static_cast<std::uint64_t>(*at), size, 0, 0, 0, 0});  // Linux < 4.17: a mere hint
-      continue;
-    }
-    if (*at == -EEXIST) continue;
-    if (*at < 0) return "the target may not map memory for generated code (see its ulimit -v)";
-    space.xol().add_data(*hole, size, false);
-    work.layout.reset();
-    const auto runtime =
-        native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
-    if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
-    if (!space.memory().write(*hole, std::as_bytes(std::span(runtime.code)))) return "generated code can't be written";
-    space.detours().areas().push_back(
-        {*hole, size, runtime.code.size(), work.line, runtime.code.size(), runtime.runtime, runtime.fixups, {}});
-    return nullptr;
-  }
-  return "there is no room for generated code within reach";
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------
@@ -647,168 +482,6 @@ void Engine::write_heads(AddressSpace& space) {
   work.phase = Phase::idle;
   meet_soon(space);
   wake_optimiser(space, 0s);
-}
-
-// ---- rounds ---------------------------------------------------------------------------------------------------------
-
-void Engine::start_round(AddressSpace& space, bool scan) {
-  Optimisation& work = space.optimisation();
-  Round round;
-  round.number = space.detours().begin_round();
-  round.scan = scan && !work.places.empty();
-  round.deadline = Clock::now() + kRoundPatience;
-  for (const auto& [tid, tracee] : tracees_)
-    if (tracee.process && tracee.process->space.get() == &space) round.to_look_at.push_back(tid);
-  if (round.scan)
-    if (auto maps = symbols::read_maps(anybody_in(space)->id.pid)) round.maps = std::move(maps).value();
-  work.round_waited_for = round.number;
-  work.round = std::move(round);
-  work.at = Clock::now();
-}
-
-// Whether a thread that stands there doesn't hold the round up. What its stack refers to is noted.
-bool Engine::passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc, std::uint64_t sp) {
-  Optimisation& work = space.optimisation();
-  Round& round = *work.round;
-  const RemoteAddr at{pc};
-  if (work.places.site_of(pc) || space.detours().in_code(at) || space.detours().site_of_island(at)) return false;
-  RemoteAddr base;
-  if (const Slot* slot = space.xol().find(at, base)) {
-    const Site* site = space.find(slot->original);
-    if (!site || site->jump) return false;
-  }
-  if (round.scan) {
-    const bool main = tracee.tid == tracee.process->id.pid;
-    scan_stack(work.places, round.maps, space.memory(), sp, tracee.thread_pointer, main, round.pinned);
-    // Who is to come back to a probed instruction that has been counted already would be counted again by a jump.
-    for (const Rehit& rehit : tracee.rehits) {
-      const Site* site = space.find(rehit.site);
-      if (site && site->jump && !has_left(round.maps, rehit.regs.sp(), sp)) round.pinned.insert(rehit.site);
-    }
-  }
-  return true;
-}
-
-void Engine::look_at(AddressSpace& space, pid_t tid) {
-  Round& round = *space.optimisation().round;
-  const auto it = tracees_.find(tid);
-  if (it == tracees_.end() || it->second.process->space.get() != &space) return;
-  Tracee& tracee = it->second;
-  const bool unknown = tracee.lanes.size() < space.detours().lines().size();
-  const Glance seen = glance(tid);
-  if (seen.kind == Glance::Kind::gone) return;
-  // A thread that waits is left alone, unless nobody knows yet which it is and being asked does it no harm.
-  const bool ask = seen.kind == Glance::Kind::running || (unknown && interruption_cost(tid) <= 1);
-  if (!ask || tracee.state != Tracee::State::running) {
-    if (seen.kind == Glance::Kind::running) return round.to_look_at.push_back(tid);
-    if (!passes(space, tracee, seen.pc, seen.sp)) return round.to_look_at.push_back(tid);
-    // Between the first look and the end of the scan it must not have run.
-    const Glance after = glance(tid);
-    if (after.kind != Glance::Kind::blocked || after.times_scheduled != seen.times_scheduled)
-      round.to_look_at.push_back(tid);
-    return;
-  }
-  tracee.interrupted_at = Clock::now();
-  if (ptrace::interrupt(tid) == Outcome::ok) round.awaited.insert(tid);
-}
-
-void Engine::go_on_with_round(AddressSpace& space) {
-  Optimisation& work = space.optimisation();
-  for (std::size_t n = std::min(work.round->to_look_at.size(), kLooksAtATime); n > 0; --n) {
-    const pid_t tid = work.round->to_look_at.front();
-    work.round->to_look_at.pop_front();
-    look_at(space, tid);
-  }
-  const auto now = Clock::now();
-  if (work.round->to_look_at.empty() && work.round->awaited.empty()) return round_is_over(space);
-  if (now >= work.round->deadline) {
-    // Somebody can't be seen: nothing is written, nothing is given back.
-    work.round.reset();
-    for (const Optimisation::Job& job : work.built) {
-      Site* site = space.find(job.site);
-      if (!site || !site->jump || site->jump->detour != job.detour) continue;
-      space.drop_jump(*site);
-      give_up(space, job.site, "a thread could not be seen outside of it in time", kPinnedAgain);
-    }
-    work.built.clear();
-    if (work.phase == Phase::looking || work.phase == Phase::syncing) work.phase = Phase::idle;
-    answer_waiting(space, ~0ull);
-    return wake_optimiser(space, kPinnedAgain);
-  }
-  wake_optimiser(space, work.round->to_look_at.empty() ? Clock::duration(kLookAgain) : Clock::duration(0s));
-}
-
-void Engine::round_is_over(AddressSpace& space) {
-  Optimisation& work = space.optimisation();
-  const Round round = std::move(*work.round);
-  work.round.reset();
-  for (const RemoteAddr address : round.pinned) {
-    Site* site = space.find(address);
-    if (!site || !site->jump || site->jump->state != Jump::State::planned) continue;
-    space.drop_jump(*site);
-    give_up(space, address, "a thread's stack refers to the middle of what the jump would replace", kPinnedAgain);
-  }
-  const pid_t pid = anybody_in(space)->id.pid;
-  std::unordered_map<std::size_t, std::vector<std::uint32_t>> unused;
-  for (const auto& [line, index] : space.round_done(round.number)) unused[line].push_back(index);
-  for (auto& [line, indices] : unused)
-    listener_.taps_unused(space.detours().lines()[line].feed, std::move(indices), pid);
-  answer_waiting(space, round.number);
-  wake_optimiser(space, 0s);
-}
-
-// Those who wait for a round that is over, and those who have waited long enough.
-void Engine::answer_waiting(AddressSpace& space, std::uint64_t over) {
-  Optimisation& work = space.optimisation();
-  const auto now = Clock::now();
-  std::vector<std::function<void()>> answers;
-  std::erase_if(work.after_round, [&](Optimisation::Waiting& waiting) {
-    if (waiting.round > over && now < waiting.until) return work.at = std::min(work.at, waiting.until), false;
-    answers.push_back(std::move(waiting.done));
-    return true;
-  });
-  for (const auto& answer : answers) answer();
-}
-
-// ---- the feeds' readers ---------------------------------------------------------------------------------------------
-
-void Engine::names_known(pid_t pid, std::uint64_t ticket) {
-  Process* process = find_process(pid);
-  if (!process || !process->space) return;
-  Optimisation& work = process->space->optimisation();
-  work.names_known = std::max(work.names_known, ticket);
-  wake_optimiser(*process->space, 0s);
-}
-
-void Engine::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices) {
-  Process* process = find_process(pid);
-  if (!process || !process->space) return;
-  DetourSpace& detours = process->space->detours();
-  for (std::size_t i = 0; i < detours.lines().size(); ++i)
-    if (detours.lines()[i].feed == feed)
-      for (const std::uint32_t index : indices) detours.free_index(i, index);
-}
-
-void Engine::close_feeds(AddressSpace& space) {
-  // The space itself may be kept for a while, for copies of it that turn up late; their channels are gone.
-  for (const Line& line : std::exchange(space.detours().lines(), {})) listener_.feed_closed(line.feed);
-  answer_waiting(space, ~0ull);
-}
-
-// Calls `done` when every thread of these processes has been outside of detours since now; or a little later in any
-// case: with more busy threads than processors it may take long until each has been seen.
-void Engine::when_unused(std::vector<Process*> touched, std::function<void()> done) {
-  auto left = std::make_shared<std::size_t>(touched.size());
-  auto shared = std::make_shared<std::function<void()>>(std::move(done));
-  if (touched.empty()) return (*shared)();
-  for (Process* process : touched) {
-    Optimisation& work = process->space->optimisation();
-    work.after_round.push_back(
-        {process->space->detours().rounds_begun() + 1, Clock::now() + kAnswerAfter, [left, shared] {
-           if (--*left == 0) (*shared)();
-         }});
-    wake_optimiser(*process->space, 0s);
-  }
 }
 
 }  // namespace probed::tracer

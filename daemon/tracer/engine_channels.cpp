@@ -1,0 +1,192 @@
+// What the optimiser has mapped in a target, and its life: channels, areas of generated code, indices in channels.
+//
+// Owning thread: the tracer thread. A thread of the target maps it, by remote system calls at its next stop; until then
+// the optimiser is in phase mapping. Both are taken out, or forgotten, with all that has been injected (XolAreas).
+#include <linux/memfd.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_remote.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using namespace std::chrono_literals;
+
+constexpr unsigned kMaxHoleAttempts = 32;
+constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
+constexpr std::uint64_t kRuntimeCode = 1536;  // of the routines in front of it
+constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
+constexpr auto kMapAgain = 1s;
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+// A channel for so many probes: with few of them room for many threads and long rings, with very many little of either.
+events::ChannelOptions channel_for(std::size_t probes) {
+  constexpr std::size_t kSmallRing = 128 << 10;
+  constexpr std::size_t kOthers = 64 << 10;  // tables of threads, and rounding
+  events::ChannelOptions options;
+  options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
+  options.bytes = 16 << 20;
+  if (options.probes <= 4096) return options;
+  options.lanes = 1;
+  const std::size_t all_lanes = options.lanes + 1;
+  const std::size_t for_each_probe =
+      sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
+  const std::size_t ring = kSmallRing + events::ChannelLayout::kRingSlack;
+  options.bytes = options.probes * for_each_probe + all_lanes * ring + kOthers;
+  return options;
+}
+
+// Bytes of code that a site takes, going by those that there are.
+std::uint64_t bytes_for_site(const DetourSpace& detours) {
+  constexpr std::size_t kEnough = 64;
+  std::uint64_t used = 0;
+  for (const CodeArea& area : detours.areas()) used += area.used - area.runtime_size;
+  const std::size_t count = detours.detours().size();
+  return count < kEnough ? kBytesForSite : (used + count - 1) / count;
+}
+
+// The address of an empty text somewhere in the target, for a name.
+RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> maps) {
+  std::array<char, 64> start{};
+  for (const symbols::Mapping& m : maps) {
+    if (!m.readable || !memory.read(m.start, std::as_writable_bytes(std::span(start)))) continue;
+    if (const auto nul = std::ranges::find(start, '\0'); nul != start.end())
+      return m.start + static_cast<std::uint64_t>(nul - start.begin());
+  }
+  return {};
+}
+
+}  // namespace
+
+void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
+  Optimisation& work = space.optimisation();
+  Process* process = anybody_in(space);
+  if (!process) return;
+  work.phase = Phase::mapping;
+  const std::weak_ptr<AddressSpace> weak = process->space;
+  const auto map = [this, weak, line, near, sites](Tracee& tracee) {
+    const auto alive = weak.lock();
+    if (!alive || tracee.process->space != alive) return;
+    AddressSpace& here = *alive;
+    const char* why = "the thread that was to map memory has gone";
+    const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
+      Process& owner = *tracee.process;
+      why = line ? map_line(here, remote, owner, sites) : map_code(here, remote, owner, near, sites);
+      if (remote.refusal()) why = remote.refusal();
+    });
+    if (here.optimisation().phase != Phase::mapping) return;
+    if (back && why) return void(refuse_all(here, why));
+    here.optimisation().phase = Phase::building;
+    wake_optimiser(here, 0s);
+    if (back) meet(tracee);
+  };
+  const auto fail = [this, weak](const Error&) {
+    const auto alive = weak.lock();
+    if (!alive || alive->optimisation().phase != Phase::mapping) return;
+    alive->optimisation().phase = Phase::building;
+    wake_optimiser(*alive, kMapAgain);
+  };
+  request_job(*process, Job{map, fail, {}});
+}
+
+// Makes a memfd in the target, takes it over, and maps it in both. Null: done; else why not.
+const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
+  static constexpr const char* kNoChannel = "no channel could be made in the target";
+  const auto maps = symbols::read_maps(process.id.pid);
+  const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
+  if (!name) return kNoChannel;
+  const auto remote_fd = remote.call(SYS_memfd_create, {name.value, MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0});
+  if (!remote_fd) return "the thread that was to make a channel has gone";
+  if (*remote_fd < 0) return kNoChannel;
+  const auto fd_number = static_cast<std::uint64_t>(*remote_fd);
+  const auto close_it = [&] { remote.call(SYS_close, {fd_number, 0, 0, 0, 0, 0}); };
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.id.pid, 0)));
+  UniqueFd memfd(pidfd ? static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(fd_number), 0)) : -1);
+  if (!memfd) return close_it(), "its memory can't be shared: pidfd_getfd() is not possible (Linux 5.6)";
+  auto channel = events::Channel::adopt(std::move(memfd), channel_for(sites));
+  if (!channel) {
+    spdlog::warn("process {}: {}", process.id.pid, channel.error().message);
+    return close_it(), kNoChannel;
+  }
+  const std::uint64_t size = (*channel)->layout().size;
+  const auto at = remote.call(SYS_mmap, {0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_number, 0});
+  close_it();
+  if (!at) return "the thread that was to map a channel has gone";
+  if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
+  const RemoteAddr base{static_cast<std::uint64_t>(*at)};
+  (*channel)->set_base(base);
+  space.xol().add_data(base, round_up(size, kPageSize), true);
+  auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
+  space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
+  return nullptr;
+}
+
+const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
+                             std::size_t sites) {
+  Optimisation& work = space.optimisation();
+  const auto maps = symbols::read_maps(process.id.pid);
+  if (!maps) return "its maps can't be read";
+  const std::uint64_t wanted = kRuntimeCode + sites * bytes_for_site(space.detours());
+  const std::uint64_t size = round_up(std::clamp(wanted, kLeastCode, kMostCode), kPageSize);
+  for (unsigned attempt = 0; attempt < kMaxHoleAttempts; ++attempt) {
+    const auto hole = choose_hole(*maps, near, size, attempt);
+    if (!hole) return "there is no room for generated code within reach";
+    const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
+    if (!at) return "the thread that was to map memory for code has gone";
+    if (*at > 0 && *at != static_cast<std::int64_t>(hole->value)) {
+      remote.call(SYS_munmap, {static_cast<std::uint64_t>(*at), size, 0, 0, 0, 0});  // Linux < 4.17: a mere hint
+      continue;
+    }
+    if (*at == -EEXIST) continue;
+    if (*at < 0) return "the target may not map memory for generated code (see its ulimit -v)";
+    space.xol().add_data(*hole, size, false);
+    work.layout.reset();
+    const auto runtime =
+        native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
+    if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
+    if (!space.memory().write(*hole, std::as_bytes(std::span(runtime.code)))) return "generated code can't be written";
+    space.detours().areas().push_back(
+        {*hole, size, runtime.code.size(), work.line, runtime.code.size(), runtime.runtime, runtime.fixups, {}});
+    return nullptr;
+  }
+  return "there is no room for generated code within reach";
+}
+
+// ---- the feeds' readers ---------------------------------------------------------------------------------------------
+
+void Engine::names_known(pid_t pid, std::uint64_t ticket) {
+  Process* process = find_process(pid);
+  if (!process || !process->space) return;
+  Optimisation& work = process->space->optimisation();
+  work.names_known = std::max(work.names_known, ticket);
+  wake_optimiser(*process->space, 0s);
+}
+
+void Engine::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices) {
+  Process* process = find_process(pid);
+  if (!process || !process->space) return;
+  DetourSpace& detours = process->space->detours();
+  for (std::size_t i = 0; i < detours.lines().size(); ++i)
+    if (detours.lines()[i].feed == feed)
+      for (const std::uint32_t index : indices) detours.free_index(i, index);
+}
+
+void Engine::close_feeds(AddressSpace& space) {
+  // The space itself may be kept for a while, for copies of it that turn up late; their channels are gone.
+  for (const Line& line : std::exchange(space.detours().lines(), {})) listener_.feed_closed(line.feed);
+  answer_waiting(space, ~0ull);
+}
+
+}  // namespace probed::tracer
