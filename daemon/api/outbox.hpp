@@ -25,7 +25,7 @@
 namespace probed::api {
 
 struct OutboxLimits {
-  std::size_t event_buffer = 4 << 20;    // bytes of events unsent
+  std::size_t event_buffer = 8 << 20;    // bytes of events unsent: 20 ms of two million events a second
   std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
   std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
 };

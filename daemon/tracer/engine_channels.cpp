@@ -31,18 +31,19 @@ constexpr auto kMapAgain = 1s;
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
 // A channel for so many probes: with few of them room for many threads and long rings, with very many little of either.
+// What isn't used takes no memory. A long ring holds what the fastest stream writes in ten milliseconds, as the reader,
+// when it has found nothing for a while, looks every four only, and may have to wait for a processor.
 events::ChannelOptions channel_for(std::size_t probes) {
-  constexpr std::size_t kSmallRing = 128 << 10;
-  constexpr std::size_t kOthers = 64 << 10;  // tables of threads, and rounding
+  constexpr std::size_t kFew = 4096, kLongRing = 1 << 20, kShortRing = 128 << 10;
+  constexpr std::size_t kOthers = 128 << 10;  // tables of threads, and rounding
   events::ChannelOptions options;
   options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
-  options.bytes = 16 << 20;
-  if (options.probes <= 4096) return options;
-  options.lanes = 1;
+  const bool few = options.probes <= kFew;
+  if (!few) options.lanes = 1;
   const std::size_t all_lanes = options.lanes + 1;
   const std::size_t for_each_probe =
       sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
-  const std::size_t ring = kSmallRing + events::ChannelLayout::kRingSlack;
+  const std::size_t ring = (few ? kLongRing : kShortRing) + events::ChannelLayout::kRingSlack;
   options.bytes = options.probes * for_each_probe + all_lanes * ring + kOthers;
   return options;
 }

@@ -181,7 +181,7 @@ TEST_CASE("a slow reader loses events, and delivered and missed add up to what w
   LiveServer server;
   TestClient client(server.path());
   client.result("events.subscribe");
-  constexpr int kMany = 60000;  // 13 MB into 4 MiB of buffer
+  constexpr int kMany = 60000;  // 13 MB into 8 MiB of buffer
   for (int i = 0; i < kMany; i += 100)
     server.loop([&] {
       for (int k = i; k < i + 100; ++k) server.controller().emit(1, numbered(k));
