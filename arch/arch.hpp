@@ -5,6 +5,7 @@
 //                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
 //   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t original,
 //                                         std::uint64_t copy_address);
+//                 std::size_t copy_room(const Insn&): the most bytes of its copy
 //   emulate.hpp   bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn&, Registers&);
 //                   Registers.pc is the instruction's address; true: registers are as after it. Only when insn.emulable.
 //   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
