@@ -3,22 +3,27 @@
 //
 //   decode.hpp    Insn decode(std::span<const std::uint8_t> bytes, std::uint64_t address);
 //                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
-//   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t original,
+//   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t
+//   original,
 //                                         std::uint64_t copy_address);
 //                 std::size_t copy_room(const Insn&): the most bytes of its copy
 //   emulate.hpp   bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn&, Registers&);
-//                   Registers.pc is the instruction's address; true: registers are as after it. Only when insn.emulable.
+//                   Registers.pc is the instruction's address; true: registers are as after it. Only when
+//                   insn.emulable.
 //   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
 //                   build_detour(), detour_jump(). The code's contract with the rest: capture part and tail as
 //                   arch::Detour describes them; records, lanes and counters as arch::channel does.
-//   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(), plan_region(),
+//   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(),
+//   plan_region(),
 //                   short_jump()
 //   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
+//   operand.hpp   what assemblers call registers and memory, for static probes: parse_operand()
 #pragma once
 
 #include "arch/common.hpp"
+#include "arch/operand.hpp"
 
 #if defined(__x86_64__)
 #include "arch/x86_64/blacklist.hpp"

@@ -97,7 +97,8 @@ struct CaptureOp {
     load_register,  // the register at byte `operand` of Registers
     load_stack_pointer,
     load_immediate,
-    dereference,
+    dereference,  // of `size` bytes
+    cut,          // to `size` bytes, from bit `right` on
     store_value,
     store_memory,
     store_memory_array,

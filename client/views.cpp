@@ -80,6 +80,21 @@ std::string function_line(JsonView function) {
                      column(function["name"]), column(function["module"]));
 }
 
+std::string usdt_header() {
+  return fmt::format("{:<14}  {:>6}  {:>9}  PROVIDER:NAME  MODULE", "ADDRESS", "PLACES", "ARGUMENTS");
+}
+
+std::string usdt_line(JsonView probe) {
+  std::size_t places = 0;
+  std::string first;
+  probe["addresses"].each_element([&](JsonView address) {
+    if (places++ == 0) first = column(address);
+    return true;
+  });
+  return fmt::format("{}  {:>6}  {:>9}  {}:{}  {}", first, places, probe["arguments"].u64_or(0),
+                     column(probe["provider"]), column(probe["name"]), column(probe["module"]));
+}
+
 std::string members_text(JsonView object) {
   std::string out;
   object.each_member([&](std::string_view key, JsonView value) {

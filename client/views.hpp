@@ -20,6 +20,8 @@ std::string function_line(JsonView function);
 // The names of the columns.
 std::string list_header();
 std::string profile_header();
+std::string usdt_header();
+std::string usdt_line(JsonView probe);  // first address, places, arguments, PROVIDER:NAME, module
 std::string functions_header();
 // "my/h (id 3, PID 1447)"
 std::string probe_reference(JsonView probe);

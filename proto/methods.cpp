@@ -99,6 +99,8 @@ constexpr std::array kProbe{
     integer("pid", kMaxPid, "the target"),
     address("address", "where it stands in the target"),
     said("symbol", "the function and offset, \"processCommand+0x0\""),
+    integer("places", kMax64, "of a static probe with several places; address and symbol are its first one's",
+            kOptional),
     said("module", "base name of the file"),
     said("state", "enabled, disabled, gone (its code is no longer there) or pending (it waits for its code)"),
     said("tier", "stepped, boosted or optimized: what a hit costs"),
@@ -301,6 +303,26 @@ constexpr std::array kFunctionsResult{
     list("functions", kFunctionItem, kMax64, "in order of their addresses"),
     flag("truncated", "there are more than limit", kRequired),
 };
+constexpr std::array kUsdt{
+    pid(kRequired),
+    text("glob", kMaxText, "[[MODULE:]PROVIDER:]NAME, globs; absent: all", kOptional),
+    integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
+};
+constexpr Field kPlace = address("address", "of one place, in the target");
+constexpr std::array kUsdtProbe{
+    said("provider", "as in the program's source"),
+    said("name", "as in the program's source"),
+    said("module", "base name of the file"),
+    count("arguments", "how many there are: $arg1, $arg2, ..."),
+    said("operands", "the arguments of its first place as the compiler wrote them: SIZE@OPERAND, signed when below 0"),
+    flag("semaphore", "it has a counter that tells the program whether somebody listens", kRequired),
+    list("addresses", kPlace, kMax64, "its places in the target, ascending"),
+};
+constexpr Field kUsdtItem = record("probe", kUsdtProbe, "one static probe");
+constexpr std::array kUsdtResult{
+    list("probes", kUsdtItem, kMax64, "in order of their providers and names"),
+    flag("truncated", "there are more than limit", kRequired),
+};
 constexpr std::array kVariables{pid(kRequired),
                                 text("location", kMaxText, "a place, as in a definition", kRequired, 1)};
 constexpr std::array kLines{pid(kRequired), text("file", kMaxText, "a source file", kRequired, 1)};
@@ -347,6 +369,7 @@ constexpr std::array kMethods{
            kDenied},
     Method{"daemon.status", "The switches and totals", {}, {}, kStatus, kNoErrors},
     Method{"symbols.functions", "What can be probed in a process", kFunctions, {}, kFunctionsResult, kFunctionsErrors},
+    Method{"symbols.usdt", "The static probes (USDT) of a process", kUsdt, {}, kUsdtResult, kFunctionsErrors},
     Method{"symbols.variables", "Variables at a place; not in this version", kVariables, {}, {}, kUnsupported, true},
     Method{"symbols.lines",
            "Lines of a source file that have code; not in this version",

@@ -38,6 +38,7 @@ static_assert(offsetof(Registers, stack_pointer) == 248 && offsetof(Registers, p
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 8;
+inline constexpr bool kCallPushesReturnAddress = false;  // it is in x30
 
 // The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
 // nullopt: no such register.
@@ -57,19 +58,11 @@ inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 // ---- system calls ----
 
 // Always false until the port brings NT_ARM_SYSTEM_CALL: these registers alone cannot tell.
-inline bool in_syscall(const Registers&) {
-  return false;
-}
-inline std::uint64_t syscall_number(const Registers& r) {
-  return r.x[8];
-}
-inline std::int64_t syscall_result(const Registers& r) {
-  return static_cast<std::int64_t>(r.x[0]);
-}
+inline bool in_syscall(const Registers&) { return false; }
+inline std::uint64_t syscall_number(const Registers& r) { return r.x[8]; }
+inline std::int64_t syscall_result(const Registers& r) { return static_cast<std::int64_t>(r.x[0]); }
 // Makes the call again unless a signal handler runs first. The port needs orig_x0 for that, as for the next one.
-inline void restart_unless_handled(Registers& r) {
-  r.program_counter -= 4;
-}
+inline void restart_unless_handled(Registers& r) { r.program_counter -= 4; }
 // Puts the pc back in front of the svc. Incomplete until the port keeps orig_x0: x0 still holds the call's result.
 inline void rewind_syscall(Registers& r) {
   r.program_counter -= 4;
@@ -82,13 +75,9 @@ inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
   r.program_counter += 4;
 }
 // Whether two register states are the same moment of a thread's execution.
-inline bool same_execution(const Registers& a, const Registers& b) {
-  return a == b;
-}
+inline bool same_execution(const Registers& a, const Registers& b) { return a == b; }
 // n: 0 to 5.
-inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {
-  return r.x[n];
-}
+inline std::uint64_t syscall_argument(const Registers& r, unsigned n) { return r.x[n]; }
 // Prepares registers so that resuming at a `svc #0` at `insn` performs call `nr`. The thread must not be about to
 // restart a call of its own: set NT_ARM_SYSTEM_CALL to -1 first.
 inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {

@@ -126,11 +126,23 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_register: value = load_register(op.operand); return;
     case Code::load_stack_pointer: value = {Value::Kind::stack, rsp, 0}; return;
     case Code::load_immediate: value = {Value::Kind::constant, rdx, op.operand}; return;
+    case Code::cut: return cut(op, value);
     default: break;
   }
   const Mem from = address(value, op.operand);
   may_fault();
-  a_.load(rdx, from);
+  a_.load(rdx, from, op.size, op.is_signed);
+  value = {Value::Kind::reg, rdx, 0};
+}
+
+void CaptureWriter::cut(const CaptureOp& op, Value& value) {
+  Reg from = in_register(value);
+  if (op.right != 0) {
+    a_.extend(rdx, from, 2, false);  // %ah and its like are all that begin elsewhere
+    a_.shift(Shift::right, rdx, op.right);
+    from = rdx;
+  }
+  a_.extend(rdx, from, op.size, op.is_signed);
   value = {Value::Kind::reg, rdx, 0};
 }
 

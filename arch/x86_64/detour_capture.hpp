@@ -78,6 +78,7 @@ class CaptureWriter {
   Value load_register(std::uint64_t offset);
   Value load(std::span<const CaptureOp> ops);
   void step(const CaptureOp& op, Value& value);
+  void cut(const CaptureOp& op, Value& value);
   Mem address(const Value& value, std::uint64_t offset);
   Reg in_register(const Value& value, Reg scratch = Reg::rdx);
   void may_fault();

@@ -29,6 +29,7 @@ struct Registers {
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 6;
+inline constexpr bool kCallPushesReturnAddress = true;  // at a function's first instruction it is at sp
 
 // The offset in Registers of a register by the kernel's name (ax, di, ip, sp, flags, r8, orig_ax, ...) or the
 // assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
@@ -52,7 +53,8 @@ inline bool in_syscall(const Registers& r) { return static_cast<std::int64_t>(r.
 inline std::uint64_t syscall_number(const Registers& r) { return r.orig_rax; }
 inline std::int64_t syscall_result(const Registers& r) { return static_cast<std::int64_t>(r.rax); }
 // In a stop on the way out of a call: it is made again, unless a signal handler runs first; then it returns EINTR. That
-// is what the kernel does with a result of -ERESTARTNOHAND (arch/x86/kernel/signal.c), which its headers keep to itself.
+// is what the kernel does with a result of -ERESTARTNOHAND (arch/x86/kernel/signal.c), which its headers keep to
+// itself.
 inline void restart_unless_handled(Registers& r) { r.rax = static_cast<std::uint64_t>(-514LL); }
 // Puts the thread back in front of the system call instruction it has just been interrupted in, its number restored.
 // It is 2 bytes long in every form (syscall, sysenter, int 0x80).

@@ -127,6 +127,9 @@ constexpr Query kQueries[] = {
     {Command::status, "daemon.status", no_params, "", whole_text, ""},
 };
 
+constexpr Query kUsdtQuery{Command::functions, "symbols.usdt", functions_params, "probes", usdt_line, "",
+                           usdt_header,        usdt_line};
+
 bool is_wide(const Options& options, const Query& query) {
   return !options.json() && query.wide_line && (options.verbose || ::isatty(STDOUT_FILENO) == 1);
 }
@@ -153,7 +156,8 @@ void comment(const Document& reply, const Options& options) {
 
 Error nothing_matches(const Options& options) {
   return {Reason::no_such_symbol,
-          fmt::format("no function matches {} in process {}", options.pattern, *options.pid),
+          fmt::format("no {} matches {} in process {}", options.usdt ? "static probe" : "function", options.pattern,
+                      *options.pid),
           "without a GLOB all are listed; quote it, or the shell may expand it",
           {}};
 }
@@ -181,6 +185,7 @@ int run_query(Connection& connection, const Options& options, const Query& query
 }
 
 int run_query(Connection& connection, const Options& options, const WaitLimit& limit) {
+  if (options.usdt) return run_query(connection, options, kUsdtQuery, limit);
   for (const auto& query : kQueries)
     if (query.command == options.command) return run_query(connection, options, query, limit);
   return fail({Reason::internal, "this sub-command has no implementation", "", {}}, options.json());

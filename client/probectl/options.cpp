@@ -154,6 +154,7 @@ void set_up_functions(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
   sub.add_option("GLOB", o.pattern, "[MODULE:]GLOB: only functions whose name matches, in every module or in one")
       ->type_name("");
+  sub.add_flag("--usdt", o.usdt, "static probes instead: PROVIDER:NAME; GLOB is then [[MODULE:]PROVIDER:]NAME");
   sub.add_option("--limit", o.count, "at most N functions")->type_name("N")->check(kPositive);
   add_no_spawn(sub, o);
 }

@@ -54,6 +54,7 @@ struct Options {
   std::optional<double> seconds;
   bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false, pending = false;
   bool verbose = false;
+  bool usdt = false;       // functions: static probes instead
   bool switch_on = false;  // optimize on
 };
 

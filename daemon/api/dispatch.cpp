@@ -378,6 +378,14 @@ void functions(const Call& call) {
                               answer_with<std::vector<symbols::Function>>(call.done, to_json));
 }
 
+void usdt(const Call& call) {
+  const auto limit = call.params.value("limit", std::size_t{0});
+  const std::size_t ask = limit == 0 ? 0 : limit + 1;
+  auto to_json = [limit](const std::vector<symbols::UsdtProbe>& found) { return usdt_json(found, limit); };
+  call.controller().usdt(*pid_of(call.params), call.params.value("glob", std::string()), ask,
+                         answer_with<std::vector<symbols::UsdtProbe>>(call.done, to_json));
+}
+
 void not_yet(const Call& call) {
   call.done(Error{Reason::unsupported, "this version of probed cannot look up variables and lines",
                   "`probectl functions -p PID` lists functions; an argument is $argN, or a register"});
@@ -417,6 +425,7 @@ constexpr std::array kRows{
     Row{"daemon.optimize", Access::admin, optimize},
     Row{"daemon.status", Access::open, status},
     Row{"symbols.functions", Access::target, functions},
+    Row{"symbols.usdt", Access::target, usdt},
     Row{"symbols.variables", Access::target, not_yet},
     Row{"symbols.lines", Access::target, not_yet},
     Row{"rpc.discover", Access::open, discover},

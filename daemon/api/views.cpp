@@ -57,6 +57,7 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   put_pid(w, p.pid);
   w.key("address").address(p.address.value);
   put(w, "symbol", p.symbol);
+  if (p.places > 1) put(w, "places", p.places);
   put(w, "module", p.module);
   put(w, "state", p.state);
   put(w, "tier", p.tier);
@@ -87,6 +88,19 @@ void put_function(JsonWriter& w, const symbols::Function& f) {
   w.key("address").address(f.address.value);
   put(w, "size", f.size);
   w.end_object();
+}
+
+void put_usdt(JsonWriter& w, const symbols::UsdtProbe& p) {
+  w.begin_object();
+  put(w, "provider", p.provider);
+  put(w, "name", p.name);
+  put(w, "module", p.module);
+  put(w, "arguments", p.arguments);
+  put(w, "operands", p.argument_text);
+  put(w, "semaphore", p.has_semaphore);
+  w.key("addresses").begin_array();
+  for (const RemoteAddr address : p.addresses) w.address(address.value);
+  w.end_array().end_object();
 }
 
 void put_skipped(JsonWriter& w, const control::Skipped& s) {
@@ -225,6 +239,17 @@ std::string functions_json(const std::vector<symbols::Function>& functions, std:
   for (std::size_t i = 0; i < shown; ++i) put_function(w, functions[i]);
   w.end_array();
   put(w, "truncated", shown < functions.size());
+  w.end_object();
+  return std::move(w).text();
+}
+
+std::string usdt_json(const std::vector<symbols::UsdtProbe>& probes, std::size_t limit) {
+  const std::size_t shown = limit == 0 ? probes.size() : std::min(limit, probes.size());
+  JsonWriter w;
+  w.begin_object().key("probes").begin_array();
+  for (std::size_t i = 0; i < shown; ++i) put_usdt(w, probes[i]);
+  w.end_array();
+  put(w, "truncated", shown < probes.size());
   w.end_object();
   return std::move(w).text();
 }

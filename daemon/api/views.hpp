@@ -22,5 +22,6 @@ std::string format_json(const control::ProbeView& probe);
 std::string status_json(const control::Status& status);
 // At most `limit` of them (0: all); says whether there were more.
 std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit);
+std::string usdt_json(const std::vector<symbols::UsdtProbe>& probes, std::size_t limit);
 
 }  // namespace probed::api

@@ -66,14 +66,15 @@ struct ProbeView {
   RemoteAddr address;
   std::string symbol;  // "processCommand+0x0"
   std::string module;
-  std::string state;  // "enabled" "disabled" "gone" "pending"
-  std::string tier;   // "stepped" "boosted" "optimized"
+  std::string state;        // "enabled" "disabled" "gone" "pending"
+  std::string tier;         // "stepped" "boosted" "optimized"
   std::string tier_reason;  // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
   std::string filter;  // empty: none
   std::vector<ArgView> args;
   bool persist = false;
-  bool armed = false;  // its breakpoint is in place now
+  bool armed = false;        // its breakpoint is in place now
+  std::uint64_t places = 1;  // of a static probe there may be many; address and symbol are the first one's
   std::uint64_t hits = 0, missed = 0, filtered = 0;
 };
 
@@ -176,6 +177,9 @@ class Controller {
   // pattern: [MODULE:]GLOB
   virtual void functions(pid_t pid, std::string pattern, std::size_t limit,
                          Reply<std::vector<symbols::Function>> reply) = 0;
+  // pattern: [[MODULE:]PROVIDER:]NAME
+  virtual void usdt(pid_t pid, std::string pattern, std::size_t limit,
+                    Reply<std::vector<symbols::UsdtProbe>> reply) = 0;
 };
 
 }  // namespace probed::control

@@ -2,6 +2,7 @@
 //
 // The tracer rings an eventfd only when we are asleep. Once awake we poll on a short timer until a turn finds nothing,
 // so that a busy probe costs the tracer no system call a hit and we handle hits by the hundred.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,13 @@ constexpr unsigned kBusyTurns = 20;
 constexpr unsigned kMostTurns = 64;         // empty any queue
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
 constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
+
+// Empty: no symbol covers it. context: the TargetSymbols of when the probe was added, all read.
+std::string name_of_address(const void* context, std::uint64_t address) {
+  const auto found = static_cast<const symbols::TargetSymbols*>(context)->symbolize({address});
+  if (!found) return {};
+  return fmt::format("{}+{:#x}", found->symbol, found->offset);
+}
 
 }  // namespace
 
@@ -54,7 +62,8 @@ void ControllerImpl::poll_hits() {
 }
 
 void ControllerImpl::offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed) {
-  const std::string_view event = encoder_.encode(probe.schema, header, packed);
+  const std::string_view event =
+      encoder_.encode(probe.schema, header, packed, probe.symbols ? name_of_address : nullptr, probe.symbols.get());
   for (Subscription* subscription : probe.subscriptions) {
     Client* client = subscription->client;
     if (client->offer_event(subscription->id, event)) {
@@ -133,7 +142,7 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
   const SubscribeRequest& wanted = subscription.request;
   if (wanted.pid && *wanted.pid != probe.pid) return false;
   const auto& names = subscription.wanted;
-  if (wanted.probes && !names.contains(std::to_string(number(probe.id))) && !names.contains(probe.name) &&
+  if (wanted.probes && !names.contains(std::to_string(number(probe.shown()))) && !names.contains(probe.name) &&
       !names.contains(probe.full_name()))
     return false;
   return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);

@@ -48,6 +48,7 @@ class ControllerImpl final : public Controller {
   Status status() const override;
   void functions(pid_t pid, std::string pattern, std::size_t limit,
                  Reply<std::vector<symbols::Function>> reply) override;
+  void usdt(pid_t pid, std::string pattern, std::size_t limit, Reply<std::vector<symbols::UsdtProbe>> reply) override;
 
  private:
   class TracerListener;
@@ -76,6 +77,13 @@ class ControllerImpl final : public Controller {
   void plan_in_pool(std::shared_ptr<Plan> plan);
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
+  // Whether some argument is shown as a symbol's name.
+  static bool shows_symbols(const events::FetchProgram& fetch);
+  // Reads the symbols of every module there is, so that later look-ups are quick. Worker pool.
+  static void read_all_symbols(const symbols::TargetSymbols& symbols);
+  void follow(Probe& probe, ProbeId leader);
+  // What people see: not the further places of a probe.
+  static bool is_shown(const Probe& probe) { return number(probe.leader) == 0; }
   class Names;
   Result<void> check_names(const AddRequest& request, ClientId owner,
                            const std::vector<lang::Definition>& definitions) const;
@@ -91,6 +99,10 @@ class ControllerImpl final : public Controller {
   std::vector<Failed> failed(const std::vector<tracer::NotArmed>& not_armed) const;
   void on_code_gone(pid_t root, const std::vector<ProbeId>& ids);
   void look_for_pending(pid_t pid);
+  void on_libraries_changed(pid_t root, std::uint64_t ticket);
+  struct Item;
+  Item item_of(const Probe& leader) const;
+  Probe& add_place(const Item& item);
   void forget_watch_if_unneeded(pid_t pid);
   std::optional<Error> why_not_revivable(const Probe& probe) const;
   void revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done);
@@ -165,7 +177,7 @@ class ControllerImpl final : public Controller {
   events::RecordClock clock_;
   std::chrono::steady_clock::time_point now_{};  // of the drain
   std::array<std::byte, events::kMaxArgumentBytes> packed_{};
-  std::vector<Client*> touched_;  // clients that have been offered events since the last flush
+  std::vector<Client*> touched_;     // clients that have been offered events since the last flush
   std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;

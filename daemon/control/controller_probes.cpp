@@ -9,7 +9,6 @@
 #include <array>
 
 #include "daemon/control/controller_impl.hpp"
-#include "daemon/symbols/match.hpp"
 
 namespace probed::control {
 
@@ -48,9 +47,20 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   lang::Definition found;
   found.kind = definition.kind;
   found.location = definition.location;
-  if (where.address && std::holds_alternative<lang::SymbolLocation>(definition.location.where))
+  if (where.usdt)
+    found.location.where = lang::UsdtLocation{where.usdt->provider, where.usdt->name};
+  else if (where.address && std::holds_alternative<lang::SymbolLocation>(definition.location.where))
     found.location.where = lang::SymbolLocation{where.symbol, where.offset};
   return lang::generated_name(found);
+}
+
+// The static probe alone, of however many the definition names.
+std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& definition,
+                                                      const symbols::UsdtSite& usdt) {
+  auto exact = std::make_shared<lang::Definition>(definition);
+  if (!std::holds_alternative<lang::UsdtLocation>(definition.location.where)) exact->location.module.clear();
+  exact->location.where = lang::UsdtLocation{usdt.provider, usdt.name};
+  return exact;
 }
 
 std::string symbol_of(const symbols::Site& where) {
@@ -73,10 +83,6 @@ bool may_come(const Error& error) {
 
 // In place of what can't be found.
 Result<Planned> plan_for_later(std::size_t spec, const lang::Definition& definition, const ProbeSpec& asked) {
-  if (symbols::has_glob(definition.location.text))
-    return Error{Reason::unsupported,
-                 fmt::format("nothing matches {} now, and a glob can't be waited for", definition.location.text),
-                 "name each function, or add the probe when its library is loaded", definition.location.column};
   auto probe = Planner::plan_without_place(spec, definition, asked.filter);
   if (!probe) return std::move(probe).error();
   Planned planned;
@@ -188,6 +194,8 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   boost::asio::post(pool_, [this, plan] {
     auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, plan->overlay.get(),
                             modules_, plan->symbols);
+    const auto shows = [](const PlannedProbe& probe) { return shows_symbols(probe.fetch); };
+    if (planned && std::ranges::any_of(planned->probes, shows)) read_all_symbols(*plan->symbols);
     post([this, plan, planned = std::move(planned)]() mutable {
       if (!planned) return plan->reply(std::move(planned).error());
       plan->planned = std::move(planned->probes);
@@ -195,6 +203,16 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
       commit(plan);
     });
   });
+}
+
+bool ControllerImpl::shows_symbols(const events::FetchProgram& fetch) {
+  return std::ranges::any_of(fetch.args(),
+                             [](const lang::FetchArg& arg) { return arg.type.base == lang::BaseType::symbol; });
+}
+
+void ControllerImpl::read_all_symbols(const symbols::TargetSymbols& symbols) {
+  for (const symbols::Mapping& mapping : symbols.mappings())
+    if (mapping.executable) symbols.symbolize(mapping.start);
 }
 
 // The names of one owner's probes on one target. What is taken is gathered once for a whole batch, which a glob makes
@@ -219,6 +237,15 @@ class ControllerImpl::Names {
   std::unordered_map<std::string, unsigned> last_number_;  // numbers up to this one are taken
 };
 
+// One more place of a probe that is there already.
+void ControllerImpl::follow(Probe& probe, ProbeId leader) {
+  Probe& first = probes_.at(leader);
+  first.followers.push_back(probe.id);
+  probe.leader = leader;
+  probe.group = first.group;
+  probe.name = first.name;
+}
+
 // Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
 Result<void> ControllerImpl::register_probes(Plan& plan) {
   const AddRequest& request = plan.request;
@@ -232,22 +259,29 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   Names names(probes_, request.pid, plan.owner);
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
+  std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
     const ProbeSpec& spec = request.probes[planned.spec];
     auto& parsed = shared[planned.spec];
     if (!parsed) parsed = std::make_shared<lang::Definition>(definition);
     Probe probe;
-    probe.parsed = parsed;
+    probe.parsed = planned.where.usdt ? named_exactly(definition, *planned.where.usdt) : parsed;
     probe.start_time = t.id.start_time;
     probe.pending = spec.pending;
     probe.gone = !planned.where.address;
+    probe.many = probe.gone || planned.where.usdt;
     plan.any_pending |= spec.pending;
     probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
     probe.owner = plan.owner;
     probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
     probe.name = definition.name;
+    if (planned.where.usdt) {
+      const auto [leader, first] =
+          leaders.try_emplace({planned.spec, planned.where.usdt->provider + ":" + planned.where.usdt->name}, probe.id);
+      if (!first) follow(probe, leader->second);
+    }
     if (probe.name.empty()) probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
     names.take(probe.group, probe.name);
     probe.definition = spec.definition;
@@ -257,7 +291,11 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.address = planned.where.address;
     probe.enabled = !spec.disabled;
     probe.schema = events::make_schema(probe.full_name(), probe.symbol, planned.fetch.args());
+    probe.schema.shown = probe.shown();
+    if (shows_symbols(planned.fetch)) probe.symbols = plan.symbols;
     auto program = std::make_shared<tracer::ProbeProgram>();
+    program->semaphore = planned.where.semaphore;
+    program->semaphore_backing = planned.semaphore_backing;
     program->id = probe.id;
     program->needs_comm = planned.fetch.needs_comm();
     program->fetch = std::move(planned.fetch);
@@ -289,7 +327,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
     engine.add(plan->request.pid, plan->execs, std::move(batch), [this, plan](Result<void> done) {
       post([this, plan, done = std::move(done)]() mutable {
         if (!done) {
-          for (const ProbeId id : plan->ids) probes_.erase(id);
+          for (const ProbeId id : plan->ids) probes_.erase(id);  // leaders and followers
           return plan->reply(std::move(done).error());
         }
         Added added{{}, std::move(plan->skipped)};
@@ -301,8 +339,10 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
             continue;
           }
           it->second.committed = true;
-          added.probes.push_back(view(it->second));
         }
+        for (const ProbeId id : plan->ids)
+          if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
+            added.probes.push_back(view(it->second));
         std::vector<RemoteAddr> sites;
         for (const PlannedProbe& planned : plan->planned)
           if (planned.plan.address) sites.push_back(planned.plan.address);
@@ -352,7 +392,8 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
   std::vector<ProbeId> selected;
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
-    const bool named = which.all || ids.contains(id) || names.contains(probe.name) || names.contains(probe.full_name());
+    const bool named =
+        which.all || ids.contains(probe.shown()) || names.contains(probe.name) || names.contains(probe.full_name());
     if (named && (probe.owner == client.id() || permitted(probe.pid))) selected.push_back(id);
   }
   return selected;
@@ -361,6 +402,8 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
 void ControllerImpl::erase_probe(ProbeId id) {
   const auto it = probes_.find(id);
   if (it == probes_.end()) return;
+  if (const auto leader = probes_.find(it->second.leader); leader != probes_.end())
+    std::erase(leader->second.followers, id);
   const Counts counts = counts_of(it->second);
   totals_.hits += counts.hits;
   totals_.missed += counts.missed;
@@ -379,10 +422,11 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
       if (it->second.pending) pids.insert(it->second.pid);
+      if (!is_shown(it->second)) continue;
       views.push_back(view(it->second));
       views.back().armed = false;
-      erase_probe(id);
     }
+    for (const ProbeId id : ids) erase_probe(id);
     for (const pid_t pid : pids) forget_watch_if_unneeded(pid);
     reply(std::move(views));
   };
@@ -424,7 +468,8 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
     revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
       Changed changed{{}, std::move(failed)};
       for (const ProbeId id : ids)
-        if (const auto it = probes_.find(id); it != probes_.end()) changed.probes.push_back(view(it->second));
+        if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
+          changed.probes.push_back(view(it->second));
       reply(std::move(changed));
     });
   };
@@ -456,6 +501,7 @@ void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
       it->second.enabled = false;
+      if (!is_shown(it->second)) continue;
       std::string& list = told[it->second.owner];
       list += (list.empty() ? "" : ",") + std::to_string(number(id));
     }
@@ -486,14 +532,24 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.symbol = probe.symbol;
   view.module = probe.module;
   const bool waits = probe.pending && !probe.ended;
-  view.state = probe.gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
+  bool gone = probe.gone;
+  Counts counts = counts_of(probe);
+  for (const ProbeId id : probe.followers) {
+    const Probe& other = probes_.at(id);
+    gone &= other.gone;
+    const Counts more = counts_of(other);
+    counts.hits += more.hits;
+    counts.missed += more.missed;
+    counts.filtered += more.filtered;
+  }
+  view.places = 1 + probe.followers.size();
+  view.state = gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
   put_tier(view, *probe.program);
   view.definition = probe.definition;
   view.filter = probe.filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
   view.persist = probe.owner == ClientId::none;
-  view.armed = armed_ && probe.enabled && !probe.gone;
-  const Counts counts = counts_of(probe);
+  view.armed = armed_ && probe.enabled && !gone;
   view.hits = counts.hits;
   view.missed = counts.missed;
   view.filtered = counts.filtered;
@@ -503,7 +559,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
 std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
   std::vector<ProbeView> views;
   for (const auto& [id, probe] : probes_)
-    if (probe.committed && (!pid || probe.pid == *pid)) views.push_back(view(probe));
+    if (probe.committed && is_shown(probe) && (!pid || probe.pid == *pid)) views.push_back(view(probe));
   return views;
 }
 
@@ -513,6 +569,16 @@ void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit
     auto symbols = symbols::TargetSymbols::load(pid, modules_);
     auto result = symbols ? (*symbols)->list_functions(pattern, limit)
                           : Result<std::vector<symbols::Function>>(std::move(symbols).error());
+    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+  });
+}
+
+void ControllerImpl::usdt(pid_t pid, std::string pattern, std::size_t limit,
+                          Reply<std::vector<symbols::UsdtProbe>> reply) {
+  boost::asio::post(pool_, [this, pid, pattern = std::move(pattern), limit, reply = std::move(reply)] {
+    auto symbols = symbols::TargetSymbols::load(pid, modules_);
+    auto result = symbols ? (*symbols)->list_usdt(pattern, limit)
+                          : Result<std::vector<symbols::UsdtProbe>>(std::move(symbols).error());
     post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
   });
 }
@@ -548,8 +614,8 @@ Status ControllerImpl::status() const {
   status.subscriptions = static_cast<std::uint32_t>(subscriptions_.size());
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
-    ++status.probes;
-    status.optimized += probe.program->optimized ? 1 : 0;
+    status.probes += is_shown(probe) ? 1 : 0;
+    status.optimized += is_shown(probe) && probe.program->optimized ? 1 : 0;
     const Counts counts = counts_of(probe);
     status.hits += counts.hits;
     status.missed += counts.missed;

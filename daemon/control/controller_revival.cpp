@@ -6,9 +6,12 @@
 // as some probe of the target may have to wait. Whoever lists probes has the waiting ones looked for as well, which is
 // all that there is for a program without a dynamic loader. A probe keeps its id, name and counters.
 #include <fmt/format.h>
+#include <link.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <set>
 
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_impl.hpp"
@@ -21,16 +24,6 @@ namespace {
 constexpr std::string_view kLoaderReports = "p _dl_debug_state";
 constexpr std::chrono::milliseconds kLookLimit{250};
 
-struct Item {
-  ProbeId id{};
-  lang::Definition definition;
-  std::string filter;
-  std::string symbol;  // where it was: of several places, the one to choose
-  std::optional<PlannedProbe> planned;
-  tracer::ProgramPtr program;
-  std::optional<Error> why;  // not placed
-};
-
 std::string symbol_of(const symbols::Site& where) {
   return where.symbol.empty() ? fmt::format("{:#x}", where.address.value)
                               : fmt::format("{}+{:#x}", where.symbol, where.offset);
@@ -40,7 +33,7 @@ std::string symbol_of(const symbols::Site& where) {
 lang::Definition for_one(const Probe& probe) {
   lang::Definition definition = *probe.parsed;
   const std::size_t plus = probe.symbol.rfind("+0x");
-  if (!symbols::has_glob(definition.location.text) || plus == std::string::npos) return definition;
+  if (probe.many || !symbols::has_glob(definition.location.text) || plus == std::string::npos) return definition;
   const std::uint64_t offset = std::stoull(probe.symbol.substr(plus + 1), nullptr, 16);
   definition.location.module = probe.module;
   definition.location.where = lang::SymbolLocation{probe.symbol.substr(0, plus), offset};
@@ -48,24 +41,79 @@ lang::Definition for_one(const Probe& probe) {
   return definition;
 }
 
-void plan(Item& item, Planner& planner) {
-  const auto filter = item.filter.empty() ? std::nullopt : std::optional(item.filter);
-  auto planned = planner.plan(0, item.definition, filter);
-  if (!planned) return void(item.why = std::move(planned).error());
-  const auto same = [&](const PlannedProbe& p) { return symbol_of(p.where) == item.symbol; };
-  const auto found = std::ranges::find_if(planned->probes, same);
-  item.planned = std::move(found == planned->probes.end() ? planned->probes.front() : *found);
+bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended; }
+
+}  // namespace
+
+// One probe to be put in place again, with all its places.
+struct ControllerImpl::Item {
+  ProbeId leader{};
+  lang::Definition definition;
+  std::string filter;
+  bool many = false;  // whatever the definition matches belongs to it
+  struct Lost {
+    ProbeId id{};
+    std::string symbol;  // where it was: of several places, the one to choose
+  };
+  std::vector<Lost> lost;
+  std::vector<RemoteAddr> in_place;  // the other places it has
+  struct Found {
+    ProbeId id{};  // 0: a new place
+    PlannedProbe planned;
+    tracer::ProgramPtr program;
+    std::optional<Error> why;  // not placed
+  };
+  std::vector<Found> found;
+  std::optional<Error> why;  // nothing was found
+
+  void plan(Planner& planner);
+};
+
+// Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
+// new.
+void ControllerImpl::Item::plan(Planner& planner) {
+  auto planned = planner.plan(0, definition, filter.empty() ? std::nullopt : std::optional(filter));
+  if (!planned) return void(why = std::move(planned).error());
+  auto& places = planned->probes;
+  std::erase_if(places,
+                [&](const PlannedProbe& p) { return std::ranges::find(in_place, p.where.address) != in_place.end(); });
+  const auto take = [&](auto fits) {
+    for (auto l = lost.begin(); l != lost.end();) {
+      const auto p = std::ranges::find_if(places, [&](const PlannedProbe& place) { return fits(place, *l); });
+      if (p == places.end()) {
+        ++l;
+        continue;
+      }
+      found.push_back({l->id, std::move(*p), {}, {}});
+      places.erase(p);
+      l = lost.erase(l);
+    }
+  };
+  take([](const PlannedProbe& p, const Lost& l) { return symbol_of(p.where) == l.symbol; });
+  take([](const PlannedProbe&, const Lost&) { return true; });
+  if (!many) return;
+  for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
 }
 
-std::optional<tracer::SitePlan> plan_watch(Planner& planner) {
+namespace {
+
+struct Watch {
+  tracer::SitePlan plan;
+  RemoteAddr state;  // r_debug.r_state; 0: not known
+};
+
+std::optional<Watch> plan_watch(Planner& planner, const symbols::TargetSymbols& symbols) {
   const auto definition = lang::parse_definition(kLoaderReports);
   auto planned = planner.plan(0, *definition, std::nullopt);
-  if (planned) return planned->probes.front().plan;
-  spdlog::debug("no dynamic loader to watch: {}", planned.error().message);
-  return std::nullopt;
+  if (!planned) {
+    spdlog::debug("no dynamic loader to watch: {}", planned.error().message);
+    return std::nullopt;
+  }
+  Watch watch{planned->probes.front().plan, {}};
+  // The main program's, if it refers to it: a copy relocation moves the variable there.
+  if (const auto debug = symbols.resolve_data("_r_debug")) watch.state = *debug + offsetof(r_debug, r_state);
+  return watch;
 }
-
-bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended; }
 
 }  // namespace
 
@@ -77,7 +125,7 @@ struct ControllerImpl::Revival {
   std::shared_ptr<const symbols::TargetSymbols> symbols;
   std::vector<Item> items;
   bool wants_watch = false;
-  std::optional<tracer::SitePlan> watch_plan;
+  std::optional<Watch> watch_plan;
   tracer::ProgramPtr watch;
   std::size_t unplaced = 0;  // of what the tracer has been asked to add
   std::function<void(std::vector<Failed>)> done;
@@ -87,7 +135,7 @@ std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& 
   std::vector<Failed> failed;
   for (const tracer::NotArmed& n : not_armed)
     if (const auto it = probes_.find(n.id); it != probes_.end())
-      failed.push_back({n.id, it->second.full_name(), n.why});
+      failed.push_back({it->second.shown(), it->second.full_name(), n.why});
   return failed;
 }
 
@@ -98,6 +146,7 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
   for (const ProbeId id : ids) {
     const auto it = probes_.find(id);
     if (it == probes_.end()) continue;
+    if (!is_shown(it->second)) continue;
     std::string& list = told[it->second.owner];
     list += (list.empty() ? "" : ",") + std::to_string(number(id));
   }
@@ -147,26 +196,59 @@ void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) 
 
 // ---- back -----------------------------------------------------------------------------------------------------------
 
+// A probe with its places, as they are now.
+ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
+  Item item;
+  item.leader = leader.id;
+  item.definition = for_one(leader);
+  item.filter = leader.filter;
+  item.many = leader.many;
+  const auto note = [&](const Probe& probe) {
+    if (probe.gone)
+      item.lost.push_back({probe.id, probe.symbol});
+    else
+      item.in_place.push_back(probe.address);
+  };
+  note(leader);
+  for (const ProbeId id : leader.followers) note(probes_.at(id));
+  return item;
+}
+
+// The thread that reported it waits for our answer.
+void ControllerImpl::on_libraries_changed(pid_t root, std::uint64_t ticket) {
+  const auto t = targets_.find(root);
+  if (t != targets_.end() && t->second.attached) {
+    t->second.loader_ticket = ticket;
+    return look_for_pending(root);
+  }
+  tracer_->post([root, ticket](tracer::Engine& engine) { engine.loader_may_go_on(root, ticket); });
+}
+
 // What waits for its code is looked for, once for however many reports; the dynamic loader is watched from then on.
 void ControllerImpl::look_for_pending(pid_t pid) {
   const auto t = targets_.find(pid);
   if (t == targets_.end() || std::exchange(t->second.look_queued, true)) return;
   enqueue(pid, [this, pid](std::function<void()> next) {
     target(pid).look_queued = false;
-    tracer_->post([this, pid, next](tracer::Engine& engine) {
+    const auto over = [this, pid, ticket = target(pid).loader_ticket, next = std::move(next)] {
+      if (ticket != 0) tracer_->post([pid, ticket](tracer::Engine& engine) { engine.loader_may_go_on(pid, ticket); });
+      next();
+    };
+    tracer_->post([this, pid, over](tracer::Engine& engine) {
       engine.look_at_code(pid);
-      post([this, pid, next] {
+      post([this, pid, over] {
         auto revival = std::make_shared<Revival>();
         revival->pid = pid;
-        revival->done = [next](const std::vector<Failed>&) { next(); };
+        revival->done = [over](const std::vector<Failed>&) { over(); };
         bool some_wait = false;
         for (const auto& [id, probe] : probes_) {
-          if (probe.pid != pid || !may_come_back(probe)) continue;
+          if (probe.pid != pid || !is_shown(probe) || !may_come_back(probe)) continue;
           some_wait = true;
-          if (probe.gone) revival->items.push_back({id, for_one(probe), probe.filter, probe.symbol, {}, {}, {}});
+          Item item = item_of(probe);
+          if (item.many || !item.lost.empty()) revival->items.push_back(std::move(item));
         }
         revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
-        if (!target(pid).attached) return next();
+        if (!target(pid).attached) return over();
         revive(std::move(revival));
       });
     });
@@ -199,12 +281,14 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
                                 std::function<void(std::vector<Failed>)> done) {
   auto all = std::make_shared<std::vector<Failed>>();
   std::map<pid_t, std::vector<Item>> by_pid;
-  for (const ProbeId id : ids) {
+  std::set<ProbeId> leaders;
+  for (const ProbeId id : ids) leaders.insert(probes_.at(id).shown());
+  for (const ProbeId id : leaders) {
     const Probe& probe = probes_.at(id);
     if (auto why = why_not_revivable(probe))
       all->push_back({id, probe.full_name(), *std::move(why)});
     else
-      by_pid[probe.pid].push_back({id, for_one(probe), probe.filter, probe.symbol, {}, {}, {}});
+      by_pid[probe.pid].push_back(item_of(probe));
   }
   if (by_pid.empty()) return done(std::move(*all));
   const auto left = std::make_shared<std::size_t>(by_pid.size());
@@ -242,8 +326,11 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
     if (symbols) {
       revival->symbols = *symbols;
       Planner planner(revival->pid, **symbols, revival->known, revival->overlay.get());
-      for (Item& item : revival->items) plan(item, planner);
-      if (revival->wants_watch) revival->watch_plan = plan_watch(planner);
+      for (Item& item : revival->items) item.plan(planner);
+      const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned.fetch); };
+      if (std::ranges::any_of(revival->items, [&](const Item& i) { return std::ranges::any_of(i.found, shows); }))
+        read_all_symbols(**symbols);
+      if (revival->wants_watch) revival->watch_plan = plan_watch(planner, **symbols);
     } else {
       for (Item& item : revival->items) item.why = symbols.error();
     }
@@ -251,50 +338,95 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
   });
 }
 
+// A further place of a probe, invisible until the tracer has confirmed it.
+Probe& ControllerImpl::add_place(const Item& item) {
+  Probe& leader = probes_.at(item.leader);
+  Probe place;
+  place.id = ProbeId{++last_probe_};
+  place.pid = leader.pid;
+  place.owner = leader.owner;
+  place.definition = leader.definition;
+  place.filter = leader.filter;
+  place.enabled = leader.enabled;
+  place.optimize = leader.optimize;
+  place.pending = leader.pending;
+  place.parsed = leader.parsed;
+  place.start_time = leader.start_time;
+  place.gone = true;
+  place.program = std::make_shared<tracer::ProbeProgram>();
+  place.program->no_detour = leader.program->no_detour;
+  follow(place, leader.id);
+  Probe& added = probes_.emplace(place.id, std::move(place)).first->second;
+  link(added);
+  return added;
+}
+
 // Each by itself: that one can't be placed doesn't hinder the others.
 void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   Target& t = target(revival->pid);
-  std::vector<tracer::SiteRequest> requests;
-  std::vector<tracer::ProgramPtr> before;
+  struct Step {
+    tracer::SiteRequest request;
+    tracer::ProgramPtr before;  // whose place it takes, or which it joins; null: our own watch
+    bool joins = false;
+  };
+  std::vector<Step> steps;
   for (Item& item : revival->items) {
-    const auto it = probes_.find(item.id);
-    if (!item.planned || it == probes_.end() || !it->second.gone) continue;
-    item.program = std::make_shared<tracer::ProbeProgram>();
-    item.program->id = item.id;
-    item.program->needs_comm = item.planned->fetch.needs_comm();
-    item.program->fetch = std::move(item.planned->fetch);
-    item.program->filter = std::move(item.planned->filter);
-    item.program->detour = std::move(item.planned->detour);
-    item.program->no_detour = std::move(item.planned->no_detour);
-    if (!it->second.optimize) item.program->detour.reset(), item.program->no_detour = it->second.program->no_detour;
-    item.program->counters = it->second.program->counters;
-    item.program->enabled = it->second.enabled;
-    item.program->streaming = !it->second.subscriptions.empty();
-    t.known.insert_or_assign(item.planned->plan.address, item.planned->plan);
-    requests.push_back({item.planned->plan, item.program});
-    before.push_back(it->second.program);
+    const auto leader = probes_.find(item.leader);
+    if (leader == probes_.end()) continue;
+    for (Item::Found& found : item.found) {
+      const bool joins = number(found.id) == 0;
+      const tracer::ProgramPtr leaders = leader->second.program;
+      if (joins) found.id = add_place(item).id;
+      const auto it = probes_.find(found.id);
+      if (it == probes_.end() || !it->second.gone) continue;
+      Probe& probe = it->second;
+      auto program = std::make_shared<tracer::ProbeProgram>();
+      program->id = found.id;
+      program->needs_comm = found.planned.fetch.needs_comm();
+      program->fetch = std::move(found.planned.fetch);
+      program->filter = std::move(found.planned.filter);
+      program->semaphore = found.planned.where.semaphore;
+      program->semaphore_backing = found.planned.semaphore_backing;
+      program->detour = std::move(found.planned.detour);
+      program->no_detour = std::move(found.planned.no_detour);
+      if (!probe.optimize) program->detour.reset(), program->no_detour = probe.program->no_detour;
+      program->counters = probe.program->counters;
+      program->enabled = probe.enabled;
+      program->streaming = !probe.subscriptions.empty();
+      found.program = program;
+      // Now: its first hits may come before the tracer's answer.
+      probe.address = found.planned.where.address;
+      probe.symbol = symbol_of(found.planned.where);
+      probe.module = found.planned.where.module;
+      probe.schema = events::make_schema(probe.full_name(), probe.symbol, program->fetch.args());
+      probe.schema.shown = probe.shown();
+      if (shows_symbols(program->fetch)) probe.symbols = revival->symbols;
+      t.known.insert_or_assign(found.planned.plan.address, found.planned.plan);
+      steps.push_back({{found.planned.plan, program}, joins ? leaders : probe.program, joins});
+    }
   }
   if (revival->watch_plan) {
     revival->watch = std::make_shared<tracer::ProbeProgram>();
     revival->watch->id = ProbeId{++last_probe_};
     revival->watch->watches_loader = true;
+    revival->watch->loader_state = revival->watch_plan->state;
     t.loader_watch = revival->watch->id;
-    requests.push_back({*revival->watch_plan, revival->watch});
-    before.push_back(nullptr);
+    steps.push_back({{revival->watch_plan->plan, revival->watch}, nullptr, false});
   }
-  if (requests.empty()) return finish(revival);
-  revival->unplaced = requests.size();
-  tracer_->post([this, revival, requests = std::move(requests), before = std::move(before)](tracer::Engine& engine) {
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      const tracer::ProgramPtr& program = requests[i].program;
-      if (before[i]) {
+  if (steps.empty()) return finish(revival);
+  revival->unplaced = steps.size();
+  tracer_->post([this, revival, steps = std::move(steps)](tracer::Engine& engine) {
+    for (const Step& step : steps) {
+      const tracer::ProgramPtr& program = step.request.program;
+      if (step.before && !step.joins)
         engine.remove(std::array{program->id}, nullptr);  // what a followed child may still have of it
-        program->take_over(*before[i]);
-      }
-      engine.add(revival->pid, revival->execs, {requests[i]}, [this, revival, program](Result<void> added) {
+      if (step.before) program->take_over(*step.before);
+      if (step.joins && program->limit) program->limit->probes.push_back(program->id);
+      engine.add(revival->pid, revival->execs, {step.request}, [this, revival, program](Result<void> added) {
         post([this, revival, program, added = std::move(added)]() mutable {
           for (Item& item : revival->items)
-            if (item.program == program && !added) item.why = std::move(added).error();
+            for (Item::Found& found : item.found)
+              if (found.program == program && !added) found.why = std::move(added).error();
           if (revival->watch == program && !added) target(revival->pid).loader_watch = {};
           if (--revival->unplaced == 0) finish(revival);
         });
@@ -309,26 +441,31 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
   std::vector<RemoteAddr> sites;
   std::vector<Failed> failed;
   for (Item& item : revival->items) {
-    const auto it = probes_.find(item.id);
-    if (it == probes_.end()) {  // removed meanwhile
-      if (item.program && !item.why) ownerless.push_back(item.id);
-      continue;
+    bool any = false;
+    for (Item::Found& found : item.found) {
+      const auto it = probes_.find(found.id);
+      if (it == probes_.end()) {  // removed meanwhile
+        if (found.program && !found.why) ownerless.push_back(found.id);
+        continue;
+      }
+      Probe& probe = it->second;
+      if (found.why) {
+        if (!item.why) item.why = std::move(found.why);
+        if (!probe.committed) erase_probe(found.id);
+        continue;
+      }
+      if (!found.program) continue;
+      any = true;
+      probe.gone = false;
+      probe.committed = true;
+      probe.program = found.program;
+      probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+      if (std::ranges::find(back, probe.shown()) == back.end()) back.push_back(probe.shown());
+      sites.push_back(probe.address);
     }
-    Probe& probe = it->second;
-    if (item.why) {
-      if (!may_come_back(probe)) failed.push_back({item.id, probe.full_name(), *item.why});
-      continue;
-    }
-    if (!item.program) continue;
-    probe.gone = false;
-    probe.program = item.program;
-    probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
-    probe.address = item.planned->where.address;
-    probe.symbol = symbol_of(item.planned->where);
-    probe.module = item.planned->where.module;
-    probe.schema = events::make_schema(probe.full_name(), probe.symbol, item.program->fetch.args());
-    back.push_back(item.id);
-    sites.push_back(probe.address);
+    const auto leader = probes_.find(item.leader);
+    if (leader == probes_.end() || any || !item.why || !item.in_place.empty()) continue;
+    if (!may_come_back(leader->second)) failed.push_back({item.leader, leader->second.full_name(), *item.why});
   }
   analyse_code(revival->pid, revival->execs, revival->symbols, std::move(sites));
   if (!ownerless.empty()) tracer_->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });

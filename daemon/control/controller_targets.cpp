@@ -53,8 +53,8 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void code_gone(pid_t root, std::vector<ProbeId> probes) override {
     owner_.post([&o = owner_, root, probes = std::move(probes)] { o.on_code_gone(root, probes); });
   }
-  void libraries_changed(pid_t root) override {
-    owner_.post([&o = owner_, root] { o.look_for_pending(root); });
+  void libraries_changed(pid_t root, std::uint64_t ticket) override {
+    owner_.post([&o = owner_, root, ticket] { o.on_libraries_changed(root, ticket); });
   }
 
  private:
@@ -142,7 +142,7 @@ void ControllerImpl::forget_if_idle(pid_t pid) {
 std::size_t ControllerImpl::probe_count(pid_t pid) const {
   return static_cast<std::size_t>(std::count_if(probes_.begin(), probes_.end(), [pid](const auto& entry) {
     const Probe& probe = entry.second;
-    return probe.pid == pid && probe.committed && (!probe.gone || (probe.pending && !probe.ended));
+    return probe.pid == pid && is_shown(probe) && probe.committed && (!probe.gone || (probe.pending && !probe.ended));
   }));
 }
 

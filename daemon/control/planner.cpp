@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "arch/arch.hpp"
+#include "daemon/events/usdt_arguments.hpp"
 #include "daemon/symbols/target_files.hpp"
 
 namespace probed::control {
@@ -60,7 +61,9 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
 Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definition,
                               const std::optional<std::string>& filter, const events::CompileContext& context,
                               symbols::Site site) {
-  auto fetch = events::FetchProgram::compile(definition.args, context);
+  auto args = context.usdt ? events::with_usdt_arguments(definition.args, *context.usdt) : definition.args;
+  if (!args) return std::move(args).error();
+  auto fetch = events::FetchProgram::compile(*args, context);
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
   if (filter) {
@@ -68,7 +71,7 @@ Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definiti
     if (!result) return std::move(result).error();
     checked = std::move(result).value();
   }
-  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(checked), nullptr, {}};
+  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(checked), nullptr, {}, {}};
 }
 
 }  // namespace
@@ -158,6 +161,19 @@ Result<void> Planner::check_mapping(const symbols::Site& site) const {
   return {};
 }
 
+// A counter that can't be written for this process alone is none to be raised.
+Result<void> Planner::check_semaphore(const symbols::Site& site) const {
+  if (!site.semaphore) return {};
+  const symbols::Mapping* mapping = symbols_.mapping_at(site.semaphore);
+  if (mapping && mapping->writable && !mapping->shared) return {};
+  return Error{Reason::unsupported_target,
+               fmt::format("the static probe at {} can't be switched on: its semaphore at {:#x} is in no private "
+                           "writable memory of process {}",
+                           place(site), site.semaphore.value, pid_),
+               "probe the place by its address: it will only be hit while another tracer has raised the semaphore",
+               {}};
+}
+
 // Decodes from the function's start, as the kernel's probes do not: a breakpoint in the middle of an instruction would
 // change what the program computes.
 Result<void> Planner::check_boundary(const symbols::Site& site) {
@@ -244,6 +260,7 @@ Error Planner::existing_breakpoint(const symbols::Site& site) const {
 
 Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
   if (auto fit = check_mapping(site); !fit) return std::move(fit).error();
+  if (auto fit = check_semaphore(site); !fit) return std::move(fit).error();
   // First: the unwind table gives the trampoline a start of its own, which is no instruction's.
   if (auto fit = check_blacklist(site); !fit) return std::move(fit).error();
   if (auto fit = check_boundary(site); !fit) return std::move(fit).error();
@@ -282,6 +299,7 @@ Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition&
   events::CompileContext context;
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
   context.at_function_entry = !site.function_start || site.function_start == site.address;
+  context.usdt = site.usdt.get();
   if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
   auto probe = compiled(spec, definition, filter, context, std::move(site));
   if (!probe) return probe;
@@ -298,6 +316,7 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   events::CompileContext context;
   context.resolve_data = [](std::string_view) { return RemoteAddr{}; };
   context.file_bias = 0;
+  context.no_place = true;
   return compiled(spec, definition, filter, context, {});
 }
 
@@ -323,6 +342,8 @@ Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definiti
     auto probe = plan_one(spec, definition, filter, std::move(site));
     if (!probe) return std::move(probe).error();
     probe->plan = std::move(fit).value();
+    if (const RemoteAddr semaphore = probe->where.semaphore)
+      probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);
     planned.probes.push_back(std::move(probe).value());
   }
   if (!planned.probes.empty()) return planned;

@@ -39,6 +39,7 @@ struct PlannedProbe {
   // What a detour captures; null: none can be made, and why.
   std::shared_ptr<const events::DetourPlan> detour;
   std::string no_detour;
+  symbols::Backing semaphore_backing;  // of where.semaphore
 };
 
 struct Planned {
@@ -68,6 +69,7 @@ class Planner {
 
  private:
   Result<void> check_mapping(const symbols::Site& site) const;
+  Result<void> check_semaphore(const symbols::Site& site) const;
   Result<void> check_boundary(const symbols::Site& site);
   Result<void> check_blacklist(const symbols::Site& site);
   Error existing_breakpoint(const symbols::Site& site) const;

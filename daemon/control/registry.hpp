@@ -75,10 +75,18 @@ struct Probe {
   bool pending = false;    // comes back by itself when its code does
   bool ended = false;      // its process, or the program it ran, has ended: it can't come back
   bool committed = false;  // the tracer has confirmed it; until then nobody sees it
+  // One probe at many places (a static probe): the first place's entry is what people see and name, and the others
+  // follow it: same name, its id in their events, enabled and removed with it.
+  // So are those that have waited for their code: whatever the definition matches then.
+  bool many = false;               // a leader that may get more places
+  ProbeId leader{};                // 0: itself
+  std::vector<ProbeId> followers;  // of a leader
+  ProbeId shown() const { return number(leader) != 0 ? leader : id; }
   std::shared_ptr<const lang::Definition> parsed;
   std::uint64_t start_time = 0;  // with pid: the process it is in
   tracer::ProgramPtr program;
   events::EventSchema schema;
+  std::shared_ptr<const symbols::TargetSymbols> symbols;  // for arguments of type symbol; null: it has none
   std::vector<Subscription*> subscriptions;
   // Where its detours record.
   struct Source {
@@ -107,8 +115,9 @@ struct Target {
   std::set<ClientId> interested;  // told about its end
   std::deque<std::function<void()>> operations;
   bool busy = false;
-  ProbeId loader_watch{};    // of our own, where the dynamic loader reports; 0: none. See controller_revival.cpp
-  bool look_queued = false;  // among the operations is one that looks for what has come back
+  ProbeId loader_watch{};           // of our own, where the dynamic loader reports; 0: none. See controller_revival.cpp
+  bool look_queued = false;         // among the operations is one that looks for what has come back
+  std::uint64_t loader_ticket = 0;  // of the loader's last report: threads up to it wait until that has been done
 };
 
 }  // namespace probed::control

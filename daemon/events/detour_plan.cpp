@@ -19,6 +19,7 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::load_stack_pointer, arch::CaptureOp::Code::load_stack_pointer},
     {Code::load_immediate, arch::CaptureOp::Code::load_immediate},
     {Code::dereference, arch::CaptureOp::Code::dereference},
+    {Code::cut, arch::CaptureOp::Code::cut},
     {Code::store_value, arch::CaptureOp::Code::store_value},
     {Code::store_memory, arch::CaptureOp::Code::store_memory},
     {Code::store_memory_array, arch::CaptureOp::Code::store_memory_array},
@@ -230,6 +231,8 @@ std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, s
 }  // namespace
 
 Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid) {
+  if (std::ranges::any_of(program.ops(), [](const FetchOp& op) { return op.code == Code::add_register; }))
+    return Error{Reason::unsupported, "cannot be optimised: an argument is found by an index register", "", {}};
   DetourPlan plan;
   std::uint16_t items = 0;
   for (const FetchOp& op : program.ops()) add_op(op, items, plan, program);

@@ -214,10 +214,11 @@ EventEncoder::Frame& EventEncoder::frame_of(const EventSchema& schema, const Rec
       std::memcmp(of.comm, header.comm, sizeof of.comm) == 0 && !frame.front.empty())
     return frame;
   frame.of = header;
+  const ProbeId shown = number(schema.shown) != 0 ? schema.shown : header.probe;
   std::array<char, kLongestNumber> digits;
   const auto text = [&](char* end) { return std::string_view(digits.data(), end); };
   frame.front = "{\"probe\":" + schema.probe_json + ",\"id\":";
-  frame.front.append(text(put_number(digits.data(), std::uint64_t{number(header.probe)}))).append(",\"pid\":");
+  frame.front.append(text(put_number(digits.data(), std::uint64_t{number(shown)}))).append(",\"pid\":");
   frame.front.append(text(put_number(digits.data(), std::int64_t{header.pid}))).append(",\"tid\":");
   frame.front.append(text(put_number(digits.data(), std::int64_t{header.tid}))).append(",\"comm\":");
   append_json_string(frame.front, {header.comm, ::strnlen(header.comm, sizeof header.comm)});

@@ -15,6 +15,7 @@ namespace probed::events {
 
 // What stays the same for all of a probe's events; made once per probe.
 struct EventSchema {
+  ProbeId shown{};          // the id that events carry; 0: the record's
   std::string probe_json;   // "\"probes/cmd\"": the full name, already a JSON string
   std::string symbol_json;  // "\"processCommand+0x0\"", already a JSON string
   std::vector<lang::FetchArg> args;

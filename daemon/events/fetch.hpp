@@ -13,6 +13,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/lang/definition.hpp"
+#include "daemon/symbols/usdt.hpp"
 #include "proto/result.hpp"
 
 namespace probed::events {
@@ -43,6 +44,8 @@ struct CompileContext {
   // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
   // Absent: @+OFFS is unsupported.
   std::optional<std::uint64_t> file_bias;
+  const symbols::UsdtSite* usdt = nullptr;  // the place is a static probe: $argN are its arguments
+  bool no_place = false;  // the definition is only checked: the code isn't loaded yet, and with it what $args means
 };
 
 // One step of a compiled fetch program. The program works on one 64-bit value; every argument is a load, any number of
@@ -53,7 +56,9 @@ struct FetchOp {
     load_register,       // value = the register at byte `operand` of Registers
     load_stack_pointer,  // value = sp
     load_immediate,      // value = operand
-    dereference,         // value = the 64-bit word at value + operand
+    dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
+    cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
+    add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
     store_value,         // stores value, cut to `size` bytes
     store_memory,        // stores `size` bytes from value + operand
     store_memory_array,  // `count` of them, one behind the other

@@ -1,4 +1,5 @@
 // From parsed arguments to a fetch program. Pure apart from the context's symbol lookup; any thread.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -63,6 +64,7 @@ class FetchCompiler {
 
   Failure argument(const lang::FetchArg& arg) {
     PROBED_CHECK(arg.expr != nullptr, "a parsed argument has an expression");
+    stored_ = std::holds_alternative<lang::ArgumentExpr>(arg.expr->node) ? size_of(arg.type.base) : 0;
     if (auto e = expression(*arg.expr)) return e;
     store(arg.type);
     return {};
@@ -119,6 +121,7 @@ class FetchCompiler {
   }
   Failure load(const lang::CommExpr&, std::size_t) { return emit(Code::store_comm), Failure{}; }
   Failure load(const lang::ArgumentExpr& node, std::size_t column) {
+    if (context_.usdt) return usdt_argument(node, column);
     if (context_.is_return || !context_.at_function_entry)
       return refuse(Reason::bad_definition, column,
                     "$arg" + std::to_string(node.number) + " is only there at a function's entry",
@@ -130,7 +133,10 @@ class FetchCompiler {
     value_ = true;
     return {};
   }
-  Failure load(const lang::AllArgumentsExpr&, std::size_t column) { return needs_debug_information(column, "$args"); }
+  Failure load(const lang::AllArgumentsExpr&, std::size_t column) {
+    if (context_.no_place) return emit(Code::load_immediate), Failure{};
+    return needs_debug_information(column, "$args");
+  }
   Failure load(const lang::VariableExpr& node, std::size_t column) {
     return needs_debug_information(column, "the variable \"" + node.path + "\"");
   }
@@ -148,6 +154,57 @@ class FetchCompiler {
     emit(Code::store_text, program_.texts_.size());
     program_.texts_.push_back(node.text.substr(0, kMaxString));
     return {};
+  }
+
+  // $argN of a static probe, by its operand.
+  Failure usdt_argument(const lang::ArgumentExpr& node, std::size_t column) {
+    const symbols::UsdtSite& usdt = *context_.usdt;
+    const std::string name = usdt.provider + ":" + usdt.name;
+    if (node.number > usdt.arguments.size())
+      return refuse(Reason::bad_definition, column, name + " has no $arg" + std::to_string(node.number),
+                    "it has " + std::to_string(usdt.arguments.size()) + " arguments");
+    const symbols::UsdtArgument& argument = usdt.arguments[node.number - 1];
+    if (!argument.why_not.empty())
+      return refuse(Reason::unsupported, column,
+                    "$arg" + std::to_string(node.number) + " of " + name + " (" + argument.text +
+                        ") can't be read: " + argument.why_not,
+                    "leave it out");
+    load_operand(argument);
+    return {};
+  }
+
+  void load_operand(const symbols::UsdtArgument& argument) {
+    using Kind = arch::Operand::Kind;
+    const arch::Operand& operand = argument.operand;
+    const bool cut_by_store = stored_ != 0 && stored_ <= argument.size;
+    if (operand.kind == Kind::memory) return load_memory_operand(argument, cut_by_store);
+    if (operand.kind == Kind::constant)
+      emit(Code::load_immediate, operand.number);
+    else
+      emit(Code::load_register, *operand.base);
+    const unsigned width = operand.kind == Kind::value ? operand.bits / 8u : 8u;
+    const auto size = static_cast<std::uint8_t>(std::min<unsigned>(argument.size, width));
+    if (operand.shift == 0 && (size == 8 || (stored_ != 0 && stored_ <= size))) return;
+    emit(Code::cut);
+    program_.ops_.back().size = size;
+    program_.ops_.back().is_signed = argument.is_signed;
+    program_.ops_.back().right = operand.shift;
+  }
+
+  void load_memory_operand(const symbols::UsdtArgument& argument, bool cut_by_store) {
+    const arch::Operand& operand = argument.operand;
+    if (operand.base)
+      emit(Code::load_register, *operand.base);
+    else
+      emit(Code::load_immediate);
+    if (operand.index) {
+      emit(Code::add_register, *operand.index);
+      program_.ops_.back().left = operand.scale;
+    }
+    emit(Code::dereference, operand.number);
+    program_.ops_.back().size = argument.size;
+    program_.ops_.back().is_signed = argument.is_signed;
+    value_ = !cut_by_store;
   }
 
   // The last dereference becomes part of the store, which then reads exactly the type's bytes (the kernel's
@@ -178,7 +235,8 @@ class FetchCompiler {
 
   const CompileContext& context_;
   FetchProgram program_;
-  bool value_ = false;  // the dereference just emitted yields a value, not a place in memory
+  std::uint8_t stored_ = 0;  // bytes of a bare $argN that are kept; 0: the argument is something else
+  bool value_ = false;       // the dereference just emitted yields a value, not a place in memory
 };
 
 Result<FetchProgram> FetchProgram::compile(std::span<const lang::FetchArg> args, const CompileContext& context) {

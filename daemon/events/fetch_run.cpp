@@ -20,7 +20,14 @@ using Registers = arch::native::Registers;
 constexpr std::byte kNull{0}, kPresent{1};
 constexpr std::size_t kArrayBytes = lang::kMaxArray * 8;
 
-// Cuts to op.size bytes, takes the bitfield out, extends to 64 bits.
+// Cuts to op.size bytes and extends to 64 bits.
+std::uint64_t extend(const FetchOp& op, std::uint64_t value) {
+  const unsigned unused = 64u - op.size * 8u;
+  if (op.is_signed) return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
+  return value << unused >> unused;
+}
+
+// The same, and takes the bitfield out.
 std::uint64_t finish(const FetchOp& op, std::uint64_t value) {
   const unsigned unused = 64u - op.size * 8u;
   if (op.is_signed) return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
@@ -97,13 +104,22 @@ class Machine {
 
   bool step(const FetchOp& op) {
     switch (op.code) {
-      case Code::load_register:
-        std::memcpy(&value_, reinterpret_cast<const std::byte*>(&regs_) + op.operand, sizeof value_);
-        return true;
+      case Code::load_register: value_ = register_at(op.operand); return true;
       case Code::load_stack_pointer: value_ = regs_.sp(); return true;
       case Code::load_immediate: value_ = op.operand; return true;
-      default: return read(value_ + op.operand, sizeof value_, value_);
+      case Code::cut: value_ = extend(op, value_ >> op.right); return true;
+      case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
+      default: break;
     }
+    if (!read(value_ + op.operand, op.size, value_)) return false;
+    value_ = extend(op, value_);
+    return true;
+  }
+
+  std::uint64_t register_at(std::uint64_t offset) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(&regs_) + offset, sizeof value);
+    return value;
   }
 
   bool read(std::uint64_t from, std::size_t size, std::uint64_t& value) {

@@ -37,8 +37,9 @@ struct SymbolLocation {  // SYMBOL[+OFFS]; SYMBOL may be a glob or a C++ name wi
   std::string name;
   std::uint64_t offset = 0;
 };
-struct FileOffsetLocation {  // MODULE:0xFILEOFFSET, as in uprobe_events
+struct FileOffsetLocation {  // MODULE:0xFILEOFFSET[(REF_CTR_OFFSET)], as in uprobe_events
   std::uint64_t offset = 0;
+  std::optional<std::uint64_t> reference_counter = std::nullopt;  // file offset of a USDT probe's semaphore
 };
 struct AddressLocation {  // a bare 0xADDR: a virtual address of the target
   std::uint64_t address = 0;
@@ -47,7 +48,7 @@ struct LineLocation {  // FILE.c:LINE
   std::string file;
   unsigned line = 0;
 };
-struct UsdtLocation {  // sdt_provider:sdt_name
+struct UsdtLocation {  // sdt_provider:sdt_name; either may be a glob
   std::string provider;
   std::string name;
 };
@@ -63,9 +64,9 @@ struct Location {
 //   no colon                      a digit first: a bare address; else SYMBOL[+OFFS]
 //   A:DIGITS, A a source file     FILE:LINE        (A ends in .c .cc .cpp .h .rs .go ...); M:A:DIGITS adds a module
 //   A:number                      file offset in module A (0x hex, leading-0 octal, decimal); A may hold colons
-//   M:P:N, P and N identifiers    USDT provider P, name N in module M
+//   M:P:N, P and N identifiers    USDT provider P, name N in module M; both may be globs
 //   A:SYMBOL[+OFFS]               symbol in module A, the last colon separating; a USDT A:N also parses to this: the
-//                                 resolver tries it when A is no loaded module
+//                                 resolver tries it when A is no loaded module, or has no such symbol
 
 // ---- what -----------------------------------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ struct CommExpr {};
 struct ArgumentExpr {
   std::uint32_t number = 0;
 };
-// $args or $arg* (needs debug information)
+// $args or $arg*: of a USDT probe, or by debug information
 struct AllArgumentsExpr {};
 // +|-[u]OFFS(FETCHARG)
 struct DerefExpr {
@@ -168,7 +169,7 @@ struct Definition {
 };
 
 // Parses one definition. Errors: Reason::bad_definition with the column of the fault.
-// Reason::unsupported for the reference counter of PATH:OFFS(REF_CTR). At most kMaxDefinition bytes.
+// At most kMaxDefinition bytes.
 //
 // Stricter than the kernel where it silently ignores text: junk after a dereference's closing brace, after
 // r[MAXACTIVE], after -:NAME. Wider: C++ names, %return on symbols, arguments longer than 63 bytes, ':' and '=' inside

@@ -185,6 +185,12 @@ bool is_source_file(std::string_view name) {
                      [&](std::string_view suffix) { return name.size() > suffix.size() && name.ends_with(suffix); });
 }
 
+// An identifier, or a glob for some; "-" stands for "__", as tracers write these names.
+bool is_usdt_word(std::string_view word) {
+  const auto fits = [](char c) { return is_ident(c) || c == '*' || c == '?' || c == '-'; };
+  return !word.empty() && !is_digit(word[0]) && word[0] != '-' && std::all_of(word.begin(), word.end(), fits);
+}
+
 bool all_digits(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_digit); }
 
 // ---- the second step ----
@@ -220,7 +226,11 @@ class LocationParser {
       return wrong(scan_.percent, "bad suffix " + quoted(suffix) + " of the location: only %return may follow it",
                    "write LOCATION%return for a return probe; separate arguments from the location with a blank");
     is_return_ = true;
-    if (suffix != kReturn) return reference_counter(scan_.percent + kReturn.size());
+    if (suffix != kReturn) {  // the kernel strips it; what it would count at a return nobody knows
+      std::optional<std::uint64_t> counter;
+      if (auto e = reference_counter(scan_.percent + kReturn.size(), counter)) return e;
+      counter_ = counter;
+    }
     text_ = text_.substr(0, scan_.percent);
     return {};
   }
@@ -255,16 +265,20 @@ class LocationParser {
   std::size_t middle() const { return scan_.colons.size() < 2 ? 0 : scan_.colons[scan_.colons.size() - 2] + 1; }
 
   Failure number(Location& location, std::size_t colon) {
-    const std::string_view tail = text_.substr(colon + 1);
+    std::string_view tail = text_.substr(colon + 1);
     const std::string_view file = text_.substr(middle(), colon - middle());
     if (all_digits(tail) && is_source_file(file)) return line(location, file, tail, colon + 1);
-    if (const std::size_t brace = tail.find('('); brace != kNone) return reference_counter(colon + 1 + brace);
+    std::optional<std::uint64_t> counter = counter_;
+    const std::size_t brace = tail.find('(');
+    if (brace != kNone)
+      if (auto e = reference_counter(colon + 1 + brace, counter)) return e;
+    tail = tail.substr(0, brace);
     const auto offset = parse_unsigned(tail);
     if (!offset)
       return wrong(colon + 1, "bad offset " + quoted(tail) + " into the module's file: not a number",
                    "write MODULE:0xFILEOFFSET, MODULE:SYMBOL or FILE.c:LINE");
     location.module = text_.substr(0, colon);
-    location.where = FileOffsetLocation{*offset};
+    location.where = FileOffsetLocation{*offset, counter};
     return {};
   }
 
@@ -283,22 +297,21 @@ class LocationParser {
     if (middle() < 2) return false;
     const std::string_view provider = text_.substr(middle(), colon - middle());
     const std::string_view name = text_.substr(colon + 1);
-    if (!is_identifier(provider) || !is_identifier(name)) return false;
+    if (!is_usdt_word(provider) || !is_usdt_word(name)) return false;
     location.module = text_.substr(0, middle() - 1);
     location.where = UsdtLocation{std::string(provider), std::string(name)};
     return true;
   }
 
-  // PATH:OFFS(REF_CTR) of uprobe_events. Ignoring it would give a probe whose semaphore stays 0 and that never fires.
-  Failure reference_counter(std::size_t brace) const {
+  // PATH:OFFS(REF_CTR) of uprobe_events: the file offset of the counter that is raised while the probe is armed.
+  Failure reference_counter(std::size_t brace, std::optional<std::uint64_t>& out) const {
     const std::size_t close = word_.text.find(')', brace);
     if (close == kNone) return wrong(word_.text.size(), "the reference counter's '(' is not closed: expected ')'");
     if (close + 1 != word_.text.size())
       return wrong(close + 1, "text after the reference counter's ')' in " + quoted(word_.text));
-    if (!parse_unsigned(word_.text.substr(brace + 1, close - brace - 1)))
-      return wrong(brace + 1, "bad reference counter in " + quoted(word_.text) + ": not a number");
-    return Error{Reason::unsupported, "reference counters of USDT probes are not supported by offset",
-                 "name the probe by its provider and name, PROVIDER:NAME", word_.column + brace};
+    out = parse_unsigned(word_.text.substr(brace + 1, close - brace - 1));
+    if (!out) return wrong(brace + 1, "bad reference counter in " + quoted(word_.text) + ": not a number");
+    return {};
   }
 
   Failure symbol(Location& location, std::size_t at) {
@@ -351,6 +364,7 @@ class LocationParser {
   std::string_view text_;
   Scan scan_;
   bool is_return_;
+  std::optional<std::uint64_t> counter_;  // written behind %return
 };
 
 }  // namespace

@@ -1,11 +1,11 @@
 // See elf.hpp.
 #include "daemon/symbols/elf.hpp"
 
-#include "daemon/symbols/code_flow.hpp"
-
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "daemon/symbols/code_flow.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -115,6 +115,7 @@ bool Module::load(const Source& source) const {
   contents_->frames = read_frame_ranges(*image);
   std::erase_if(contents_->frames, [&](const FrameRange& f) { return !executable_at(f.start); });
   contents_->slots = read_loader_slots(*image);
+  contents_->usdt = read_usdt_notes(*image);
   loaded_.store(true, std::memory_order_release);
   return true;
 }
@@ -162,7 +163,7 @@ std::size_t Module::memory_bytes() const {
   if (!loaded_.load(std::memory_order_acquire)) return sizeof(Module);
   const Contents& c = *contents_;
   return sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
-         c.slots.capacity() * sizeof(LoaderSlot);
+         c.slots.capacity() * sizeof(LoaderSlot) + c.usdt.capacity() * (sizeof(UsdtNote) + 64);
 }
 
 }  // namespace probed::symbols

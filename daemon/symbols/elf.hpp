@@ -22,6 +22,7 @@
 #include "daemon/symbols/eh_frame.hpp"
 #include "daemon/symbols/elf_image.hpp"
 #include "daemon/symbols/symbol_table.hpp"
+#include "daemon/symbols/usdt.hpp"
 
 namespace probed::symbols {
 
@@ -74,6 +75,7 @@ class Module {
   const SymbolTable& symbols() const { return contents_->symbols; }
   std::span<const LoaderSlot> loader_slots() const { return contents_->slots; }
   std::span<const FrameRange> frames() const { return contents_->frames; }
+  std::span<const UsdtNote> usdt_notes() const { return contents_->usdt; }
   // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
   // for each MiB. Null: the file can't be read. Precondition: load() has returned true.
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
@@ -89,6 +91,7 @@ class Module {
     SymbolTable symbols;
     std::vector<FrameRange> frames;
     std::vector<LoaderSlot> slots;
+    std::vector<UsdtNote> usdt;
   };
   Module() : contents_(std::make_unique<Contents>()) {}
   void load_symbols(const ElfImage& image, const Source& source, Contents& contents) const;

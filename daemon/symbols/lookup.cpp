@@ -55,6 +55,11 @@ void drop_aliases(std::vector<Found>& found) {
   std::erase_if(found, [&](const Found& f) { return !seen.insert(f.in->remote(f.symbol->address)).second; });
 }
 
+// At least half of what linkers give, in lower case as file(1) shows it: no library is called so.
+bool is_build_id(std::string_view text) {
+  return text.size() >= 16 && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
 // Whether a name that isn't mangled itself could be a readable one: then "*" and "[" may belong to it.
 bool maybe_readable(std::string_view name) {
   return name.find("::") != std::string_view::npos || name.find_first_of("(<") != std::string_view::npos ||
@@ -74,6 +79,7 @@ int TargetSymbols::Impl::fit(const Instance& in, std::string_view wanted) const 
     const std::string_view tail = wanted.starts_with("./") ? wanted.substr(1) : wanted;
     return !wanted.starts_with('/') && tail.starts_with('/') && path.ends_with(tail) ? 5 : 0;
   }
+  if (is_build_id(wanted) && to_hex(in.module->build_id()).starts_with(wanted)) return 6;
   int best = std::max(module_fit(wanted, base_name(path)), module_fit(wanted, in.module->soname()));
   if (in.vdso && wanted == "vdso") best = 4;
   // Debian's redis-server is a symbolic link to redis-check-rdb: maps knows the latter, people the former.

@@ -87,6 +87,9 @@ std::vector<Function> TargetSymbols::functions(std::string_view glob, std::size_
 Result<std::vector<Function>> TargetSymbols::list_functions(std::string_view pattern, std::size_t limit) const {
   return impl_->list_functions(pattern, limit);
 }
+Result<std::vector<UsdtProbe>> TargetSymbols::list_usdt(std::string_view pattern, std::size_t limit) const {
+  return impl_->list_usdt(pattern, limit);
+}
 const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
 const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
 TargetSymbols::Code TargetSymbols::code_around(RemoteAddr address) const { return impl_->code_around(address); }
@@ -96,18 +99,22 @@ bool TargetSymbols::restartable(RemoteAddr address) const { return impl_->restar
 // ----------------------------------------------------------------------------------------------------------
 
 Result<Places> TargetSymbols::Impl::places(const lang::Location& location) const {
-  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return resolve_symbol(location, *symbol);
+  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) {
+    Result<Places> found = resolve_symbol(location, *symbol);
+    if (found) return found;
+    auto usdt = usdt_instead(location, *symbol);
+    return usdt ? *std::move(usdt) : std::move(found);
+  }
+  if (const auto* usdt = std::get_if<lang::UsdtLocation>(&location.where)) return resolve_usdt(location, *usdt);
   if (const auto* file = std::get_if<lang::FileOffsetLocation>(&location.where))
-    return as_named(resolve_offset(location, file->offset));
+    return as_named(resolve_offset(location, *file));
   if (const auto* bare = std::get_if<lang::AddressLocation>(&location.where)) {
     Result<Site> site = site_at({bare->address});
     if (!site) return std::move(site).error();
     return Places{{std::move(site).value()}, false, {}};
   }
-  const bool line = std::holds_alternative<lang::LineLocation>(location.where);
   return Error{Reason::unsupported,
-               line ? "cannot probe " + location.text + ": line probes need debug information support, not built yet"
-                    : "cannot probe " + location.text + ": USDT probes are not built yet",
+               "cannot probe " + location.text + ": line probes need debug information support, not built yet",
                "name a function, SYMBOL+OFFSET or MODULE:0xFILEOFFSET instead",
                {}};
 }
@@ -215,7 +222,8 @@ Result<Site> TargetSymbols::Impl::site_of(const Found& found, RemoteAddr start, 
 }
 
 Result<std::vector<Site>> TargetSymbols::Impl::resolve_offset(const lang::Location& location,
-                                                              std::uint64_t offset) const {
+                                                              const lang::FileOffsetLocation& where) const {
+  const std::uint64_t offset = where.offset;
   Result<std::vector<const Instance*>> selected = select(location.module);
   if (!selected) return std::move(selected).error();
   if (location.module.empty()) std::erase_if(*selected, [](const Instance* in) { return !in->main; });
@@ -231,6 +239,11 @@ Result<std::vector<Site>> TargetSymbols::Impl::resolve_offset(const lang::Locati
     if (!m.executable) continue;
     Result<Site> site = site_at(m.start + (offset - m.file_offset));
     if (!site) return std::move(site).error();
+    if (where.reference_counter) {
+      Result<RemoteAddr> counter = counter_at(*in, *where.reference_counter);
+      if (!counter) return std::move(counter).error();
+      site->semaphore = *counter;
+    }
     sites.push_back(std::move(site).value());
   }
   const std::string what =

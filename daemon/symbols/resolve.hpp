@@ -19,6 +19,7 @@
 
 namespace probed::symbols {
 
+struct UsdtSite;    // usdt.hpp
 class Module;       // one ELF file, parsed once: symbols, build-id, function table
 class ModuleCache;  // shared, thread-safe; module_cache.hpp
 
@@ -36,6 +37,20 @@ struct Site {
   std::uint64_t function_size = 0;
   // Its file says of all its other code where functions begin and end, but this is in none: data, or padding.
   bool between_functions = false;
+  // Of a static probe: what it is, and the counter to raise while somebody listens (0: none). A location that names one
+  // has all its places, which are one probe.
+  std::shared_ptr<const UsdtSite> usdt;
+  RemoteAddr semaphore;
+};
+
+// A static probe, as listed: all its places in one module.
+struct UsdtProbe {
+  std::string provider, name;
+  std::string module;                 // base name
+  std::vector<RemoteAddr> addresses;  // ascending, never empty
+  std::uint64_t arguments = 0;
+  std::string argument_text;  // of the first place, as the compiler wrote it
+  bool has_semaphore = false;
 };
 
 // A match of a glob that has no place, and why: an IFUNC nothing has been bound for yet, a function that is shorter
@@ -107,6 +122,10 @@ class TargetSymbols {
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
   // The same for [MODULE:]GLOB. Errors: no_such_module.
   Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
+
+  // The static probes, by provider and name. pattern: [[MODULE:]PROVIDER:]NAME, globs; empty: all. Errors:
+  // no_such_module.
+  Result<std::vector<UsdtProbe>> list_usdt(std::string_view pattern, std::size_t limit) const;
 
   const std::vector<Mapping>& mappings() const;
   // The mapping that holds address, or null.

@@ -61,6 +61,7 @@ class TargetSymbols::Impl {
   std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
   Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
+  Result<std::vector<UsdtProbe>> list_usdt(std::string_view pattern, std::size_t limit) const;
   const Mapping* mapping_at(RemoteAddr address) const;
   const std::vector<Mapping>& mappings() const { return mappings_; }
   bool restartable(RemoteAddr address) const;
@@ -116,13 +117,28 @@ class TargetSymbols::Impl {
 
   // ---- resolve.cpp
   Result<Places> resolve_symbol(const lang::Location& location, const lang::SymbolLocation& where) const;
-  Result<std::vector<Site>> resolve_offset(const lang::Location& location, std::uint64_t offset) const;
+  Result<std::vector<Site>> resolve_offset(const lang::Location& location, const lang::FileOffsetLocation& where) const;
   Result<std::vector<Site>> sites_of_one(const NameQuery& query, std::vector<Found> found, std::uint64_t offset) const;
   Result<Places> places_of_glob(std::span<const Found> found, std::uint64_t offset) const;
   std::vector<Function> functions_of(std::span<const Instance* const> instances, std::string_view glob,
                                      std::size_t limit) const;
   Result<Site> site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const;
   Site place(RemoteAddr address, const Mapping& mapping, const Instance* in) const;
+
+  // ---- resolve_usdt.cpp
+  Result<Places> resolve_usdt(const lang::Location& location, const lang::UsdtLocation& where) const;
+  // What A:SYMBOL of a definition may also be: provider A. nullopt: there is no such static probe.
+  std::optional<Result<Places>> usdt_instead(const lang::Location& location, const lang::SymbolLocation& where) const;
+  struct FoundNote {
+    const Instance* in = nullptr;
+    const UsdtNote* note = nullptr;
+  };
+  std::vector<FoundNote> matching_notes(std::span<const Instance* const> instances, std::string_view provider,
+                                        std::string_view name) const;
+  Result<Places> places_of_notes(std::span<const FoundNote> found, bool by_glob) const;
+  std::vector<UsdtArgument> arguments_of(const Instance& in, const UsdtNote& note) const;
+  // The address of a counter by its offset in the file. Errors: unmapped_address.
+  Result<RemoteAddr> counter_at(const Instance& in, std::uint64_t file_offset) const;
 
   pid_t pid_ = 0;
   UniqueFd memory_;

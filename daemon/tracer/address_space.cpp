@@ -281,6 +281,12 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
+  const bool done = write_armed(site, armed, layout);
+  settle_semaphores(site, layout);
+  return done;
+}
+
+bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
   if (site.armed == armed) return true;
   if (!armed) {
     note_removed(site.plan);
@@ -569,7 +575,10 @@ void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_tra
   for (const Stray& stray : find_strays(copy, layout, imprints(), of_program)) restore(copy, stray);
 }
 
-void AddressSpace::clean_copy(TargetMemory& copy, const Layout& layout) const { clean(copy, layout, false); }
+void AddressSpace::clean_copy(TargetMemory& copy, const Layout& layout) const {
+  clean(copy, layout, false);
+  clean_semaphores(copy, layout, false);
+}
 
 std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const Layout& layout) const {
   auto clone = std::make_shared<AddressSpace>(std::move(child));
@@ -580,12 +589,14 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
     site.queued = false;
   }
   clone->removed_ = removed_;
+  clone->semaphores_ = semaphores_;
   clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
   clean(clone->memory_, layout, true);
+  clean_semaphores(clone->memory_, layout, true);
   return clone;
 }
 

@@ -34,6 +34,7 @@ struct Site {
   RemoteAddr slot;     // 0: the instruction is emulated
   bool armed = false;  // the breakpoint is in the text now
   std::vector<ProgramPtr> programs;
+  std::vector<RemoteAddr> raised;  // the semaphores that its programs have raised by one each; one may be here twice
 
   // What is known of the code around it, and where its file is loaded; null: nothing, it isn't optimised.
   std::shared_ptr<const arch::CodeFlow> flow;
@@ -161,6 +162,11 @@ class AddressSpace {
     SitePlan plan;
     std::vector<Patch> patches;
   };
+  // semaphores.cpp: what static probes count their listeners by. Derived from the site's programs, as arming is.
+  void settle_semaphores(Site& site, const Layout& layout);
+  void move_semaphore(RemoteAddr at, bool up, const Layout& layout);
+  void clean_semaphores(TargetMemory& copy, const Layout& layout, bool keep) const;
+  bool write_armed(Site& site, bool armed, const Layout& layout);
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
   void forget_jump(Site& site);
@@ -179,6 +185,13 @@ class AddressSpace {
   // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
   // forked before that may still contain it. One entry an address, however often it is probed.
   std::unordered_map<RemoteAddr, Removed> removed_;
+  // By address: what of a semaphore's value is ours now, and was at most. Entries stay: a child that was forked before
+  // may still turn up.
+  struct Semaphore {
+    symbols::Backing backing;
+    std::uint16_t ours = 0, most = 0;
+  };
+  std::map<RemoteAddr, Semaphore> semaphores_;
   RemoteAddr syscall_insn_;
   RemoteAddr scratch_;
   bool closed_ = false;

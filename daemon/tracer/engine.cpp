@@ -515,8 +515,10 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   std::optional<Waiter::Clock::time_point> next;
   const auto consider = [&](Waiter::Clock::time_point t) { next = next ? std::min(*next, t) : t; };
   if (look_for_loads_at_ != Waiter::Clock::time_point::max()) consider(look_for_loads_at_);
-  for (const auto& [tid, tracee] : tracees_)
+  for (const auto& [tid, tracee] : tracees_) {
     if (tracee.state == Tracee::State::unclaimed) consider(tracee.unclaimed_until);
+    if (tracee.loader_ticket != 0) consider(tracee.loader_until);
+  }
   for (const auto& [pid, process] : processes_) {
     if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
     if (process->ask_again) consider(*process->ask_again);
@@ -576,6 +578,7 @@ void Engine::check_deadlines() {
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
   for (const pid_t tid : orphans) release_orphan(tid);
+  release_late_loaders();
   for (const pid_t pid : stalled) {
     Process* process = find_process(pid);
     if (!process) continue;

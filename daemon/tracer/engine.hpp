@@ -9,6 +9,7 @@
 //   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
 //   engine_masks.cpp  whose signal masks have to be known for that, and how they are
 //   engine_events.cpp clone, fork, vfork, exec, exit
+//   engine_loader.cpp the dynamic loader: held when it has loaded something, and before a program's constructors
 //   engine_optimise.cpp  from breakpoints to jumps, in the background
 //   engine_channels.cpp  memory that this takes in the target
 //   engine_rounds.cpp    every thread seen outside of what is to be overwritten
@@ -63,8 +64,9 @@ class Listener {
   virtual void longest_pause(std::uint64_t nanoseconds) = 0;
   // The code of these probes of root has gone or been rewritten: nothing of them is left in the target.
   virtual void code_gone(pid_t root, std::vector<ProbeId> probes) = 0;
-  // The dynamic loader of root has loaded or unloaded something, or is about to (ProbeProgram::watches_loader).
-  virtual void libraries_changed(pid_t root) = 0;
+  // The dynamic loader of root has loaded or unloaded something (ProbeProgram::watches_loader). The thread waits for
+  // Engine::loader_may_go_on(root, ticket); tickets ascend.
+  virtual void libraries_changed(pid_t root, std::uint64_t ticket) = 0;
 };
 
 struct AttachParams {
@@ -131,6 +133,9 @@ class Engine {
   // Looks whether the process still has the code it is probed in; what it hasn't is told to code_gone() before this
   // returns. No-op for a process that isn't attached.
   void look_at_code(pid_t pid);
+
+  // The threads of root's family that reported up to this ticket go on (Listener::libraries_changed).
+  void loader_may_go_on(pid_t root, std::uint64_t ticket);
 
   // Jumps in place of breakpoints, wherever that can be, or nowhere.
   void set_optimize(bool optimize);
@@ -218,7 +223,7 @@ class Engine {
   struct AfterTrap;
   bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
   void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
-  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal);
+  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
   void on_step(Tracee& tracee, int signal);
   void finish_step(Tracee& tracee, ptrace::Registers& regs);
   bool may_hold_signals(const Tracee& tracee) const;
@@ -235,6 +240,13 @@ class Engine {
   bool move_out_of_slot(Tracee& tracee, ptrace::Registers& regs);
   void release(Tracee& tracee, int signal);
   void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
+
+  // engine_loader.cpp
+  bool plant_entry_breakpoint(Process& process);
+  bool loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs);
+  bool loader_has_report(const Tracee& tracee, const ProbeProgram& program);
+  void hold_for_loader(Tracee& tracee);
+  void release_late_loaders();
 
   // engine_traps.cpp
   struct AfterTrap {
@@ -355,6 +367,7 @@ class Engine {
   Listener& listener_;
   bool armed_ = true;
   bool optimize_ = true;
+  std::uint64_t last_loader_ticket_ = 0;
   const arch::DetourFeatures features_ = arch::native::detour_features();
   std::vector<std::uint8_t> code_;  // of detours on their way into a target
   arch::Detour detour_;

@@ -4,8 +4,6 @@
 // a thread by its thread group, a process by its creator's event only (CLONE_PARENT: its parent may be another one).
 // Whether a child shares memory is asked of the kernel (kcmp), not guessed from the kind of event: clone() with odd
 // flags reports itself as fork or vfork.
-#include <elf.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/syscall.h>
@@ -30,27 +28,6 @@ using Kind = WaitStatus::Kind;
 
 using namespace std::chrono_literals;
 constexpr auto kClaimTimeout = 200ms;
-
-// AT_ENTRY of a process: the address of its program's entry point, before which the dynamic loader runs.
-RemoteAddr entry_point(pid_t pid) {
-  const UniqueFd fd(::open(("/proc/" + std::to_string(pid) + "/auxv").c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<Elf64_auxv_t, 64> auxv{};
-  const ssize_t n = fd ? ::read(fd.get(), auxv.data(), sizeof auxv) : 0;
-  for (const Elf64_auxv_t& entry : std::span(auxv).first(n > 0 ? static_cast<std::size_t>(n) / sizeof auxv[0] : 0))
-    if (entry.a_type == AT_ENTRY) return {entry.a_un.a_val};
-  return {};
-}
-
-bool plant_entry_breakpoint(AddressSpace& space, pid_t pid) {
-  SitePlan plan;
-  plan.address = entry_point(pid);
-  if (!plan.address || !space.memory().read(plan.address, std::as_writable_bytes(std::span(plan.bytes)))) return false;
-  plan.insn.length = static_cast<std::uint8_t>(native::kBreakpointSize);
-  plan.context = static_cast<std::uint8_t>(plan.bytes.size());
-  const Layout layout = Layout::of(space.memory());
-  if (const symbols::Mapping* mapping = layout.at(plan.address)) plan.backing = mapping->backing(plan.address);
-  return space.plant_entry(plan);
-}
 
 }  // namespace
 
@@ -229,7 +206,7 @@ void Engine::on_exec(Tracee& tracee) {
   const bool own = process.root == pid;
   const bool hold = own && process.hold_at_entry && !process.detaching;
   const bool kept = own && !process.detaching && (process.keep_after_exec || hold);
-  const bool runs_to_entry = hold && plant_entry_breakpoint(*process.space, pid);
+  const bool runs_to_entry = hold && plant_entry_breakpoint(process);
   const pid_t root = process.root;
   if (kept) {
     listener_.process_execed(root, pid, true);

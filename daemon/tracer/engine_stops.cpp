@@ -138,6 +138,7 @@ void Engine::resume(Tracee& tracee, int signal) {
     note_pause(tracee);
     tracee.interrupted_at.reset();
   }
+  tracee.loader_ticket = 0;
   if (signal != 0 && would_dump_core(tracee.tid, signal)) hide_from_core_dump(tracee);
   // Gone is fine everywhere here: the exit status follows.
   if (tracee.group_stopped) {
@@ -422,24 +423,25 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
     return resume(tracee, after.signal);
   }
   const bool again = take_rehit(tracee, regs);
-  bool step = false;
+  bool step = false, hold = false;
   if (!again && site.wanted()) {
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
     for (const ProgramPtr& program : site.programs) {
       if (!program->enabled) continue;
       if (program->watches_loader) {
-        listener_.libraries_changed(tracee.process->root);
+        hold |= loader_has_report(tracee, *program);
         continue;
       }
       step |= program->force_step;
       if (recorder_.run(hit, *program)) listener_.limit_reached(program->limit->probes);
     }
   }
-  continue_past(tracee, site, regs, step && after.may_step, after.signal);
+  continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
 }
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
-void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal) {
+// `hold`: it waits there until loader_may_go_on(), unless it has a signal to take.
+void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
   } else if (!site.slot) {
@@ -452,6 +454,7 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
     if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, false, 0};
   }
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
+  if (hold && signal == 0 && !tracee.process->detaching) return hold_for_loader(tracee);
   resume(tracee, signal);
 }
 
@@ -549,10 +552,11 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
 
 void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
-  mend_entry_mask(tracee);
   regs.set_pc(process.space->entry()->address.value);
   process.space->remove_entry();
   ptrace::set_registers(tracee.tid, regs);
+  if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs)) return resume(tracee);
+  mend_entry_mask(tracee);
   if (process.detaching) return release(tracee, 0);
   if (!std::exchange(process.hold_at_entry, false)) return resume(tracee);  // nobody waits for it any more
   tracee.state = Tracee::State::held;

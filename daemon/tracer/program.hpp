@@ -39,8 +39,13 @@ struct ProbeProgram {
   bool force_step = false;
   bool needs_comm = false;  // $comm: read at the hit, not from the thread's cache
   // Of our own, at the place where the dynamic loader says that it has loaded something: makes no event and counts
-  // nothing, but calls Listener::libraries_changed().
+  // nothing, but calls Listener::libraries_changed(), and holds the thread until Engine::loader_may_go_on(): what has
+  // been loaded is to be probed before its constructors run.
   bool watches_loader = false;
+  RemoteAddr loader_state;  // r_debug.r_state (<link.h>): it holds while that isn't RT_CONSISTENT, too, when 0
+  // A static probe's counter (u16): one more while this is armed. 0: none.
+  RemoteAddr semaphore;
+  symbols::Backing semaphore_backing;  // what it was mapped from
 
   // What its detours capture; null: it stays on the breakpoint tier, and no_detour says why.
   std::shared_ptr<const events::DetourPlan> detour;

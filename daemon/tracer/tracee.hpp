@@ -137,6 +137,10 @@ struct Tracee {
   };
   Load load;
 
+  // Held at the dynamic loader's report, until whoever waits for libraries has looked; 0: it isn't.
+  std::uint64_t loader_ticket = 0;
+  Waiter::Clock::time_point loader_until{};
+
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
   UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
   bool one_cpu = false;               // it was confined to one CPU when last looked at
@@ -173,7 +177,9 @@ struct Process {
   std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
   bool follow_fork = false;
   bool keep_after_exec = false;  // attached explicitly: stays attached, without probes
-  bool hold_at_entry = false;    // at its next exec, run to the entry point and hold there
+  bool hold_at_entry = false;    // at its next exec, run to before the first constructor and hold there
+  // Where that is found, while it runs there: the dynamic loader's hook for debuggers, and r_debug.r_state.
+  RemoteAddr loader_hook, loader_state;
   bool detaching = false;
   bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
   bool interrupt_all_sent = false;

@@ -12,7 +12,7 @@ _probectl_options() {
   remove | enable | disable) echo '--all -p' ;;
   format) echo '-p' ;;
   stream) echo '-p --count --duration -o --format' ;;
-  functions) echo '-p --limit --no-spawn' ;;
+  functions) echo '-p --usdt --limit --no-spawn' ;;
   list | profile) echo '-p --verbose' ;;
   vars | lines) echo '-p --no-spawn' ;;
   esac

@@ -10,6 +10,7 @@
 #include "daemon/events/encode.hpp"
 #include "daemon/events/fetch.hpp"
 #include "daemon/events/packed.hpp"
+#include "daemon/events/usdt_arguments.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/lang/filter.hpp"
 
@@ -85,6 +86,19 @@ void run(const events::FetchProgram& program, std::string_view filter_text, std:
   PROBED_CHECK(json.front() == '{' && json.ends_with("}}"), "an event is an object");
 }
 
+// The same arguments at a static probe whose note says `operands`.
+void test_static_probe(const lang::Definition& definition, events::CompileContext context, std::string_view operands,
+                       std::size_t salt) {
+  const symbols::UsdtSite usdt{"provider", "name", symbols::parse_usdt_arguments(operands)};
+  PROBED_CHECK(usdt.arguments.size() == symbols::count_usdt_arguments(operands), "arguments are counted as parsed");
+  context.usdt = &usdt;
+  auto args = events::with_usdt_arguments(definition.args, usdt);
+  if (!args) return check_error(args.error(), definition.text);
+  auto program = events::FetchProgram::compile(*args, context);
+  if (!program) return check_error(program.error(), definition.text);
+  run(*program, "", salt);
+}
+
 void test_input(std::string_view input) {
   const std::size_t newline = input.find('\n');
   const std::string_view text = input.substr(0, newline);
@@ -99,6 +113,7 @@ void test_input(std::string_view input) {
   auto program = events::FetchProgram::compile(definition->args, context);
   if (!program) return check_error(program.error(), text);
   run(*program, filter, input.size());
+  test_static_probe(*definition, context, filter, input.size());
 }
 
 }  // namespace

@@ -419,8 +419,108 @@ TEST_CASE("U6: what is wrong with a pending definition itself is refused at once
   };
   CHECK(refusal("p:plug plugin.so:plugin_work x=%nonsense", "") == "bad-definition");
   CHECK(refusal("p:plug plugin.so:plugin_work x=%di", "y > 1") == "bad-filter");
-  CHECK(refusal("p:plug plugin.so:plugin_*", "") == "unsupported");
   CHECK(tracer_of(user.target.pid()) == 0);
+}
+
+TEST_CASE("U6: a pending probe is in place before its library's constructors run") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:begin plugin.so:plugin_begin x=%di:s32"}, {"pending", true}}}}};
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  // Once the loader is watched: not before the probe waits, and a moment after the answer.
+  REQUIRE(eventually([&] { return !text_differences(user.target.pid()).empty(); }));
+  for (std::uint64_t round = 1; round <= 5; ++round) {
+    CHECK(user.ask("open").starts_with("opened"));
+    CHECK(hits_of(client, probe) == round);
+    CHECK(user.ask("close") == "closed");
+  }
+  remove_all(client, {probe});
+  CHECK(user.ask("loop 3") == "looped 3 9");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: a glob that waits is one probe for all it matches, in every library that comes") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:all plugin.so:plugin_* x=%di:s32"}, {"pending", true}}}}};
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  CHECK(probe.at("state") == "pending");
+  CHECK(list_probes(client).size() == 1);
+  Events events(client, {{"probes", {probe.at("id")}}});
+  for (int round = 0; round < 2; ++round) {
+    CHECK(user.ask("open").starts_with("opened"));
+    CHECK(becomes(client, probe, "enabled"));
+    CHECK(listed(client, probe).at("places") == 2);
+    CHECK(user.ask("call 3") == "called 3 30");
+    CHECK(user.ask("close") == "closed");
+    CHECK(becomes(client, probe, "pending"));
+  }
+  REQUIRE(events.reach(6));
+  std::set<std::string> symbols;
+  for (const Json& event : events.all()) {
+    CHECK(event.at("id") == probe.at("id"));
+    symbols.insert(event.at("symbol").get<std::string>());
+  }
+  CHECK(symbols.contains("plugin_work+0x0"));
+  const auto removed = remove_all(client, {probe});
+  REQUIRE(removed.size() == 1);
+  CHECK(removed[0].at("hits").get<std::uint64_t>() >= 6);
+  CHECK(list_probes(client).empty());
+  CHECK(eventually([&] { return tracer_of(user.target.pid()) == 0; }));
+  CHECK(user.ask("loop 3") == "looped 3 9");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+// A library's build-id, from readelf.
+std::string build_id_of(const std::string& path) {
+  const CommandResult notes = run_command({"readelf", "-n", path});
+  const std::size_t at = notes.out.find("Build ID: ");
+  return at == std::string::npos ? "" : notes.out.substr(at + 10, 40);
+}
+
+TEST_CASE("U6: what a pending probe waits for is named by path, soname or build-id") {
+  const std::string path = target_path("plugin.so"), id = build_id_of(path);
+  REQUIRE(id.size() == 40);
+  for (const std::string& module : {path, std::string("plugin"), id}) {
+    CAPTURE(module);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    PluginUser user;
+    const Json params{{"pid", user.target.pid()},
+                      {"probes", {{{"definition", "p:plug " + module + ":plugin_work"}, {"pending", true}}}}};
+    const Json probe = client.call("probe.add", params).at("probes").at(0);
+    CHECK(probe.at("state") == "pending");
+    CHECK(user.ask("open").starts_with("opened"));
+    CHECK(becomes(client, probe, "enabled"));
+    CHECK(user.ask("call 2") == "called 2 13");
+    CHECK(hits_of(client, probe) == 2);
+    user.target.send("quit\n");
+    CHECK(user.target.finish().ok());
+  }
+}
+
+TEST_CASE(
+    "trace -- CMD probes a program from its first instruction on: its library's constructors, its own, and main") {
+  Daemon daemon;
+  Process trace(probectl_argv(
+      daemon, {"trace", "--json", "-e", "p:library library_begin x=%di:s32", "-e", "p:own own_begin x=%di:s32", "-e",
+               "p:start _start", "-e", "p:main main", "--", target_path("constructors")}));
+  std::vector<std::string> hit;
+  for (auto line = trace.next_line(); line; line = trace.next_line()) {
+    const Json event = parse_json(*line);
+    if (event.is_object() && event.contains("probe")) hit.push_back(event.at("probe"));
+    if (line->starts_with("ready ")) trace.send("go\n");
+  }
+  CHECK(trace.wait() == Exit{0, 0});
+  std::ranges::sort(hit);
+  CHECK(hit == std::vector<std::string>{"probes/library", "probes/main", "probes/own", "probes/start"});
+  CHECK(trace.output().find("result ok") != std::string::npos);
 }
 
 // ---- rewritten ------------------------------------------------------------------------------------------------------

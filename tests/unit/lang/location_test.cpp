@@ -211,12 +211,27 @@ TEST_CASE("wrong locations are refused where they are wrong") {
   }
 }
 
-TEST_CASE("a uprobe's reference counter is refused as unsupported, not ignored") {
+TEST_CASE("a uprobe's reference counter is taken as the file offset it is") {
   for (const char* text : {"p /bin/true:0x1000(0x10)", "p /bin/true:0x1000%return(0x10)"}) {
+    CAPTURE(text);
     auto parsed = parse_definition(text);
-    REQUIRE_FALSE(parsed.ok());
-    CHECK(parsed.error().reason == Reason::unsupported);
-    CHECK(parsed.error().column.has_value());
+    REQUIRE(parsed.ok());
+    const auto* where = std::get_if<FileOffsetLocation>(&parsed->location.where);
+    REQUIRE(where);
+    CHECK(where->offset == 0x1000);
+    CHECK(where->reference_counter == std::optional<std::uint64_t>(0x10));
+  }
+  auto without = parse_definition("p /bin/true:0x1000");
+  REQUIRE(without.ok());
+  CHECK(!std::get<FileOffsetLocation>(without->location.where).reference_counter);
+}
+
+TEST_CASE("the names of a static probe may be globs, and written with hyphens") {
+  for (const char* text : {"pg:postgresql:query__*", "pg:post*:query-start"}) {
+    CAPTURE(text);
+    auto parsed = parse_definition(text);
+    REQUIRE(parsed.ok());
+    CHECK(std::holds_alternative<UsdtLocation>(parsed->location.where));
   }
 }
 

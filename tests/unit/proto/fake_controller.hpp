@@ -198,6 +198,12 @@ class FakeController final : public control::Controller {
     answer([reply, found] { reply(found); });
   }
 
+  void usdt(pid_t pid, std::string pattern, std::size_t,
+            control::Reply<std::vector<symbols::UsdtProbe>> reply) override {
+    note("usdt " + pattern, pid);
+    answer([reply] { reply(std::vector<symbols::UsdtProbe>()); });
+  }
+
  private:
   static Error not_attached(pid_t pid) {
     return {Reason::not_attached, "process " + std::to_string(pid) + " is not traced", "target.list"};

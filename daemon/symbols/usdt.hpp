@@ -1,0 +1,53 @@
+// Static probes (USDT): the notes that <sys/sdt.h> leaves in an ELF file, and what they say of their arguments. Pure.
+//
+// A note gives the address of a nop, PROVIDER and NAME, the arguments as assembler operands, and the address of a
+// counter of 16 bits (semaphore, reference counter) that is raised while somebody traces: programs compute arguments,
+// or pass the place at all, only when it isn't 0. Layout: systemtap's sys/sdt.h, "UserSpaceProbeImplementation".
+//
+// Thread: any. Files belong to strangers: sizes are bounded, damaged notes are skipped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arch/operand.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/symbols/elf_image.hpp"
+
+namespace probed::symbols {
+
+struct UsdtNote {
+  ElfAddr place;
+  ElfAddr semaphore;  // 0: none
+  std::string provider, name;
+  std::string arguments;  // as written: "-4@%edi 8@-16(%rbp)"
+};
+
+// In the file's order.
+std::vector<UsdtNote> read_usdt_notes(const ElfImage& image);
+
+// One argument: SIZE@OPERAND; a size below 0 means signed, an 'f' behind it floating point.
+struct UsdtArgument {
+  std::uint8_t size = 8;  // 1, 2, 4 or 8 bytes
+  bool is_signed = false;
+  bool is_float = false;
+  arch::Operand operand;
+  std::string text;     // as written
+  std::string why_not;  // it can't be read, and why; empty: it can
+};
+
+// Splits and parses what a note says; operands in this machine's notation. A symbol is left to be resolved.
+std::vector<UsdtArgument> parse_usdt_arguments(std::string_view text);
+// How many there are.
+std::size_t count_usdt_arguments(std::string_view text);
+
+// What is known of the static probe at one place of a target.
+struct UsdtSite {
+  std::string provider, name;
+  std::vector<UsdtArgument> arguments;  // symbols are resolved: they have become part of the operand's number
+};
+
+}  // namespace probed::symbols
