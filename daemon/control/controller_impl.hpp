@@ -16,6 +16,7 @@
 #include "daemon/control/registry.hpp"
 #include "daemon/events/hit_queue.hpp"
 #include "daemon/events/record_clock.hpp"
+#include "daemon/symbols/debuginfod.hpp"
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/tracer/tracer.hpp"
 
@@ -161,8 +162,10 @@ class ControllerImpl final : public Controller {
   events::HitQueue queue_;
   boost::asio::posix::stream_descriptor queue_event_;
   boost::asio::steady_timer poll_timer_;
+  symbols::Debuginfod debuginfod_;
   symbols::ModuleCache modules_;
-  boost::asio::thread_pool pool_{1};
+  // Several: a file that takes seconds to read, or a server that doesn't answer, is one client's business.
+  boost::asio::thread_pool pool_{4};
   std::unique_ptr<TracerListener> listener_;
   std::unique_ptr<tracer::Tracer> tracer_;
 

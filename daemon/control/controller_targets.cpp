@@ -61,22 +61,32 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   ControllerImpl& owner_;
 };
 
+static symbols::ModuleCache::Options module_options(symbols::Debuginfod& servers) {
+  symbols::ModuleCache::Options options;
+  if (symbols::Debuginfod::available())
+    options.fetch = [&servers](std::span<const std::byte> build_id) { return servers.fetch(build_id); };
+  return options;
+}
+
 ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes)
     : io_(io),
       queue_(queue_bytes),
       queue_event_(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       poll_timer_(io),
+      modules_(module_options(debuginfod_)),
       listener_(std::make_unique<TracerListener>(*this)),
       tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {
   poll_hits();
 }
 
 ControllerImpl::~ControllerImpl() {
+  debuginfod_.stop();
   pool_.join();
   tracer_.reset();
 }
 
 void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<void()> done) {
+  debuginfod_.stop();
   auto once = std::make_shared<std::function<void()>>(std::move(done));
   const auto finish = [once] {
     if (*once) std::exchange(*once, nullptr)();

@@ -132,4 +132,42 @@ std::optional<ElfImage> find_debug_file(const ElfImage& image, const std::string
   return link ? by_link(*link, id, module_path, roots, open) : std::nullopt;
 }
 
+std::optional<SupplementaryLink> read_supplementary_link(const ElfImage& debug_file) {
+  const auto bytes = section_bytes(debug_file, ".gnu_debugaltlink", 4096 + 64);
+  if (!bytes) return std::nullopt;
+  const char* text = reinterpret_cast<const char*>(bytes->data());
+  const std::size_t length = ::strnlen(text, bytes->size());
+  if (length == 0 || length + 1 >= bytes->size()) return std::nullopt;  // no build-id: nothing to prove it by
+  SupplementaryLink link;
+  link.path.assign(text, length);
+  link.build_id.assign(bytes->begin() + static_cast<std::ptrdiff_t>(length) + 1, bytes->end());
+  return link;
+}
+
+std::optional<ElfImage> find_supplementary_file(const ElfImage& debug_file, const std::string& debug_path,
+                                                const std::vector<std::string>& roots, const OpenPath& open) {
+  const auto link = read_supplementary_link(debug_file);
+  if (!link) return std::nullopt;
+  const std::string folder = debug_path.substr(0, debug_path.rfind('/') + 1);
+  std::vector<std::string> paths{link->path.starts_with('/') ? link->path : folder + link->path};
+  // Packages move whole trees: the part behind .dwz/ is what stays.
+  if (const std::size_t at = link->path.rfind(".dwz/"); at != std::string::npos)
+    for (const std::string& root : roots) paths.push_back(root + "/" + link->path.substr(at));
+  for (const std::string& path : paths) {
+    if (!path.starts_with('/')) continue;
+    auto image = open_image(path, open);
+    if (image && image->build_id() == link->build_id) return image;
+  }
+  return by_build_id(link->build_id, roots, open);
+}
+
+std::optional<ElfImage> fetch_debug_file(std::span<const std::byte> build_id, const FetchById& fetch) {
+  if (!fetch || build_id.empty()) return std::nullopt;
+  UniqueFd fd = fetch(build_id);
+  if (!fd) return std::nullopt;
+  Result<ElfImage> image = ElfImage::from_fd(std::move(fd), "debuginfod");
+  if (!image || !std::ranges::equal(image->build_id(), build_id)) return std::nullopt;
+  return std::move(image).value();
+}
+
 }  // namespace probed::symbols

@@ -132,8 +132,11 @@ void Module::load_symbols(const ElfImage& image, const Source& source, Contents&
   if (dynamic.symbols) table.add(image, *dynamic.symbols, &dynamic.versions, code, data);
   if (!add_static(image)) {
     const auto separate = find_debug_file(image, path_, source.debug_roots, source.open_path);
-    if (!separate || !add_static(*separate))
-      if (const auto mini = read_mini_debug_info(image)) add_static(*mini);
+    if (!separate || !add_static(*separate)) {
+      const auto fetched = fetch_debug_file(build_id_, source.fetch);
+      if (!fetched || !add_static(*fetched))
+        if (const auto mini = read_mini_debug_info(image)) add_static(*mini);
+    }
   }
   table.seal();
 }

@@ -67,6 +67,7 @@ class Module {
     std::function<std::optional<ElfImage>()> open;  // nullopt: not possible any more
     OpenPath open_path;                             // a path as that target sees it
     std::vector<std::string> debug_roots;
+    FetchById fetch;  // null: no servers
   };
   // Reads symbols and bounds unless done before. False: the file couldn't be opened; a later call may try again.
   bool load(const Source& source) const;

@@ -19,6 +19,7 @@ class ModuleCache {
  public:
   struct Options {
     std::vector<std::string> debug_roots = {"/usr/lib/debug"};  // absolute, inside each target's own root
+    FetchById fetch;                                            // null: no servers are asked
     std::size_t max_modules = 512;
     std::size_t max_bytes = 512u << 20;
   };

@@ -144,6 +144,7 @@ class TargetSymbols::Impl {
   UniqueFd memory_;
   std::vector<std::string> program_names_;  // comm and the base name of argv[0]: what users call the main program
   std::vector<std::string> debug_roots_;
+  FetchById fetch_;
   std::vector<Mapping> mappings_;  // by address
   std::vector<RestartableSequence> restartable_;
   std::vector<Instance> instances_;       // by address

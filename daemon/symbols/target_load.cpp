@@ -8,9 +8,9 @@
 #include <set>
 #include <tuple>
 
+#include "arch/arch.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
-#include "arch/arch.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -71,6 +71,7 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
   pid = process::task_with_memory(pid);
   pid_ = pid;
   debug_roots_ = cache.options().debug_roots;
+  fetch_ = cache.options().fetch;
   program_names_ = program_names(pid);
   // Without it, only implementations of IFUNCs and the vdso stay unknown.
   memory_.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
@@ -220,6 +221,7 @@ bool TargetSymbols::Impl::same_build_in_memory(const Mapping& mapping, int fd) c
 Module::Source TargetSymbols::Impl::source_of(const Instance& in) const {
   Module::Source source;
   source.debug_roots = debug_roots_;
+  source.fetch = fetch_;
   source.open = [this, &in]() -> std::optional<ElfImage> {
     Result<UniqueFd> fd =
         open_mapped(pid_, in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
