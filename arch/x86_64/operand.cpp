@@ -32,7 +32,7 @@ std::optional<Part> old_register(std::string_view name) {
     if (name == r.wide) return Part{offset, 32, 0};
     if (name == r.narrow) return Part{offset, 16, 0};
     if (name == r.low) return Part{offset, 8, 0};
-    if (name == r.high) return Part{offset, 8, 8};
+    if (!name.empty() && name == r.high) return Part{offset, 8, 8};
   }
   return std::nullopt;
 }

@@ -311,6 +311,7 @@ class LocationParser {
       return wrong(close + 1, "text after the reference counter's ')' in " + quoted(word_.text));
     out = parse_unsigned(word_.text.substr(brace + 1, close - brace - 1));
     if (!out) return wrong(brace + 1, "bad reference counter in " + quoted(word_.text) + ": not a number");
+    if (*out == 0) out.reset();  // as for the kernel: none
     return {};
   }
 

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include "arch/x86_64/regs.hpp"
 
 namespace probed::arch::x86_64 {
@@ -81,8 +83,8 @@ TEST_CASE("constants are numbers; vector registers are known for what they are")
 
 TEST_CASE("what isn't understood is refused") {
   for (const char* text : {"", "%", "%nope", "$", "$x", "(%edi)", "(%rax", "8(", "4(%rip)", "(%rax,%rbx,3)", "()",
-                           "(%rax,)", "a+b(%rip)", "%rip", "%ip", "(%rax,%rbx,8,1)", "--4(%rax)"}) {
-    CAPTURE(text);
+                           "(%rax,)", "a+b(%rip)", "%ip", "(%rax,%rbx,8,1)", "--4(%rax)"}) {
+    CAPTURE(std::string(text));
     CHECK_FALSE(parse_operand(text));
   }
 }

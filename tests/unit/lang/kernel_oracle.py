@@ -22,6 +22,12 @@ WHOLE = [
     'p:pbx/e /bin/true:0x1000%return', 'p:pbx/e /bin/true:0x1000%ret', 'p:pbx/e /bin/true:0x1000%return%return',
     'p:pbx/e /bin/true:0x1000(', 'p:pbx/e /bin/true:0x1000(0x10', 'p:pbx/e /bin/true:0x1000(x)',
     'p:pbx/e /bin/true:0x1000()', 'p:pbx/e /bin/true:0x1000(0x10)x', 'p:pbx/e /bin/true:0x1000(0x10)%return',
+    'p:pbx/e /bin/true:0x1000(0x10)', 'p:pbx/e /bin/true:0x1000(16)', 'p:pbx/e /bin/true:0x1000(020)',
+    'p:pbx/e /bin/true:0x1000(+16)', 'p:pbx/e /bin/true:0x1000(-16)', 'p:pbx/e /bin/true:0x1000(0)',
+    'p:pbx/e /bin/true:0x1000(0x)', 'p:pbx/e /bin/true:0x1000(0x10) %di', 'p:pbx/e /bin/true:0x1000(0x10) %nope',
+    'p:pbx/e /bin/true:0x1000)', 'p:pbx/e /bin/true:0x1000(0x10))', 'p:pbx/e /bin/true:0x1000((0x10)',
+    'p:pbx/e /bin/true:0xzz(0x10)', 'p:pbx/e /bin/true:(0x10)', 'p:pbx/e /bin/true:0x1000%return(0x10)',
+    'p:pbx/e /bin/true:0x1000%return(x)', 'r:pbx/e /bin/true:0x1000(0x10) $retval', 'p:pbx/e /bin/true:0x1000 (0x10)',
     'p:1 /bin/true:0x1000 %nope', 'p:1 /bin/true:0xz %nope', 'p:pbx/ /bin/true:0x1000 %nope',
     'r:pbx/e /bin/true:0x1000 $retval', 'r:pbx/e /bin/true:0x1000 $retval:string',
     'r:pbx/e /bin/true:0x1000 +0($retval):string', 'r:pbx/e /bin/true:0x1000 $retval $retval',
@@ -55,6 +61,7 @@ ARGS = [
     'a=%di', 'a=', '=%di', '=', '1a=%di', 'a-b=%di', 'n' * 32 + '=%di', 'n' * 33 + '=%di', 'a=%di a=%si', '%di arg1=%si',
     'arg2=%di %si', '__probe_ip=%di', 'common_pid=%di', '__probe_func=%di', 'a=%nope', 'a=+8(%nope)', 'a=b=%di', 'a==%di',
     'a=b', 'a:', 'a=%di:', '%di:u8=x',
+    # Not symbol: uprobes have none, it names the kernel's own functions.
     '%di:u8', '%di:u9', '%di:', '%di:x64', '%di:char', '%di:symstr', '%di:string', '%di:ustring', '%di:string[2]',
     '$stack0:string', '$stack:string', '+0(%di):string', '+u0(%di):string', '+0(%di):ustring', '+0(%di):string[3]',
     '%di::u8', '%di:u8:u8', '%nope:u9',
@@ -91,7 +98,7 @@ class Kernel:
     def column(self):
         with open(self.root + '/error_log') as log:
             carets = [line for line in log if line.strip() == '^']
-        return carets[-1].index('^') - len('  Command: ')
+        return carets[-1].index('^') - len('  Command: ') if carets else None
 
     def verdict(self, text):
         before = self.events()
@@ -111,7 +118,11 @@ def main():
     kernel = Kernel()
     print('// Written by kernel_oracle.py on Linux ' + os.uname().release + '; do not edit.')
     for text in WHOLE + [HEAD + ' ' + arg for arg in ARGS]:
-        print('{R"~(%s)~", %s},' % (text, kernel.verdict(text)))
+        verdict = kernel.verdict(text)
+        if verdict is None:
+            print('// refused without a column: ' + text)
+        else:
+            print('{R"~(%s)~", %s},' % (text, verdict))
     kernel.close()
 
 
