@@ -20,6 +20,20 @@ constexpr std::string_view kOwner = "stapsdt";
 
 constexpr std::uint64_t align4(std::uint64_t n) { return (n + 3) & ~std::uint64_t{3}; }
 
+bool is_printable(char c) { return c >= ' ' && c <= '~'; }
+
+// What a stranger's file says goes into messages: one line, whatever it holds.
+std::string printable(std::string_view text) {
+  std::string out(text);
+  std::ranges::replace_if(
+      out, [](char c) { return !is_printable(c); }, '?');
+  return out;
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return is_printable(c) && c != ' '; });
+}
+
 // The next text up to its zero; false: there is none.
 bool take_text(std::string_view& rest, std::size_t most, std::string& out) {
   const std::size_t end = rest.find('\0');
@@ -38,8 +52,10 @@ bool parse_note(std::string_view descriptor, std::uint64_t base, UsdtNote& out) 
   out.place = {words[0] + moved};
   out.semaphore = {words[2] != 0 ? words[2] + moved : 0};
   std::string_view rest = descriptor.substr(sizeof words);
-  return take_text(rest, kMaxName, out.provider) && take_text(rest, kMaxName, out.name) &&
-         take_text(rest, kMaxArguments, out.arguments);
+  if (!take_text(rest, kMaxName, out.provider) || !take_text(rest, kMaxName, out.name)) return false;
+  if (!take_text(rest, kMaxArguments, out.arguments)) return false;
+  out.arguments = printable(out.arguments);
+  return is_name(out.provider) && is_name(out.name);
 }
 
 void parse_notes(std::string_view notes, std::uint64_t base, std::vector<UsdtNote>& out) {
@@ -98,7 +114,7 @@ bool parse_size(std::string_view text, UsdtArgument& out) {
 
 UsdtArgument parse_argument(std::string_view text) {
   UsdtArgument out;
-  out.text = text;
+  out.text = printable(text);
   const std::size_t at = text.find('@');
   // Old compilers' notes have operands alone: the register's width tells the size.
   if (at != text.npos && !parse_size(text.substr(0, at), out)) {

@@ -281,14 +281,16 @@ TEST_CASE("executable memory without a file has a place but no name") {
   ::munmap(page, 4096);
 }
 
-TEST_CASE("lines and static tracepoints are refused for now, clearly") {
+TEST_CASE("lines are refused for now, clearly; a static probe that isn't there says where to look") {
   lang::Location location;
   location.where = lang::LineLocation{"main.c", 12};
   const Error line = refusal(*self(), location);
   CHECK(line.reason == Reason::unsupported);
   CHECK(contains(line.message, "line probes need debug information support, not built yet"));
   location.where = lang::UsdtLocation{"libc", "setjmp"};
-  CHECK(refusal(*self(), location).reason == Reason::unsupported);
+  const Error probe = refusal(*self(), location);
+  CHECK(probe.reason == Reason::no_such_symbol);
+  CHECK(contains(probe.hint, "--usdt"));
 }
 
 TEST_CASE("addresses are symbolized, code and data, and nothing is made up") {
