@@ -44,7 +44,8 @@ bool load(const Module& module, const std::string& path) {
                         return image ? std::optional(std::move(image).value()) : std::nullopt;
                       },
                       .open_path = open_file,
-                      .debug_roots = {"/usr/lib/debug"}});
+                      .debug_roots = {"/usr/lib/debug"},
+                      .fetch = {}});
 }
 
 std::vector<Range> all_ranges(const Module& module) {

@@ -24,6 +24,7 @@ std::shared_ptr<const arch::CodeFlow> own_flow() {
   const auto module = symbols::Module::from_headers(image, "self");
   REQUIRE(module->load({[]() -> std::optional<symbols::ElfImage> { return own_image(); },
                         [](const std::string&) { return UniqueFd(); },
+                        {},
                         {}}));
   return symbols::read_code_flow(*module, image);
 }

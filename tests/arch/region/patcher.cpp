@@ -32,6 +32,7 @@ std::shared_ptr<const arch::CodeFlow> read_flow(const std::string& path) {
                                       return std::move(symbols::ElfImage::from_fd(open(), path)).value();
                                     },
                                     [](const std::string&) { return UniqueFd(); },
+                                    {},
                                     {}});
   auto flow = loaded ? symbols::read_code_flow(*module, *image) : nullptr;
   if (!flow) give_up(path + " can't be analysed");

@@ -1,0 +1,106 @@
+// odd: what few programs do, and detours must survive. Reads commands, one a line, answers "NAME ok" or "NAME bad":
+//   no-clock ROUNDS     may not read the time stamp counter from then on, and calls point() ROUNDS times
+//   waiting ROUNDS      calls point() ROUNDS times with a page that nobody will ever fill (userfaultfd); "waiting none"
+//                       where the kernel has no such thing
+//   queue ROUNDS        sends ROUNDS numbered real-time signals to a thread that blocks SIGTRAP alone and calls point()
+//                       all the time: all must come, in their order
+//   end
+// Prints at the end: points, result.
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "work.h"
+
+atomic_long points;
+TARGET_FUNCTION void point(const volatile void* pointer);
+__asm__(
+    ".text\n.globl point\n.type point, @function\n"
+    "point: lock incq points(%rip)\nret\n.size point, . - point\n");
+
+static int no_clock(long rounds) {
+  prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+  for (long i = 0; i < rounds; ++i) point(&points);
+  return 1;
+}
+
+// Kept open: a page of a closed one can be read.
+static void* unfilled_page(void) {
+  const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+  struct uffdio_api api = {.api = UFFD_API};
+  if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0) return NULL;
+  void* page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct uffdio_register range = {{(unsigned long)page, 4096}, UFFDIO_REGISTER_MODE_MISSING, 0};
+  return ioctl(fd, UFFDIO_REGISTER, &range) == 0 ? page : NULL;
+}
+
+static atomic_long next_value, out_of_order;
+static atomic_int stop;
+
+static void on_numbered(int number, siginfo_t* info, void* context) {
+  (void)number, (void)context;
+  if (info->si_code != SI_QUEUE || info->si_pid != getpid() || info->si_value.sival_int != next_value) ++out_of_order;
+  ++next_value;
+}
+
+static void* runner(void* unused) {
+  (void)unused;
+  sigset_t trap;
+  sigemptyset(&trap);
+  sigaddset(&trap, SIGTRAP);
+  pthread_sigmask(SIG_SETMASK, &trap, NULL);
+  while (!stop) point(&points);
+  sigset_t now;
+  pthread_sigmask(SIG_SETMASK, NULL, &now);
+  if (!sigismember(&now, SIGTRAP) || sigismember(&now, SIGUSR1)) ++out_of_order;
+  return NULL;
+}
+
+static int queue(long rounds) {
+  struct sigaction action = {.sa_sigaction = on_numbered, .sa_flags = SA_SIGINFO | SA_RESTART};
+  sigaction(SIGRTMIN + 3, &action, NULL);
+  pthread_t thread;
+  pthread_create(&thread, NULL, runner, NULL);
+  for (long i = 0; i < rounds; ++i) {
+    while (pthread_sigqueue(thread, SIGRTMIN + 3, (union sigval){.sival_int = (int)i}) != 0) usleep(100);
+    if (i % 5 == 4) usleep(2000);
+  }
+  for (int patience = 0; next_value < rounds && patience < 20000; ++patience) usleep(1000);
+  stop = 1;
+  pthread_join(thread, NULL);
+  if (next_value != rounds || out_of_order != 0)
+    fprintf(stderr, "%ld of %ld signals came, %ld of them wrong\n", (long)next_value, rounds, (long)out_of_order);
+  return next_value == rounds && out_of_order == 0;
+}
+
+int main(void) {
+  target_ready("odd");
+  char line[64], name[32];
+  int good = 1;
+  for (;;) {
+    target_line(line, sizeof line);
+    if (strcmp(line, "end") == 0) break;
+    long rounds = 0;
+    if (sscanf(line, "%31s %ld", name, &rounds) < 1) continue;
+    int ok = 0;
+    if (strcmp(name, "no-clock") == 0) ok = no_clock(rounds);
+    if (strcmp(name, "queue") == 0) ok = queue(rounds);
+    if (strcmp(name, "waiting") == 0) {
+      void* page = unfilled_page();
+      for (long i = 0; page && i < rounds; ++i) point(page);
+      ok = page != NULL;
+    }
+    good &= ok || strcmp(name, "waiting") == 0;
+    printf("%s %s\n", name, ok ? "ok" : strcmp(name, "waiting") == 0 ? "none" : "bad");
+    fflush(stdout);
+  }
+  printf("points %ld\n", (long)points);
+  return target_result(good);
+}
