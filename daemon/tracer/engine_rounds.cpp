@@ -6,7 +6,6 @@
 // round.
 #include <algorithm>
 
-#include "daemon/base/process.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
@@ -30,11 +29,6 @@ bool has_left(std::span<const symbols::Mapping> maps, std::uint64_t frame, std::
     return m.contains(RemoteAddr{frame}) && m.contains(RemoteAddr{sp});
   };
   return sp > frame && std::ranges::any_of(maps, same);
-}
-
-bool stands_in_stop(pid_t tid) {
-  const auto stat = process::read_stat(tid);
-  return stat && stat->state == 't';
 }
 
 }  // namespace
@@ -89,9 +83,6 @@ void Engine::look_at(AddressSpace& space, pid_t tid) {
   const bool ask = seen.kind == Glance::Kind::running || (unknown && interruption_cost(tid) <= 1);
   if (!ask || tracee.state != Tracee::State::running) {
     if (seen.kind == Glance::Kind::running) return round.to_look_at.push_back(tid);
-    // In a stop that hasn't been dealt with, it may be sent elsewhere: at a breakpoint the pc is behind it, which is no
-    // place in the program, and goes on behind the instruction in the middle of what is to be overwritten.
-    if (tracee.state == Tracee::State::running && stands_in_stop(tid)) return round.to_look_at.push_back(tid);
     if (!passes(space, tracee, seen.pc, seen.sp)) return round.to_look_at.push_back(tid);
     // Between the first look and the end of the scan it must not have run.
     const Glance after = glance(tid);

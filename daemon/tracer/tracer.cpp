@@ -15,10 +15,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
-// Stops between two looks at commands and deadlines: at most, and when some are waiting. On a busy machine a stop may
-// take a time slice of everybody else's, so the first alone would let a command wait for seconds; and without the
-// second a flood of commands would starve the tracees.
-constexpr unsigned kStopsBetween = 1024, kStopsAtLeast = 16;
+// Between two looks at commands and deadlines at most. Not fewer when some wait: a round of the optimiser would take
+// threads whose stops have not been dealt with for outside of what it is about to overwrite.
+constexpr unsigned kStopsBetween = 1024;
 
 using Deadline = std::optional<Waiter::Clock::time_point>;
 
@@ -81,7 +80,7 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
     ticking = now - last_busy < kIdleAfter;
     if (!ticking) engine.cpu_follower().idle();
     waiter_.set_alarm(earlier(engine.next_deadline(), ticking ? Deadline(now + kTick) : std::nullopt));
-    for (unsigned n = 0; n < kStopsBetween && (n < kStopsAtLeast || !waiter_.woken()); ++n) {
+    for (unsigned n = 0; n < kStopsBetween; ++n) {
       const auto stop = waiter_.poll();
       if (!stop) break;
       engine.handle(*stop);

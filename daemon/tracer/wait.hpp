@@ -104,8 +104,6 @@ class Waiter {
   void give_back(const Stop& stop) { gathered_.push_back(stop); }
   // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
   bool take_wake();
-  // The same, without taking it.
-  bool woken() const { return woken_.load(std::memory_order_relaxed); }
   // One wake-up at this time, instead of the alarm set before; nullopt: none.
   void set_alarm(std::optional<Clock::time_point> at);
   // Any thread: ends the current or the next wait().
