@@ -232,26 +232,26 @@ std::string status_json(const control::Status& s) {
   return std::move(w).text();
 }
 
-std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit) {
-  const std::size_t shown = limit == 0 ? functions.size() : std::min(limit, functions.size());
+// The first `limit` of them (0: all), and whether that leaves some out.
+template <typename T>
+static std::string truncated_json(std::string_view key, const std::vector<T>& all, std::size_t limit,
+                                  void (*put_one)(JsonWriter&, const T&)) {
+  const std::size_t shown = limit == 0 ? all.size() : std::min(limit, all.size());
   JsonWriter w;
-  w.begin_object().key("functions").begin_array();
-  for (std::size_t i = 0; i < shown; ++i) put_function(w, functions[i]);
+  w.begin_object().key(key).begin_array();
+  for (std::size_t i = 0; i < shown; ++i) put_one(w, all[i]);
   w.end_array();
-  put(w, "truncated", shown < functions.size());
+  put(w, "truncated", shown < all.size());
   w.end_object();
   return std::move(w).text();
 }
 
+std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit) {
+  return truncated_json("functions", functions, limit, put_function);
+}
+
 std::string usdt_json(const std::vector<symbols::UsdtProbe>& probes, std::size_t limit) {
-  const std::size_t shown = limit == 0 ? probes.size() : std::min(limit, probes.size());
-  JsonWriter w;
-  w.begin_object().key("probes").begin_array();
-  for (std::size_t i = 0; i < shown; ++i) put_usdt(w, probes[i]);
-  w.end_array();
-  put(w, "truncated", shown < probes.size());
-  w.end_object();
-  return std::move(w).text();
+  return truncated_json("probes", probes, limit, put_usdt);
 }
 
 }  // namespace probed::api
