@@ -141,6 +141,8 @@ class ControllerImpl final : public Controller {
   void take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid);
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
+  template <typename T, typename List>
+  void look_up(pid_t pid, Reply<std::vector<T>> reply, List list);
   const FeedState::Thread& thread_in(FeedState& state, pid_t pid, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {

@@ -563,23 +563,27 @@ std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
   return views;
 }
 
+// On the pool: a list of the target's symbols.
+template <typename T, typename List>
+void ControllerImpl::look_up(pid_t pid, Reply<std::vector<T>> reply, List list) {
+  boost::asio::post(pool_, [this, pid, list = std::move(list), reply = std::move(reply)] {
+    auto symbols = symbols::TargetSymbols::load(pid, modules_);
+    auto result = symbols ? list(**symbols) : Result<std::vector<T>>(std::move(symbols).error());
+    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+  });
+}
+
 void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit,
                                Reply<std::vector<symbols::Function>> reply) {
-  boost::asio::post(pool_, [this, pid, pattern = std::move(pattern), limit, reply = std::move(reply)] {
-    auto symbols = symbols::TargetSymbols::load(pid, modules_);
-    auto result = symbols ? (*symbols)->list_functions(pattern, limit)
-                          : Result<std::vector<symbols::Function>>(std::move(symbols).error());
-    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+  look_up<symbols::Function>(pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
+    return symbols.list_functions(pattern, limit);
   });
 }
 
 void ControllerImpl::usdt(pid_t pid, std::string pattern, std::size_t limit,
                           Reply<std::vector<symbols::UsdtProbe>> reply) {
-  boost::asio::post(pool_, [this, pid, pattern = std::move(pattern), limit, reply = std::move(reply)] {
-    auto symbols = symbols::TargetSymbols::load(pid, modules_);
-    auto result = symbols ? (*symbols)->list_usdt(pattern, limit)
-                          : Result<std::vector<symbols::UsdtProbe>>(std::move(symbols).error());
-    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+  look_up<symbols::UsdtProbe>(pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
+    return symbols.list_usdt(pattern, limit);
   });
 }
 
