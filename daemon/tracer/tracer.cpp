@@ -15,9 +15,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
-// Between two looks at commands and deadlines at most. Not fewer when some wait: a round of the optimiser would take
-// threads whose stops have not been dealt with for outside of what it is about to overwrite.
-constexpr unsigned kStopsBetween = 1024;
+// Between two looks at commands and deadlines at most: some hundred microseconds.
+constexpr unsigned kStopsBetween = 64;
 
 using Deadline = std::optional<Waiter::Clock::time_point>;
 
