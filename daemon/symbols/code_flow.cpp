@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "arch/arch.hpp"
+#include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
 
 namespace probed::symbols {
@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::uint64_t kMaxText = 256u << 20, kMaxData = 256u << 20;  // bytes of one segment
 constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;
-constexpr std::uint64_t kMaxDynamicEntries = 4096;
 
 struct LoadedSegment {
   std::uint64_t address = 0;
@@ -60,23 +59,9 @@ std::vector<arch::CodeRange> functions_of(const Module& module) {
 
 // ---- relocations ----------------------------------------------------------------------------------------------------
 
-std::map<std::int64_t, std::uint64_t> read_tags(const ElfImage& image) {
-  std::map<std::int64_t, std::uint64_t> tags;
-  for (const Elf64_Phdr& p : image.segments()) {
-    if (p.p_type != PT_DYNAMIC) continue;
-    std::vector<Elf64_Dyn> entries(std::min(p.p_filesz / sizeof(Elf64_Dyn), kMaxDynamicEntries));
-    if (!image.read(p.p_offset, std::as_writable_bytes(std::span(entries)))) break;
-    for (const Elf64_Dyn& d : entries) {
-      if (d.d_tag == DT_NULL) break;
-      tags.try_emplace(d.d_tag, d.d_un.d_val);
-    }
-  }
-  return tags;
-}
-
 // The bytes of what two dynamic tags give the address and the size of.
-std::vector<std::byte> tagged_bytes(const ElfImage& image, const std::map<std::int64_t, std::uint64_t>& tags,
-                                    std::int64_t where, std::int64_t size) {
+std::vector<std::byte> tagged_bytes(const ElfImage& image, const DynamicTags& tags, std::int64_t where,
+                                    std::int64_t size) {
   if (!tags.contains(where) || !tags.contains(size)) return {};
   const auto offset = image.offset_of({tags.at(where)});
   if (!offset) return {};
@@ -110,7 +95,7 @@ void add_words(const arch::CodeSegment& data, std::vector<std::uint64_t>& out) {
 }
 
 void add_relocated(const ElfImage& image, std::span<const LoadedSegment> segments, std::vector<std::uint64_t>& out) {
-  const auto tags = read_tags(image);
+  const auto tags = read_dynamic_tags(image);
   const auto symbols = tags.contains(DT_SYMTAB) ? image.offset_of({tags.at(DT_SYMTAB)}) : std::nullopt;
   add_rela(image, symbols, tagged_bytes(image, tags, DT_RELA, DT_RELASZ), out);
   add_rela(image, symbols, tagged_bytes(image, tags, DT_JMPREL, DT_PLTRELSZ), out);

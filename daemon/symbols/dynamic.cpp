@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 namespace probed::symbols {
 namespace {
@@ -23,22 +22,7 @@ constexpr std::uint32_t kIrelative = R_AARCH64_IRELATIVE;
 constexpr std::uint32_t kBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
 #endif
 
-using Tags = std::map<std::int64_t, std::uint64_t>;
-
-Tags read_tags(const ElfImage& image) {
-  Tags tags;
-  for (const Elf64_Phdr& p : image.segments()) {
-    if (p.p_type != PT_DYNAMIC) continue;
-    std::vector<Elf64_Dyn> entries(std::min(p.p_filesz / sizeof(Elf64_Dyn), kMaxDynamicEntries));
-    if (!image.read(p.p_offset, std::as_writable_bytes(std::span(entries)))) break;
-    for (const Elf64_Dyn& d : entries) {
-      if (d.d_tag == DT_NULL) break;
-      tags.try_emplace(d.d_tag, d.d_un.d_val);
-    }
-    break;
-  }
-  return tags;
-}
+using Tags = DynamicTags;
 
 std::optional<std::uint64_t> tag(const Tags& tags, std::int64_t which) {
   const auto it = tags.find(which);
@@ -198,8 +182,23 @@ class SlotReader {
 
 }  // namespace
 
+DynamicTags read_dynamic_tags(const ElfImage& image) {
+  DynamicTags tags;
+  for (const Elf64_Phdr& p : image.segments()) {
+    if (p.p_type != PT_DYNAMIC) continue;
+    std::vector<Elf64_Dyn> entries(std::min(p.p_filesz / sizeof(Elf64_Dyn), kMaxDynamicEntries));
+    if (!image.read(p.p_offset, std::as_writable_bytes(std::span(entries)))) break;
+    for (const Elf64_Dyn& d : entries) {
+      if (d.d_tag == DT_NULL) break;
+      tags.try_emplace(d.d_tag, d.d_un.d_val);
+    }
+    break;
+  }
+  return tags;
+}
+
 DynamicInfo read_dynamic(const ElfImage& image) {
-  const Tags tags = read_tags(image);
+  const Tags tags = read_dynamic_tags(image);
   DynamicInfo info;
   if (tags.empty()) return info;
   const std::vector<std::byte> strings = dynamic_strings(image, tags);
@@ -210,7 +209,7 @@ DynamicInfo read_dynamic(const ElfImage& image) {
 }
 
 std::vector<LoaderSlot> read_loader_slots(const ElfImage& image) {
-  const Tags tags = read_tags(image);
+  const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<LoaderSlot> slots;
   for (const ByteRange& table : relocation_tables(image, tags)) reader.read(table, slots);

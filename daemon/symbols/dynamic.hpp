@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "daemon/symbols/symbol_table.hpp"
 
 namespace probed::symbols {
+
+// The entries of PT_DYNAMIC, d_tag to d_val; of several with one tag the first. Empty when there is none.
+using DynamicTags = std::map<std::int64_t, std::uint64_t>;
+DynamicTags read_dynamic_tags(const ElfImage& image);
 
 // A word of the module that the loader stores an address into.
 struct LoaderSlot {
