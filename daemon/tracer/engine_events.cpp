@@ -237,8 +237,12 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
   const pid_t tid = tracee.tid;
   Process* process = tracee.process;
   forget_tracee(tid);
-  if (process && !process->threads.empty()) return leave_if_complete(*process);
   if (!process) return;
+  // The leader's end is told last (kernel/exit.c, delay_group_leader). Who is left then has been killed in the middle of
+  // an execve(2) that had given it the leader's id already, and will never be heard of again.
+  if (tid == process->id.pid)
+    for (const pid_t other : std::set<pid_t>(process->threads)) forget_tracee(other);
+  if (!process->threads.empty()) return leave_if_complete(*process);
   const pid_t root = process->root;
   const pid_t pid = process->id.pid;
   const bool detaching = process->detaching;

@@ -104,7 +104,8 @@ TEST_CASE("U5: a process killed at any moment of its storm takes nothing with it
   for (const Scenario& scenario : kScenarios) {
     const std::string name = scenario.name;
     CAPTURE(name);
-    for (int i = 0; i < 4; ++i) {
+    // In the middle of an exec there is a moment in which a thread has two ids.
+    for (int i = 0; i < (name == "exec" ? 30 : 4); ++i) {
       Target target("lifecycle", {scenario.name, "100000"});
       target.go();
       client.request("target.attach", {{"pid", target.pid()}, {"followFork", i % 2 == 0}});
@@ -114,7 +115,7 @@ TEST_CASE("U5: a process killed at any moment of its storm takes nothing with it
       target.signal(SIGKILL);
       CHECK(target.wait() == Exit{-1, SIGKILL});
     }
-    CHECK(all_gone(client));
+    CHECK_MESSAGE(all_gone(client), client.call("target.list").dump());
   }
   CHECK(daemon.stop() == Exit{0, 0});
 }
