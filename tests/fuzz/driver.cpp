@@ -1,7 +1,7 @@
 // Stands in for libFuzzer with g++: replays a corpus, then mutates its inputs for a while. Any LLVMFuzzerTestOneInput
 // can be linked with it.
 //
-//   lang-fuzz [--seconds N] [--seed S] [FILE-OR-DIRECTORY]...
+//   NAME-fuzz [--seconds N] [--seed S] [FILE-OR-DIRECTORY]...
 //
 // The same seed, corpus and number of runs give the same inputs. The input being run is kept in memory; when it aborts,
 // it is written to ./crash-input (and with it the seed and run to stderr) so that it can be replayed as a FILE.
@@ -28,7 +28,7 @@ namespace {
 
 using Input = std::vector<std::uint8_t>;
 
-constexpr std::size_t kMaxInput = 8192;
+constexpr std::size_t kMaxInput = 32 << 10;
 const Input* g_current = nullptr;
 
 // Async-signal-safe: open, write, close only.
@@ -94,22 +94,15 @@ class Mutator {
     const std::size_t length = std::min(input.size() - at, 1 + pick(pick(8) == 0 ? 200 : 8));
     const auto from = input.begin() + static_cast<std::ptrdiff_t>(at);
     const Input piece(from, from + static_cast<std::ptrdiff_t>(length));
-    switch (pick(6)) {
-      case 0:
-        input.insert(from, byte());
-        break;
-      case 1:
-        input.erase(from, from + static_cast<std::ptrdiff_t>(length));
-        break;
+    switch (pick(8)) {
+      case 0: input.insert(from, byte()); break;
+      case 1: input.erase(from, from + static_cast<std::ptrdiff_t>(length)); break;
       case 2:
         if (at < input.size()) input[at] = byte();
         break;
-      case 3:
-        insert(input, piece, 1 + pick(20));
-        break;
-      case 4:
-        splice(input, at);
-        break;
+      case 3: insert(input, piece, 1 + pick(20)); break;
+      case 4: splice(input, at); break;
+      case 5: overwrite(input, at); break;
       default:
         if (at < input.size()) input[at] = static_cast<std::uint8_t>(input[at] ^ 1u << pick(8));
     }
@@ -120,6 +113,17 @@ class Mutator {
       const auto at = input.begin() + static_cast<std::ptrdiff_t>(pick(input.size() + 1));
       input.insert(at, piece.begin(), piece.end());
     }
+  }
+
+  // A number of 1 to 8 bytes, where binary formats have theirs.
+  void overwrite(Input& input, std::size_t at) {
+    static constexpr std::uint64_t kExtremes[] = {0,           1,           0x7f,        0x80,       0xff,
+                                                  0x7fff'ffff, 0x8000'0000, 0xffff'ffff, 1ull << 40, ~0ull >> 1,
+                                                  1ull << 63,  ~0ull - 7,   ~0ull};
+    const std::size_t size = std::size_t{1} << pick(4);
+    const std::uint64_t value = kExtremes[pick(std::size(kExtremes))];
+    at = at / size * size;
+    if (at + size <= input.size()) std::memcpy(input.data() + at, &value, size);
   }
 
   void splice(Input& input, std::size_t at) {
