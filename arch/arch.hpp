@@ -10,6 +10,7 @@
 //   emulate.hpp   bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn&, Registers&);
 //                   Registers.pc is the instruction's address; true: registers are as after it. Only when
 //                   insn.emulable.
+//   exits.hpp     where a function is left, in terms of arch/exits.hpp: plan_exits(), return_slot(), step_out()
 //   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
 //                   build_detour(), detour_jump(). The code's contract with the rest: capture part and tail as
 //                   arch::Detour describes them; records, lanes and counters as arch::channel does.
@@ -30,6 +31,7 @@
 #include "arch/x86_64/decode.hpp"
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
+#include "arch/x86_64/exits.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
@@ -42,6 +44,7 @@ namespace native = x86_64;
 #include "arch/aarch64/decode.hpp"
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
+#include "arch/aarch64/exits.hpp"
 #include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"

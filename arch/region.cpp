@@ -84,6 +84,8 @@ bool CodeFlow::may_be_entered(std::uint64_t address) const {
   return function == nullptr || !function->understood;
 }
 
+bool CodeFlow::is_called(std::uint64_t address) const { return std::ranges::binary_search(called_, address); }
+
 bool CodeFlow::is_padding(const CodeRange& range) const {
   for (std::uint64_t at = range.begin; at < range.end; ++at)
     if ((marks_at(at) & CodeFlowBuilder::kPadding) == 0 || may_be_entered(at)) return false;
@@ -124,6 +126,12 @@ void CodeFlowBuilder::unmark(std::uint64_t address, Mark mark) {
     const std::uint64_t at = address - text.address;
     text.marks[at / 2] = static_cast<std::uint8_t>(text.marks[at / 2] & ~(unsigned{mark} << (at % 2 * 4)));
   }
+}
+
+void CodeFlowBuilder::set_called(std::vector<std::uint64_t> addresses) {
+  std::ranges::sort(addresses);
+  for (const FunctionFacts& function : flow_.functions_)
+    if (std::ranges::binary_search(addresses, function.range.begin)) flow_.called_.push_back(function.range.begin);
 }
 
 std::array<CodeRange, 3> RegionPlan::written() const {

@@ -69,6 +69,8 @@ class CodeFlow {
   bool is_instruction(std::uint64_t address) const;
   // Whether a branch, a table or an entry leads there, or may lead there because not all is understood.
   bool may_be_entered(std::uint64_t address) const;
+  // Whether a function begins there that a direct call leads to, or whose address the code takes.
+  bool is_called(std::uint64_t address) const;
   // Whether these bytes are padding that is never executed.
   bool is_padding(const CodeRange& range) const;
   // As in the file: what has to be in the target before anything is written. Short when the text ends.
@@ -87,6 +89,7 @@ class CodeFlow {
 
   std::vector<Text> texts_;
   std::vector<FunctionFacts> functions_;
+  std::vector<std::uint64_t> called_;  // ascending
 };
 
 // What <cpu>/region.hpp makes a CodeFlow with.
@@ -107,6 +110,9 @@ class CodeFlowBuilder {
   void mark(std::uint64_t address, Mark mark);
   void unmark(std::uint64_t address, Mark mark);
   bool is_marked(std::uint64_t address, Mark mark) const { return (flow_.marks_at(address) & mark) != 0; }
+
+  // In any order, more than once, functions' begins or not.
+  void set_called(std::vector<std::uint64_t> addresses);
 
   const CodeFlow& flow() const { return flow_; }
   CodeFlow finish() && { return std::move(flow_); }

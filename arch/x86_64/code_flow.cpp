@@ -31,6 +31,7 @@ class Analysis {
     settle_padding();
     judge_functions();
     spread_doubt();
+    out_.set_called(std::move(called_));
     return std::move(out_).finish();
   }
 
@@ -110,6 +111,7 @@ class Analysis {
       case ScanKind::branch:
       case ScanKind::call:
         target(s.target);
+        if (s.kind == ScanKind::call) called_.push_back(s.target);
         if (function != nullptr) branches_.push_back(s.target);
         if (function == nullptr || !function->contains(s.target)) foreign_.push_back(s.target);
         if (function != nullptr && s.kind != ScanKind::call && !function->contains(s.target))
@@ -119,9 +121,10 @@ class Analysis {
     }
     // Whatever else refers to bytes of the text reads data there, which must stay as they are.
     if (s.has_address) taken(s.address);
-    if (s.takes_address) tables_.push_back(s.address);
+    if (s.takes_address) tables_.push_back(s.address), called_.push_back(s.address);
     if (s.has_constant && source_.absolute) {
       taken(s.constant);
+      called_.push_back(s.constant);
       tables_.push_back(s.constant);
     }
   }
@@ -230,7 +233,7 @@ class Analysis {
 
   const CodeSource& source_;
   CodeFlowBuilder out_;
-  std::vector<std::uint64_t> branches_, foreign_, tables_;
+  std::vector<std::uint64_t> branches_, foreign_, tables_, called_;
   struct Across {
     std::size_t from;  // index of a function
     std::uint64_t to;  // outside of it

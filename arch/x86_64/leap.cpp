@@ -98,6 +98,20 @@ bool FunctionWalk::understands_leaps() const {
          std::ranges::all_of(calls_, [this](auto call) { return understands(call, Paths::straight); });
 }
 
+bool FunctionWalk::jumps_by_table(std::uint64_t offset) const {
+  const std::uint32_t leap = index_of(offset);
+  Decoded jump;
+  if (leap == kNowhere || !decode_with_zydis(bytes_.subspan(offset), jump) || !is_register(jump.operands[0]))
+    return false;
+  for (std::uint32_t at = leap; at > 0 && leap - at < kTableWindow && falls_through(steps_[at - 1].kind); --at) {
+    Decoded decoded;
+    if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
+    if (writes(decoded, jump.operands[0].reg.value))
+      return origin_of(decoded) == Origin::added && adds_distance(at - 1);
+  }
+  return false;
+}
+
 std::uint32_t FunctionWalk::index_of(std::uint64_t offset) const {
   const auto step = std::ranges::lower_bound(steps_, offset, {}, [](const Step& s) { return std::uint64_t{s.offset}; });
   return step != steps_.end() && step->offset == offset ? static_cast<std::uint32_t>(step - steps_.begin()) : kNowhere;

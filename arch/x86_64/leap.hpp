@@ -33,6 +33,8 @@ class FunctionWalk {
   // Whether every indirect jump's and call's address is loaded, passed in, a label, or a label plus a distance from a
   // table.
   bool understands_leaps() const;
+  // Whether the indirect jump `offset` bytes into the function is one by way of a table of distances, right before it.
+  bool jumps_by_table(std::uint64_t offset) const;
 
  private:
   struct Step {

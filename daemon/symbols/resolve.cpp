@@ -93,6 +93,7 @@ Result<std::vector<UsdtProbe>> TargetSymbols::list_usdt(std::string_view pattern
 const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
 const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
 TargetSymbols::Code TargetSymbols::code_around(RemoteAddr address) const { return impl_->code_around(address); }
+TargetSymbols::Exits TargetSymbols::exits_of(RemoteAddr entry) const { return impl_->exits_of(entry); }
 bool TargetSymbols::restartable(RemoteAddr address) const { return impl_->restartable(address); }
 
 // ---- locations

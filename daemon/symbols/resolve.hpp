@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arch/region.hpp"
+#include "arch/exits.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/symbols/maps.hpp"
@@ -114,6 +114,15 @@ class TargetSymbols {
     const char* why_not = nullptr;               // set: it must not be optimised, and why; of static life time
   };
   Code code_around(RemoteAddr address) const;
+
+  // Where the function that begins at an address is left, for return probes. Reads the file's text likewise.
+  struct Exits {
+    arch::ExitPlan plan;  // addresses are the file's
+    std::uint64_t bias = 0;
+    bool is_go = false;             // its stacks move
+    const char* why_not = nullptr;  // set: there is no plan, and why; of static life time
+  };
+  Exits exits_of(RemoteAddr entry) const;
 
   // The symbol that covers an address; nullopt when no module or symbol does.
   std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;

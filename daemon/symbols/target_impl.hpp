@@ -66,6 +66,7 @@ class TargetSymbols::Impl {
   const std::vector<Mapping>& mappings() const { return mappings_; }
   bool restartable(RemoteAddr address) const;
   TargetSymbols::Code code_around(RemoteAddr address) const;
+  TargetSymbols::Exits exits_of(RemoteAddr entry) const;
 
  private:
   // ---- target_load.cpp

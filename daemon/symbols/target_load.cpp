@@ -11,6 +11,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/symbols/function_exits.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -251,6 +252,13 @@ TargetSymbols::Code TargetSymbols::Impl::code_around(RemoteAddr address) const {
   if (in->module->is_go() && !arch::native::is_stack_check(code.flow->bytes(address.value - in->bias, 8)))
     code.why_not = "Go code keeps no stack to spare there: only functions that begin with a check of the stack do";
   return code;
+}
+
+TargetSymbols::Exits TargetSymbols::Impl::exits_of(RemoteAddr entry) const {
+  const Code code = code_around(entry);
+  if (!code.flow) return {{}, 0, false, code.why_not};
+  const Instance& in = *instance_at(entry);
+  return {function_exits(*in.module, *code.flow, in.elf(entry)), in.bias, in.module->is_go(), nullptr};
 }
 
 bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {

@@ -36,6 +36,14 @@ bool can_be_stepped(const Instruction& i) {
   return !is_refused(i) && !i.insn.may_block && !i.insn.repeats && !i.insn.sees_trap_flag;
 }
 
+// A return probe: the entry and every exit carry a probe. What never returns (compilers' .cold parts, mostly, which are
+// functions of their own to the unwind table) needs none.
+bool gets_return_probe(const FunctionCode& f) {
+  if (f.function.exits.refusal == arch::ExitRefusal::no_exit) return true;
+  const bool entry = !f.instructions.empty() && !is_refused(f.instructions.front());
+  return entry && f.function.exits && f.exit_refusal == Refusal::none;
+}
+
 bool gets_jump(const Instruction& i) { return !is_refused(i) && i.jump == arch::RegionRefusal::none; }
 bool gets_near_jump(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::near; }
 bool gets_island(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::island; }
@@ -51,6 +59,7 @@ constexpr FunctionCheck kFunctionChecks[] = {
     {"entry", [](const FunctionCode& f) { return !f.instructions.empty() && !is_refused(f.instructions.front()); }},
     {"optimised", [](const FunctionCode& f) { return !f.instructions.empty() && gets_jump(f.instructions.front()); }},
     {"everywhere", [](const FunctionCode& f) { return std::ranges::none_of(f.instructions, is_refused); }},
+    {"returns", gets_return_probe},
 };
 
 }  // namespace
@@ -72,6 +81,9 @@ FunctionCode analyse(const File& file, const Function& function) {
     one.jump = plan.refusal;
     one.form = plan.plan.form;
     code.instructions.push_back(one);
+    const bool is_exit = std::ranges::find(function.exits.exits, one.address - kBias, &arch::Exit::address) !=
+                         function.exits.exits.end();
+    if (is_exit && one.refusal != Refusal::none) code.exit_refusal = one.refusal;
     rest = rest.subspan(one.bytes.size());
     if (one.insn.length != 0) continue;
     code.unknown = rest.size();

@@ -27,6 +27,8 @@ struct FunctionCode {
   const Function& function;
   std::vector<Instruction> instructions;
   std::uint64_t unknown = 0;  // bytes behind an undecodable instruction
+  // What of its exits can't carry a probe; those of its parts elsewhere aren't looked at.
+  arch::Refusal exit_refusal = arch::Refusal::none;
 };
 
 struct InstructionCheck {

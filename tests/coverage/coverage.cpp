@@ -50,6 +50,8 @@ struct Totals {
   std::vector<std::uint64_t> instruction_counts, function_counts;
   std::map<arch::Refusal, Refused> refusals;
   std::map<arch::RegionRefusal, Unoptimised> unoptimised;
+  std::map<arch::ExitRefusal, Refused> without_exits;
+  std::uint64_t exits = 0;
   std::chrono::nanoseconds flow_time{};
 
   double refused_percent() const {
@@ -71,6 +73,15 @@ void count_refused(const FunctionCode& code, const Instruction& one, std::size_t
                                          test::to_hex({one.bytes.data(), more})));
 }
 
+void count_exits(const Function& function, std::size_t examples, Totals& totals) {
+  totals.exits += function.exits.exits.size();
+  if (function.exits) return;
+  Refused& refused = totals.without_exits[function.exits.refusal];
+  if (++refused.count > examples) return;
+  refused.examples.push_back(fmt::format("{:#x} ({}): {:#x}", function.address,
+                                         function.name.empty() ? "?" : function.name, function.exits.where));
+}
+
 Totals count(const File& file, const Options& options) {
   Totals totals;
   totals.path = file.path;
@@ -85,6 +96,7 @@ Totals count(const File& file, const Options& options) {
     const FunctionCode code = analyse(file, function);
     totals.instructions += code.instructions.size();
     totals.unknown += code.unknown;
+    count_exits(function, options.examples, totals);
     for (std::size_t i = 0; i < function_checks().size(); ++i)
       totals.function_counts[i] += function_checks()[i].holds(code) ? 1 : 0;
     for (const Instruction& one : code.instructions) {
@@ -137,7 +149,8 @@ void print_legend() {
       "short one\n"
       "to an island in padding, or to one behind a host's jump. Function columns: entry (the first instruction can "
       "carry a\n"
-      "probe), optimised (it can be replaced by a jump), everywhere (all of them can carry a probe).\n"
+      "probe), optimised (it can be replaced by a jump), everywhere (all of them can carry a probe),\n"
+      "returns (its entry and every place where it is left can: it can carry a return probe; or it never returns).\n"
       "unknown B: bytes of functions behind something that is no instruction.\n");
 }
 
@@ -156,6 +169,15 @@ void print_unoptimised(const Totals& t) {
   for (const auto& [refusal, counts] : t.unoptimised)
     fmt::print("  {:>8} {:>9} {:>6} {:>9}  {}\n", counts.instructions, percent(counts.instructions, t.instructions),
                counts.entries, percent(counts.entries, t.functions), arch::describe(refusal).sentence);
+}
+
+void print_without_exits(const Totals& t) {
+  fmt::print("\n{}: {} exits; no return probe for (functions)\n", t.path, t.exits);
+  for (const auto& [refusal, refused] : t.without_exits) {
+    fmt::print("  {:>8} {:>9}  {}\n", refused.count, percent(refused.count, t.functions),
+               arch::describe(refusal).sentence);
+    for (const std::string& example : refused.examples) fmt::print("            {}\n", example);
+  }
 }
 
 void print_refused_forms() {
@@ -224,6 +246,7 @@ int run(const Options& options) {
   for (const Totals& t : all) {
     print_refusals(t);
     print_unoptimised(t);
+    print_without_exits(t);
     if (t.instructions != 0 && t.refused_percent() <= options.max_refused) continue;
     fmt::print(
         "{}: {}\n", t.path,

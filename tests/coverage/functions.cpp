@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/symbols/code_flow.hpp"
+#include "daemon/symbols/function_exits.hpp"
 
 namespace probed::coverage {
 namespace {
@@ -101,7 +102,8 @@ Result<File> read_file_functions(const std::string& path) {
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes->data());
     file.named += range.name.empty() ? 0 : 1;
     file.function_bytes += bytes->size();
-    file.functions.push_back({range.start, std::move(range.name), {first, first + bytes->size()}});
+    file.functions.push_back({range.start, std::move(range.name), {first, first + bytes->size()},
+                              symbols::function_exits(*module, *file.flow, {range.start})});
   }
   return file;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arch/exits.hpp"
 #include "arch/region.hpp"
 #include "daemon/symbols/elf.hpp"
 #include "proto/result.hpp"
@@ -18,6 +19,7 @@ struct Function {
   std::uint64_t address = 0;  // as the file's headers give it
   std::string name;           // empty: only the unwind table knows it
   std::vector<std::uint8_t> bytes;
+  arch::ExitPlan exits;
 };
 
 struct File {
