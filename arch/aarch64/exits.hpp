@@ -15,4 +15,8 @@ ExitPlan plan_exits(const CodeFlow& flow, std::uint64_t entry, const NamedFuncti
 inline std::uint64_t return_slot(const Registers& regs) { return regs.sp(); }
 inline void step_out(Registers& regs, std::uint64_t return_address) { regs.set_pc(return_address); }
 
+// Go's current goroutine (ABIInternal: x28) and where assembly finds it.
+inline std::uint64_t goroutine(const Registers&) { return 0; }
+inline constexpr std::int64_t kGoroutineFromThreadPointer = 0;
+
 }  // namespace probed::arch::aarch64

@@ -21,4 +21,9 @@ inline void step_out(Registers& regs, std::uint64_t return_address) {
   regs.set_sp(regs.sp() + kWordSize);
 }
 
+// Go's current goroutine: where compiled functions have it (ABIInternal), and, counted from the thread pointer, where
+// assembly finds it (cmd/link, runtime·tlsg). Its structure begins with its stack's bounds, low and high.
+inline std::uint64_t goroutine(const Registers& regs) { return regs.r14; }
+inline constexpr std::int64_t kGoroutineFromThreadPointer = -8;
+
 }  // namespace probed::arch::x86_64

@@ -47,6 +47,9 @@ void put_counters(JsonWriter& w, const control::ProbeView& p) {
   put(w, "hits", p.hits);
   put(w, "missed", p.missed);
   put(w, "filtered", p.filtered);
+  if (p.kind != "r") return;
+  put(w, "abandoned", p.abandoned);
+  put(w, "unmatched", p.unmatched);
 }
 
 void put_probe(JsonWriter& w, const control::ProbeView& p) {
@@ -147,6 +150,7 @@ constexpr std::array kCommonFields{
     CommonField{"tid", "s32", false},      CommonField{"comm", "string", false}, CommonField{"cpu", "u32", false},
     CommonField{"time", "u64", false},     CommonField{"ip", "x64", false},      CommonField{"symbol", "string", false},
     CommonField{"ret_ip", "x64", true},    CommonField{"func", "string", true},  CommonField{"duration", "u64", true},
+    CommonField{"tail_call", "bool", true},
 };
 
 void put_field(JsonWriter& w, std::string_view name, std::string_view type, bool common) {

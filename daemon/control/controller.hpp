@@ -76,6 +76,8 @@ struct ProbeView {
   bool armed = false;        // its breakpoint is in place now
   std::uint64_t places = 1;  // of a static probe there may be many; address and symbol are the first one's
   std::uint64_t hits = 0, missed = 0, filtered = 0;
+  // Of return probes: calls that have ended without a return, returns of calls that began before the probe was there.
+  std::uint64_t abandoned = 0, unmatched = 0;
 };
 
 // A match of a glob that can't be probed.

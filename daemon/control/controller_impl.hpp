@@ -79,7 +79,9 @@ class ControllerImpl final : public Controller {
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
   // Whether some argument is shown as a symbol's name.
-  static bool shows_symbols(const events::FetchProgram& fetch);
+  static bool shows_symbols(const PlannedProbe& planned);
+  static events::EventSchema schema_of(const Probe& probe, const PlannedProbe& planned);
+  static tracer::ProgramPtr program_of(const Probe& probe, PlannedProbe& planned);
   // Reads the symbols of every module there is, so that later look-ups are quick. Worker pool.
   static void read_all_symbols(const symbols::TargetSymbols& symbols);
   void follow(Probe& probe, ProbeId leader);
@@ -93,15 +95,18 @@ class ControllerImpl final : public Controller {
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void erase_probe(ProbeId id);
   void mark_gone(pid_t pid);
+  std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;
 
   // controller_revival.cpp
   struct Revival;
   std::vector<Failed> failed(const std::vector<tracer::NotArmed>& not_armed) const;
   void on_code_gone(pid_t root, const std::vector<ProbeId>& ids);
+  void take_along(const Probe& lost);
   void look_for_pending(pid_t pid);
   void on_libraries_changed(pid_t root, std::uint64_t ticket);
   struct Item;
+  struct Step;
   Item item_of(const Probe& leader) const;
   Probe& add_place(const Item& item);
   void forget_watch_if_unneeded(pid_t pid);
@@ -109,6 +114,8 @@ class ControllerImpl final : public Controller {
   void revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done);
   void revive(std::shared_ptr<Revival> revival);
   void place(std::shared_ptr<Revival> revival);
+  bool place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps, bool with_last);
+  void place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step);
   void finish(const std::shared_ptr<Revival>& revival);
   void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
 

@@ -117,12 +117,6 @@ Result<std::vector<lang::Definition>> ControllerImpl::parse(const AddRequest& re
   for (std::size_t i = 0; i < request.probes.size(); ++i) {
     auto definition = lang::parse_definition(request.probes[i].definition);
     if (!definition) return in_definition(std::move(definition).error(), i, request.probes.size());
-    if (definition->kind == lang::Kind::return_probe)
-      return in_definition(Error{Reason::unsupported,
-                                 "return probes are not supported by this version",
-                                 "probe the function's entry, or an instruction before its return",
-                                 {}},
-                           i, request.probes.size());
     definitions.push_back(std::move(definition).value());
   }
   return definitions;
@@ -194,8 +188,7 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   boost::asio::post(pool_, [this, plan] {
     auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, plan->overlay.get(),
                             modules_, plan->symbols);
-    const auto shows = [](const PlannedProbe& probe) { return shows_symbols(probe.fetch); };
-    if (planned && std::ranges::any_of(planned->probes, shows)) read_all_symbols(*plan->symbols);
+    if (planned && std::ranges::any_of(planned->probes, shows_symbols)) read_all_symbols(*plan->symbols);
     post([this, plan, planned = std::move(planned)]() mutable {
       if (!planned) return plan->reply(std::move(planned).error());
       plan->planned = std::move(planned->probes);
@@ -205,9 +198,37 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   });
 }
 
-bool ControllerImpl::shows_symbols(const events::FetchProgram& fetch) {
-  return std::ranges::any_of(fetch.args(),
-                             [](const lang::FetchArg& arg) { return arg.type.base == lang::BaseType::symbol; });
+bool ControllerImpl::shows_symbols(const PlannedProbe& planned) {
+  return planned.returns || std::ranges::any_of(planned.args(), [](const lang::FetchArg& arg) {
+           return arg.type.base == lang::BaseType::symbol;
+         });
+}
+
+// What is to be said of a probe's events at this place.
+events::EventSchema ControllerImpl::schema_of(const Probe& probe, const PlannedProbe& planned) {
+  events::EventSchema schema = planned.returns
+                                   ? events::make_return_schema(probe.full_name(), planned.function, planned.args())
+                                   : events::make_schema(probe.full_name(), probe.symbol, planned.args());
+  schema.shown = probe.shown();
+  return schema;
+}
+
+// For the tracer; what was planned is moved out of.
+tracer::ProgramPtr ControllerImpl::program_of(const Probe& probe, PlannedProbe& planned) {
+  auto program = std::make_shared<tracer::ProbeProgram>();
+  program->id = probe.id;
+  program->role = planned.role;
+  program->exit = planned.exit;
+  program->semaphore = planned.where.semaphore;
+  program->semaphore_backing = planned.semaphore_backing;
+  program->needs_comm = planned.needs_comm();
+  program->returns = std::move(planned.returns);
+  program->fetch = std::move(planned.fetch);
+  program->filter = std::move(planned.filter);
+  program->no_detour = std::move(planned.no_detour);
+  if (probe.optimize) program->detour = std::move(planned.detour);
+  program->enabled = probe.enabled;
+  return program;
 }
 
 void ControllerImpl::read_all_symbols(const symbols::TargetSymbols& symbols) {
@@ -260,6 +281,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
+  std::unordered_map<const tracer::ReturnProbe*, ProbeId> entries;
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
     const ProbeSpec& spec = request.probes[planned.spec];
@@ -282,6 +304,10 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
           leaders.try_emplace({planned.spec, planned.where.usdt->provider + ":" + planned.where.usdt->name}, probe.id);
       if (!first) follow(probe, leader->second);
     }
+    if (planned.returns) {
+      const auto [entry, first] = entries.try_emplace(planned.returns.get(), probe.id);
+      if (!first) follow(probe, entry->second);
+    }
     if (probe.name.empty()) probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
     names.take(probe.group, probe.name);
     probe.definition = spec.definition;
@@ -290,24 +316,13 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.module = probe.gone ? definition.location.module : planned.where.module;
     probe.address = planned.where.address;
     probe.enabled = !spec.disabled;
-    probe.schema = events::make_schema(probe.full_name(), probe.symbol, planned.fetch.args());
-    probe.schema.shown = probe.shown();
-    if (shows_symbols(planned.fetch)) probe.symbols = plan.symbols;
-    auto program = std::make_shared<tracer::ProbeProgram>();
-    program->semaphore = planned.where.semaphore;
-    program->semaphore_backing = planned.semaphore_backing;
-    program->id = probe.id;
-    program->needs_comm = planned.fetch.needs_comm();
-    program->fetch = std::move(planned.fetch);
-    program->filter = std::move(planned.filter);
-    program->limit = limit;
-    program->force_step = request.force_step;
-    program->detour = std::move(planned.detour);
-    program->no_detour = std::move(planned.no_detour);
+    probe.schema = schema_of(probe, planned);
+    if (shows_symbols(planned)) probe.symbols = plan.symbols;
     probe.optimize = spec.optimize;
-    if (!spec.optimize) program->detour.reset(), program->no_detour = "it was added so (optimize: false)";
-    program->enabled = probe.enabled;
-    probe.program = program;
+    probe.program = program_of(probe, planned);
+    probe.program->limit = limit;
+    probe.program->force_step = request.force_step;
+    if (!spec.optimize) probe.program->no_detour = "it was added so (optimize: false)";
     if (limit) limit->probes.push_back(probe.id);
     if (!probe.gone) t.known.insert_or_assign(planned.plan.address, planned.plan);
     plan.ids.push_back(probe.id);
@@ -522,11 +537,17 @@ static void put_tier(ProbeView& view, const tracer::ProbeProgram& program) {
   if (view.tier_reason.empty()) view.tier_reason = program.no_detour;
 }
 
+// A function's exits are no places of their own.
+std::uint64_t ControllerImpl::places_of(const Probe& probe) const {
+  const auto is_place = [&](ProbeId id) { return probes_.at(id).program->role != tracer::ProbeProgram::Role::exit; };
+  return 1 + static_cast<std::uint64_t>(std::ranges::count_if(probe.followers, is_place));
+}
+
 ProbeView ControllerImpl::view(const Probe& probe) const {
   ProbeView view;
   view.id = probe.id;
   view.name = probe.full_name();
-  view.kind = "p";
+  view.kind = probe.parsed->kind == lang::Kind::return_probe ? "r" : "p";
   view.pid = probe.pid;
   view.address = probe.address;
   view.symbol = probe.symbol;
@@ -542,7 +563,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
     counts.missed += more.missed;
     counts.filtered += more.filtered;
   }
-  view.places = 1 + probe.followers.size();
+  view.places = places_of(probe);
   view.state = gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
   put_tier(view, *probe.program);
   view.definition = probe.definition;
@@ -553,6 +574,13 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.hits = counts.hits;
   view.missed = counts.missed;
   view.filtered = counts.filtered;
+  const auto add_calls = [&](const tracer::ProbeProgram& program) {
+    if (program.role != tracer::ProbeProgram::Role::entry) return;
+    view.abandoned += program.returns->abandoned;
+    view.unmatched += program.returns->unmatched;
+  };
+  add_calls(*probe.program);
+  for (const ProbeId id : probe.followers) add_calls(*probes_.at(id).program);
   return view;
 }
 

@@ -166,9 +166,25 @@ void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {
     it->second.gone = true;
     some_wait |= may_come_back(it->second);
     if (t != targets_.end()) t->second.known.erase(it->second.address);
+    take_along(it->second);
   }
   notify_owners(ids, "probe.gone");
   if (some_wait) look_for_pending(root);
+}
+
+// A return probe that has lost its entry or one of its exits is of no use any more.
+void ControllerImpl::take_along(const Probe& lost) {
+  if (!lost.program->returns) return;
+  const auto of_same_function = [&](ProbeId id) { return probes_.at(id).program->returns == lost.program->returns; };
+  std::vector<ProbeId> parts{lost.shown()};
+  std::ranges::copy(probes_.at(lost.shown()).followers, std::back_inserter(parts));
+  std::erase_if(parts, [&](ProbeId id) { return !of_same_function(id) || probes_.at(id).gone; });
+  for (const ProbeId id : parts) {
+    Probe& part = probes_.at(id);
+    part.gone = true;
+    if (const auto t = targets_.find(part.pid); t != targets_.end()) t->second.known.erase(part.address);
+  }
+  tracer_->post([parts = std::move(parts)](tracer::Engine& engine) { engine.remove(parts, nullptr); });
 }
 
 // Who asks for a list waits no longer for the tracer than this: its answer is as old as what was last seen, then.
@@ -202,7 +218,7 @@ ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
   item.leader = leader.id;
   item.definition = for_one(leader);
   item.filter = leader.filter;
-  item.many = leader.many;
+  item.many = leader.many || leader.program->returns;
   const auto note = [&](const Probe& probe) {
     if (probe.gone)
       item.lost.push_back({probe.id, probe.symbol});
@@ -327,7 +343,7 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
       revival->symbols = *symbols;
       Planner planner(revival->pid, **symbols, revival->known, revival->overlay.get());
       for (Item& item : revival->items) item.plan(planner);
-      const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned.fetch); };
+      const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
       if (std::ranges::any_of(revival->items, [&](const Item& i) { return std::ranges::any_of(i.found, shows); }))
         read_all_symbols(**symbols);
       if (revival->wants_watch) revival->watch_plan = plan_watch(planner, **symbols);
@@ -361,48 +377,54 @@ Probe& ControllerImpl::add_place(const Item& item) {
   return added;
 }
 
-// Each by itself: that one can't be placed doesn't hinder the others.
-void ControllerImpl::place(std::shared_ptr<Revival> revival) {
-  Target& t = target(revival->pid);
-  struct Step {
+// What the tracer is asked to add at once: all places of a function's return probe, or just one place.
+struct ControllerImpl::Step {
+  struct Part {
     tracer::SiteRequest request;
     tracer::ProgramPtr before;  // whose place it takes, or which it joins; null: our own watch
     bool joins = false;
   };
+  std::vector<Part> parts;
+};
+
+// A found place's program, visible before the tracer's answer: its first hits may come before that.
+bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps,
+                               bool with_last) {
+  Item::Found& found = item.found[index];
+  const bool joins = number(found.id) == 0;
+  const tracer::ProgramPtr leaders = probes_.at(item.leader).program;
+  if (joins) found.id = add_place(item).id;
+  const auto it = probes_.find(found.id);
+  if (it == probes_.end() || !it->second.gone) return false;
+  Probe& probe = it->second;
+  probe.address = found.planned.where.address;
+  probe.symbol = symbol_of(found.planned.where);
+  probe.module = found.planned.where.module;
+  probe.schema = schema_of(probe, found.planned);
+  if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
+  target(revival.pid).known.insert_or_assign(found.planned.plan.address, found.planned.plan);
+  const tracer::SitePlan plan = found.planned.plan;
+  found.program = program_of(probe, found.planned);
+  if (!probe.optimize) found.program->no_detour = probe.program->no_detour;
+  found.program->counters = probe.program->counters;
+  found.program->streaming = !probe.subscriptions.empty();
+  if (found.program->returns && probe.program->returns && found.program->role == tracer::ProbeProgram::Role::entry)
+    found.program->returns->take_over(*probe.program->returns);
+  if (!with_last) steps.emplace_back();
+  steps.back().parts.push_back({{plan, found.program}, joins ? leaders : probe.program, joins});
+  return true;
+}
+
+// Each by itself: that one can't be placed doesn't hinder the others.
+void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   std::vector<Step> steps;
   for (Item& item : revival->items) {
-    const auto leader = probes_.find(item.leader);
-    if (leader == probes_.end()) continue;
-    for (Item::Found& found : item.found) {
-      const bool joins = number(found.id) == 0;
-      const tracer::ProgramPtr leaders = leader->second.program;
-      if (joins) found.id = add_place(item).id;
-      const auto it = probes_.find(found.id);
-      if (it == probes_.end() || !it->second.gone) continue;
-      Probe& probe = it->second;
-      auto program = std::make_shared<tracer::ProbeProgram>();
-      program->id = found.id;
-      program->needs_comm = found.planned.fetch.needs_comm();
-      program->fetch = std::move(found.planned.fetch);
-      program->filter = std::move(found.planned.filter);
-      program->semaphore = found.planned.where.semaphore;
-      program->semaphore_backing = found.planned.semaphore_backing;
-      program->detour = std::move(found.planned.detour);
-      program->no_detour = std::move(found.planned.no_detour);
-      if (!probe.optimize) program->detour.reset(), program->no_detour = probe.program->no_detour;
-      program->counters = probe.program->counters;
-      program->enabled = probe.enabled;
-      program->streaming = !probe.subscriptions.empty();
-      found.program = program;
-      // Now: its first hits may come before the tracer's answer.
-      probe.address = found.planned.where.address;
-      probe.symbol = symbol_of(found.planned.where);
-      probe.module = found.planned.where.module;
-      probe.schema = events::make_schema(probe.full_name(), probe.symbol, program->fetch.args());
-      probe.schema.shown = probe.shown();
-      if (shows_symbols(program->fetch)) probe.symbols = revival->symbols;
-      t.known.insert_or_assign(found.planned.plan.address, found.planned.plan);
-      steps.push_back({{found.planned.plan, program}, joins ? leaders : probe.program, joins});
+    if (!probes_.contains(item.leader)) continue;
+    std::ranges::stable_sort(item.found, {}, [](const Item::Found& f) { return f.planned.returns.get(); });
+    const tracer::ReturnProbe* last = nullptr;
+    for (std::size_t i = 0; i < item.found.size(); ++i) {
+      const tracer::ReturnProbe* const function = item.found[i].planned.returns.get();
+      if (place_one(*revival, item, i, steps, function != nullptr && function == last)) last = function;
     }
   }
   if (revival->watch_plan) {
@@ -410,33 +432,44 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
     revival->watch->id = ProbeId{++last_probe_};
     revival->watch->watches_loader = true;
     revival->watch->loader_state = revival->watch_plan->state;
-    t.loader_watch = revival->watch->id;
-    steps.push_back({{revival->watch_plan->plan, revival->watch}, nullptr, false});
+    target(revival->pid).loader_watch = revival->watch->id;
+    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}});
   }
   if (steps.empty()) return finish(revival);
   revival->unplaced = steps.size();
   tracer_->post([this, revival, steps = std::move(steps)](tracer::Engine& engine) {
-    for (const Step& step : steps) {
-      const tracer::ProgramPtr& program = step.request.program;
-      if (step.before && !step.joins)
-        engine.remove(std::array{program->id}, nullptr);  // what a followed child may still have of it
-      if (step.before) program->take_over(*step.before);
-      if (step.joins && program->limit) program->limit->probes.push_back(program->id);
-      engine.add(revival->pid, revival->execs, {step.request}, [this, revival, program](Result<void> added) {
-        post([this, revival, program, added = std::move(added)]() mutable {
-          for (Item& item : revival->items)
-            for (Item::Found& found : item.found)
-              if (found.program == program && !added) found.why = std::move(added).error();
-          if (revival->watch == program && !added) target(revival->pid).loader_watch = {};
-          if (--revival->unplaced == 0) finish(revival);
-        });
-      });
-    }
+    for (const Step& step : steps) place_step(engine, revival, step);
+  });
+}
+
+// Tracer thread.
+void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step) {
+  std::vector<tracer::SiteRequest> requests;
+  std::vector<tracer::ProgramPtr> programs;
+  for (const auto& [request, before, joins] : step.parts) {
+    const tracer::ProgramPtr& program = request.program;
+    if (before && !joins)
+      engine.remove(std::array{program->id}, nullptr);  // what a followed child may still have of it
+    if (before) program->take_over(*before);
+    if (joins && program->limit) program->limit->probes.push_back(program->id);
+    requests.push_back(request);
+    programs.push_back(program);
+  }
+  engine.add(revival->pid, revival->execs, std::move(requests), [this, revival, programs](Result<void> added) {
+    post([this, revival, programs, added = std::move(added)]() mutable {
+      const auto is_one = [&](const tracer::ProgramPtr& p) { return std::ranges::find(programs, p) != programs.end(); };
+      for (Item& item : revival->items)
+        for (Item::Found& found : item.found)
+          if (!added && found.program && is_one(found.program)) found.why = added.error();
+      if (!added && revival->watch && is_one(revival->watch)) target(revival->pid).loader_watch = {};
+      if (--revival->unplaced == 0) finish(revival);
+    });
   });
 }
 
 void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
   drain_all();
+  encoder_.forget_names();
   std::vector<ProbeId> back, ownerless;
   std::vector<RemoteAddr> sites;
   std::vector<Failed> failed;

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "arch/arch.hpp"
+#include "daemon/control/planner_returns.hpp"
 #include "daemon/events/usdt_arguments.hpp"
 #include "daemon/symbols/target_files.hpp"
 
@@ -71,7 +72,12 @@ Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definiti
     if (!result) return std::move(result).error();
     checked = std::move(result).value();
   }
-  return PlannedProbe{spec, std::move(site), {}, std::move(fetch).value(), std::move(checked), nullptr, {}, {}};
+  PlannedProbe probe;
+  probe.spec = spec;
+  probe.where = std::move(site);
+  probe.fetch = std::move(fetch).value();
+  probe.filter = std::move(checked);
+  return probe;
 }
 
 }  // namespace
@@ -264,6 +270,11 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
   // First: the unwind table gives the trampoline a start of its own, which is no instruction's.
   if (auto fit = check_blacklist(site); !fit) return std::move(fit).error();
   if (auto fit = check_boundary(site); !fit) return std::move(fit).error();
+  return look_at(site);
+}
+
+// What stands at a place of which it is known that an instruction begins there.
+Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
   const auto bytes = original_bytes(site.address, arch::kMaxInsnLength);
   if (bytes.empty())
     return Error{Reason::unmapped_address,
@@ -292,15 +303,20 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
   return plan;
 }
 
-// A fault of the arguments or the filter is the definition's, and the same at each of its places; a fault of the place
-// is that place's.
-Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition& definition,
-                                       const std::optional<std::string>& filter, symbols::Site site) {
+events::CompileContext Planner::context_of(const symbols::Site& site) const {
   events::CompileContext context;
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
   context.at_function_entry = !site.function_start || site.function_start == site.address;
   context.usdt = site.usdt.get();
   if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
+  return context;
+}
+
+// A fault of the arguments or the filter is the definition's, and the same at each of its places; a fault of the place
+// is that place's.
+Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition& definition,
+                                       const std::optional<std::string>& filter, symbols::Site site) {
+  const events::CompileContext context = context_of(site);
   auto probe = compiled(spec, definition, filter, context, std::move(site));
   if (!probe) return probe;
   auto detour = events::plan_detour(probe->fetch, probe->filter ? *probe->filter : lang::Filter(), pid_);
@@ -317,6 +333,7 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   context.resolve_data = [](std::string_view) { return RemoteAddr{}; };
   context.file_bias = 0;
   context.no_place = true;
+  if (definition.kind == lang::Kind::return_probe) return return_without_place(spec, definition, filter, context);
   return compiled(spec, definition, filter, context, {});
 }
 
@@ -333,6 +350,16 @@ Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definiti
     planned.skipped.push_back({std::move(left.symbol), left.address, std::move(left.why)});
   planned.probes.reserve(places->sites.size());
   for (symbols::Site& site : places->sites) {
+    if (definition.kind == lang::Kind::return_probe) {
+      auto parts = plan_return(spec, definition, filter, site);
+      if (parts)
+        std::ranges::move(*parts, std::back_inserter(planned.probes));
+      else if (!places->by_glob || parts.error().reason == Reason::bad_filter || parts.error().column)
+        return at_location(std::move(parts).error());
+      else
+        planned.skipped.push_back({site.symbol, site.address, std::move(parts).error()});
+      continue;
+    }
     auto fit = analyse(site);
     if (!fit && !places->by_glob) return at_location(std::move(fit).error());
     if (!fit) {

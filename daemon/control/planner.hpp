@@ -40,6 +40,16 @@ struct PlannedProbe {
   std::shared_ptr<const events::DetourPlan> detour;
   std::string no_detour;
   symbols::Backing semaphore_backing;  // of where.semaphore
+  // Of a return probe, which has a place for its function's entry and one for each exit; they come in this order. All
+  // of them share `returns`; fetch and filter are empty.
+  tracer::ProbeProgram::Role role = tracer::ProbeProgram::Role::plain;
+  std::shared_ptr<tracer::ReturnProbe> returns;
+  arch::Exit exit;
+  std::string function;  // its name
+
+  // What its events carry.
+  std::span<const lang::FetchArg> args() const { return returns ? returns->fetch.args() : fetch.args(); }
+  bool needs_comm() const { return returns ? returns->fetch.needs_comm() : fetch.needs_comm(); }
 };
 
 struct Planned {
@@ -73,6 +83,13 @@ class Planner {
   Result<void> check_boundary(const symbols::Site& site);
   Result<void> check_blacklist(const symbols::Site& site);
   Error existing_breakpoint(const symbols::Site& site) const;
+  Result<tracer::SitePlan> look_at(const symbols::Site& site);
+  events::CompileContext context_of(const symbols::Site& site) const;
+  // planner_returns.cpp
+  Result<std::vector<PlannedProbe>> plan_return(std::size_t spec, const lang::Definition& definition,
+                                                const std::optional<std::string>& filter, const symbols::Site& site);
+  Result<void> check_body(const symbols::Site& site, const symbols::TargetSymbols::Exits& exits);
+  Result<PlannedProbe> plan_exit(const symbols::Site& entry, const arch::Exit& exit, std::uint64_t bias);
   Result<PlannedProbe> plan_one(std::size_t spec, const lang::Definition& definition,
                                 const std::optional<std::string>& filter, symbols::Site site);
   std::vector<std::uint8_t> original_bytes(RemoteAddr from, std::size_t size);

@@ -160,6 +160,13 @@ EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_
   return schema;
 }
 
+EventSchema make_return_schema(std::string_view full_name, std::string_view func,
+                               std::span<const lang::FetchArg> args) {
+  EventSchema schema = make_schema(full_name, {}, args);
+  append_json_string(schema.func_json, func);
+  return schema;
+}
+
 // ---- events ---------------------------------------------------------------------------------------------------------
 
 // Up to `at_` the buffer is written; need() may move it.
@@ -225,8 +232,39 @@ EventEncoder::Frame& EventEncoder::frame_of(const EventSchema& schema, const Rec
   frame.front.append(",\"cpu\":");
   frame.back = ",\"ip\":";
   frame.back.append(text(put_hex_string(digits.data(), header.ip)));
-  frame.back.append(",\"symbol\":").append(schema.symbol_json).append(",\"args\":{");
+  if (schema.func_json.empty())
+    frame.back.append(",\"symbol\":").append(schema.symbol_json).append(",\"args\":{");
+  else
+    frame.back.append(",\"symbol\":");
   return frame;
+}
+
+// Of the place that a return leads to: its symbol, else its address.
+const std::string& EventEncoder::name_of(const RecordHeader& header, const Symbols& symbols) {
+  Name& name = names_[(header.ret_ip ^ number(header.probe) * 31u) % names_.size()];
+  if (name.probe == header.probe && name.address == header.ret_ip) return name.json;
+  name = {header.probe, header.ret_ip, {}};
+  const std::string text = symbols.symbolize ? symbols.symbolize(symbols.context, header.ret_ip) : std::string();
+  std::array<char, kLongestNumber> digits;
+  if (text.empty())
+    name.json.assign(digits.data(), put_hex_string(digits.data(), header.ret_ip));
+  else
+    append_json_string(name.json, text);
+  return name.json;
+}
+
+// What only returns have, and where the arguments begin.
+void EventEncoder::put_return(const EventSchema& schema, const RecordHeader& header, const std::string& name) {
+  need(name.size() + schema.func_json.size() + 6 * kLongestNumber);
+  at_ = put_text(at_, name);
+  at_ = put_text(at_, ",\"ret_ip\":");
+  at_ = put_hex_string(at_, header.ret_ip);
+  at_ = put_text(at_, ",\"func\":");
+  at_ = put_text(at_, schema.func_json);
+  at_ = put_text(at_, ",\"duration\":");
+  at_ = put_number(at_, header.duration);
+  if (header.tail_call != 0) at_ = put_text(at_, ",\"tail_call\":true");
+  at_ = put_text(at_, ",\"args\":{");
 }
 
 std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHeader& header,
@@ -240,6 +278,7 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
   at_ = put_text(at_, ",\"time\":");
   at_ = put_number(at_, header.time);
   at_ = put_text(at_, frame.back);
+  if (!schema.func_json.empty()) put_return(schema, header, name_of(header, symbols));
   PackedReader reader(packed);
   for (std::size_t i = 0; i < schema.args.size(); ++i) {
     need(schema.arg_names_json[i].size() + kLongestNumber + 4);

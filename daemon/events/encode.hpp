@@ -18,12 +18,15 @@ struct EventSchema {
   ProbeId shown{};          // the id that events carry; 0: the record's
   std::string probe_json;   // "\"probes/cmd\"": the full name, already a JSON string
   std::string symbol_json;  // "\"processCommand+0x0\"", already a JSON string
+  std::string func_json;    // of a return probe: the function's name, likewise; empty: another probe
   std::vector<lang::FetchArg> args;
   std::vector<std::string> arg_names_json;  // with what stands around them: "\"c\":", ",\"argc\":"
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
                         std::span<const lang::FetchArg> args);
+// A return probe's. func: the function's name.
+EventSchema make_return_schema(std::string_view full_name, std::string_view func, std::span<const lang::FetchArg> args);
 
 // `symbolize` turns the value of a `symbol` typed argument into text; may be empty.
 using Symbolizer = std::string (*)(const void* context, std::uint64_t address);
@@ -33,15 +36,24 @@ class PackedReader;
 class EventEncoder {
  public:
   // {"probe":...,"id":...,"pid":...,"tid":...,"comm":...,"cpu":...,"time":...,"ip":"0x...","symbol":...,"args":{...}}.
-  // Keys exactly in this order. Valid until the next call. A probe's id stands for its schema: always the same one.
+  // A return's `symbol` is the place it returns to, and behind it come "ret_ip":"0x...","func":...,"duration":... and,
+  // after a tail call, "tail_call":true. Keys exactly in this order. Valid until the next call. A probe's id stands for its schema: always the same one.
   std::string_view encode(const EventSchema& schema, const RecordHeader& header, std::span<const std::byte> packed,
                           Symbolizer symbolize = nullptr, const void* context = nullptr);
+  // Addresses may have other names from now on.
+  void forget_names() { names_ = {}; }
 
  private:
   // The text in front of an event's cpu and behind its time, as it was for the last hit of that probe and thread.
   struct Frame {
     RecordHeader of;
     std::string front, back;
+  };
+  // The name of a place that something returned to, as a JSON string.
+  struct Name {
+    ProbeId probe{};
+    std::uint64_t address = 0;
+    std::string json;
   };
   struct Symbols {
     Symbolizer symbolize;
@@ -53,8 +65,11 @@ class EventEncoder {
   void put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_symbol(std::uint64_t address, const Symbols& symbols);
+  const std::string& name_of(const RecordHeader& header, const Symbols& symbols);
+  void put_return(const EventSchema& schema, const RecordHeader& header, const std::string& name);
 
   std::array<Frame, 64> frames_;
+  std::array<Name, 256> names_;
   std::vector<char> buffer_ = std::vector<char>(1024);
   char* at_ = nullptr;
 };

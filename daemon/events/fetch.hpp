@@ -29,18 +29,28 @@ class MemoryReader {
   virtual std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) = 0;
 };
 
-// The fields every event has.
+// A value that a return probe's arguments need from the function's entry.
+struct EntryWord {
+  std::uint64_t value = 0;
+  bool present = false;  // it could be read
+};
+
+// The fields every event has, and what a return probe has kept.
 struct CommonFields {
   std::int32_t pid = 0, tid = 0;
   std::uint32_t cpu = 0;
   std::string_view comm;
+  std::span<const EntryWord> entry_words{};
+  bool tail_call = false;  // the function was left by one: what it returns isn't there yet
 };
 
 // What compiling needs from the target.
 struct CompileContext {
   std::function<Result<RemoteAddr>(std::string_view symbol)> resolve_data;  // for @SYM
   bool at_function_entry = true;                                            // $argN is refused elsewhere
-  bool is_return = false;                                                   // $retval is refused elsewhere, $argN here
+  bool is_return = false;                                                   // $retval is refused elsewhere
+  // Of a return probe: takes what $argN and $entry(ARG) inside of other arguments mean, to be kept at the entry.
+  std::vector<lang::FetchExprPtr>* entry_words = nullptr;
   // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
   // Absent: @+OFFS is unsupported.
   std::optional<std::uint64_t> file_bias;
@@ -56,6 +66,8 @@ struct FetchOp {
     load_register,       // value = the register at byte `operand` of Registers
     load_stack_pointer,  // value = sp
     load_immediate,      // value = operand
+    load_return_value,   // value = what the function returns; a tail call ends the argument with a null
+    load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read ends it likewise
     dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
     cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
     add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`

@@ -116,12 +116,13 @@ class FetchCompiler {
   Failure load(const lang::StackExpr&, std::size_t) { return emit(Code::load_stack_pointer), Failure{}; }
   Failure load(const lang::RetvalExpr&, std::size_t column) {
     if (!context_.is_return) return refuse(Reason::bad_definition, column, "$retval is only there on return probes");
-    emit(Code::load_register, native::kReturnValueOffset);
+    emit(Code::load_return_value, native::kReturnValueOffset);
     return {};
   }
   Failure load(const lang::CommExpr&, std::size_t) { return emit(Code::store_comm), Failure{}; }
   Failure load(const lang::ArgumentExpr& node, std::size_t column) {
     if (context_.usdt) return usdt_argument(node, column);
+    if (context_.entry_words) return keep_at_entry(std::make_shared<lang::FetchExpr>(lang::FetchExpr{node, column}));
     if (context_.is_return || !context_.at_function_entry)
       return refuse(Reason::bad_definition, column,
                     "$arg" + std::to_string(node.number) + " is only there at a function's entry",
@@ -153,6 +154,18 @@ class FetchCompiler {
   Failure load(const lang::TextExpr& node, std::size_t) {
     emit(Code::store_text, program_.texts_.size());
     program_.texts_.push_back(node.text.substr(0, kMaxString));
+    return {};
+  }
+
+  Failure load(const lang::EntryExpr& node, std::size_t column) {
+    if (!context_.entry_words)
+      return refuse(Reason::bad_definition, column, "$entry(ARG) is only there on return probes");
+    return keep_at_entry(node.inner);
+  }
+
+  Failure keep_at_entry(lang::FetchExprPtr expr) {
+    emit(Code::load_entry_word, context_.entry_words->size());
+    context_.entry_words->push_back(std::move(expr));
     return {};
   }
 

@@ -107,6 +107,8 @@ class Machine {
       case Code::load_register: value_ = register_at(op.operand); return true;
       case Code::load_stack_pointer: value_ = regs_.sp(); return true;
       case Code::load_immediate: value_ = op.operand; return true;
+      case Code::load_return_value: value_ = register_at(op.operand); return !common_.tail_call;
+      case Code::load_entry_word: return entry_word(op.operand);
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;
       case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
       default: break;
@@ -114,6 +116,12 @@ class Machine {
     if (!read(value_ + op.operand, op.size, value_)) return false;
     value_ = extend(op, value_);
     return true;
+  }
+
+  bool entry_word(std::uint64_t index) {
+    if (index >= common_.entry_words.size()) return false;
+    value_ = common_.entry_words[index].value;
+    return common_.entry_words[index].present;
   }
 
   std::uint64_t register_at(std::uint64_t offset) const {

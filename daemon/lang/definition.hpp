@@ -138,9 +138,14 @@ struct VariableExpr {
   std::string path;
 };
 
+// $entry(FETCHARG), of a return probe: as it was when the function was entered
+struct EntryExpr {
+  FetchExprPtr inner;
+};
+
 struct FetchExpr {
   std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, ArgumentExpr,
-               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr>
+               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr>
       node;
   std::size_t column = 0;  // where the kernel's error_log would put its caret
 };

@@ -25,7 +25,7 @@ struct Level {
 // ---- $-variables ----
 
 Error bad_variable(Word word) {
-  return bad_definition(word.column, "unknown variable " + quoted(word.text), "variables: $argN $stack $stackN $comm");
+  return bad_definition(word.column, "unknown variable " + quoted(word.text), "variables: $argN $stack $stackN $comm, of return probes also $retval and $entry(ARG)");
 }
 
 bool is_path_continuation(std::string_view text) {
@@ -78,7 +78,7 @@ Result<Node> retval(Word word, std::string_view rest, Kind kind) {
   if (kind != Kind::return_probe)
     return bad_definition(
         word.column, "$retval is only there on return probes",
-        "this version has none: probe the instruction behind the call, where the result's register holds it");
+        "write r:NAME FUNCTION, or FUNCTION%return");
   if (rest.empty()) return Node(RetvalExpr{});
   if (is_path_continuation(rest)) return variable(word, 1);
   return bad_variable(word);
@@ -101,8 +101,23 @@ Result<Node> argument(Word word, std::string_view rest) {
   return Node(ArgumentExpr{static_cast<std::uint32_t>(*number)});
 }
 
+// $entry(ARG): everything up to the last ')' is an argument as of the function's entry.
+Result<Node> entry(Word word, Kind kind) {
+  constexpr std::string_view kOpen = "$entry(";
+  if (kind != Kind::return_probe)
+    return bad_definition(word.column, "$entry(ARG) is only there on return probes",
+                          "on other probes write ARG alone, or r:NAME FUNCTION for a return probe");
+  if (!word.text.ends_with(')'))
+    return bad_definition(word.column + word.text.size(), "the '(' of $entry is not closed: expected ')'");
+  word.text.remove_suffix(1);
+  auto inner = parse_expression({word.text.substr(kOpen.size()), word.column + kOpen.size()}, Kind::probe);
+  if (!inner) return std::move(inner).error();
+  return Node(EntryExpr{std::move(*inner)});
+}
+
 Result<Node> dollar(Word word, Kind kind) {
   const std::string_view name = word.text.substr(1);
+  if (name.starts_with("entry(")) return entry(word, kind);
   if (name == "comm" || name == "COMM") return Node(CommExpr{});
   if (name.starts_with("retval")) return retval(word, name.substr(6), kind);
   if (name.starts_with("stack")) return stack(word, name.substr(5));
@@ -220,6 +235,7 @@ Result<Level> peel(Word& word) {
 }
 
 bool can_be_dereferenced(const Node& node) {
+  if (const auto* entry = std::get_if<EntryExpr>(&node)) return can_be_dereferenced(entry->inner->node);
   return !std::holds_alternative<CommExpr>(node) && !std::holds_alternative<TextExpr>(node) &&
          !std::holds_alternative<AllArgumentsExpr>(node);
 }

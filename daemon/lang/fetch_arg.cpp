@@ -121,7 +121,8 @@ class FetchArgParser {
 
   // Does the type fit what the expression gives?
   Failure match() {
-    const auto& node = arg_.expr->node;
+    const auto* const entry = std::get_if<EntryExpr>(&arg_.expr->node);
+    const auto& node = entry ? entry->inner->node : arg_.expr->node;
     const bool memory = std::holds_alternative<DerefExpr>(node) || std::holds_alternative<AddressExpr>(node) ||
                         std::holds_alternative<SymbolExpr>(node) || std::holds_alternative<FileOffsetExpr>(node) ||
                         std::holds_alternative<VariableExpr>(node);

@@ -118,6 +118,7 @@ class TargetSymbols {
   // Where the function that begins at an address is left, for return probes. Reads the file's text likewise.
   struct Exits {
     arch::ExitPlan plan;  // addresses are the file's
+    std::shared_ptr<const arch::CodeFlow> flow;
     std::uint64_t bias = 0;
     bool is_go = false;             // its stacks move
     const char* why_not = nullptr;  // set: there is no plan, and why; of static life time

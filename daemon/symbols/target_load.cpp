@@ -256,9 +256,9 @@ TargetSymbols::Code TargetSymbols::Impl::code_around(RemoteAddr address) const {
 
 TargetSymbols::Exits TargetSymbols::Impl::exits_of(RemoteAddr entry) const {
   const Code code = code_around(entry);
-  if (!code.flow) return {{}, 0, false, code.why_not};
+  if (!code.flow) return {{}, nullptr, 0, false, code.why_not};
   const Instance& in = *instance_at(entry);
-  return {function_exits(*in.module, *code.flow, in.elf(entry)), in.bias, in.module->is_go(), nullptr};
+  return {function_exits(*in.module, *code.flow, in.elf(entry)), code.flow, in.bias, in.module->is_go(), nullptr};
 }
 
 bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {

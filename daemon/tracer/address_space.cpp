@@ -589,6 +589,7 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
     site.queued = false;
   }
   clone->removed_ = removed_;
+  clone->returns_ = std::make_unique<ReturnStacks>(*returns_);
   clone->semaphores_ = semaphores_;
   clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;

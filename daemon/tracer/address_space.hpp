@@ -23,6 +23,7 @@
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/optimisation.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/return_stacks.hpp"
 #include "daemon/tracer/text_overlay.hpp"
 #include "daemon/tracer/xol.hpp"
 #include "proto/result.hpp"
@@ -56,6 +57,8 @@ class AddressSpace {
 
   TargetMemory& memory() { return memory_; }
   XolAreas& xol() { return xol_; }
+  // Calls of functions with return probes.
+  ReturnStacks& returns() { return *returns_; }
   // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
@@ -176,6 +179,7 @@ class AddressSpace {
 
   TargetMemory memory_;
   XolAreas xol_;
+  std::unique_ptr<ReturnStacks> returns_ = std::make_unique<ReturnStacks>();
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   std::map<RemoteAddr, Site*> in_order_;  // the same

@@ -249,6 +249,7 @@ void Engine::forget_tracee(pid_t tid) {
   ptrace::note_event_stop(tid);
   Process* process = it->second.process;
   if (process) process->threads.erase(tid);
+  if (process && process->space && !process->detaching) process->space->returns().thread_ended(tid);
   tracees_.erase(it);
   if (process && process->detaching) ask_to_leave(*process, 1);
 }

@@ -241,6 +241,11 @@ class Engine {
   void release(Tracee& tracee, int signal);
   void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
 
+  // engine_returns.cpp
+  StackPlace stack_place(Tracee& tracee, const ptrace::Registers& regs, bool is_go);
+  void run_return_probes(const HitRecorder::Hit& hit, Site& site);
+  void forget_calls(const ProbeProgram& program);
+
   // engine_loader.cpp
   bool plant_entry_breakpoint(Process& process);
   bool loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs);

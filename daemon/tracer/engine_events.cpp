@@ -195,10 +195,14 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.trap_frame.reset();
   actions_after_exec(tracee);
   tracee.rseq.reset();
+  tracee.own_stack.reset();
   tracee.comm_read = {};
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
   const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
-  if (process.before_exec && std::ranges::none_of(processes_, has_it)) close_feeds(*process.before_exec);
+  if (process.before_exec && std::ranges::none_of(processes_, has_it)) {
+    process.before_exec->returns().program_ended();
+    close_feeds(*process.before_exec);
+  }
   ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});

@@ -296,6 +296,7 @@ void Engine::remove(std::span<const ProbeId> ids, std::function<void()> done) {
     if (it == programs_.end()) continue;
     programs.push_back(it->second);
     programs.back()->enabled = false;
+    forget_calls(*programs.back());
     programs_.erase(it);
   }
   std::vector<Process*> recording;
@@ -367,6 +368,7 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
     const auto it = programs_.find(number(id));
     if (it == programs_.end()) continue;
     it->second->enabled = enabled;
+    if (!enabled) forget_calls(*it->second);
     programs.push_back(it->second);
   }
   std::vector<Process*> recording;
@@ -396,6 +398,7 @@ std::vector<NotArmed> Engine::set_armed(bool armed) {
   std::vector<NotArmed> failed;
   for (Process* process : one_for_each_space()) {
     AddressSpace& space = *process->space;
+    if (!armed) space.returns().forget_all();
     if (space.sites().empty()) continue;
     const Layout layout = Layout::of(space.memory());
     std::vector<RemoteAddr> lost;

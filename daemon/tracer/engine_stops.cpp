@@ -426,8 +426,13 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   bool step = false, hold = false;
   if (!again && site.wanted()) {
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
+    bool returns = false;
     for (const ProgramPtr& program : site.programs) {
       if (!program->enabled) continue;
+      if (program->role != ProbeProgram::Role::plain) {
+        returns = true;
+        continue;
+      }
       if (program->watches_loader) {
         hold |= loader_has_report(tracee, *program);
         continue;
@@ -435,6 +440,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
       step |= program->force_step;
       if (recorder_.run(hit, *program)) listener_.limit_reached(program->limit->probes);
     }
+    if (returns) run_return_probes(hit, site);
   }
   continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
 }

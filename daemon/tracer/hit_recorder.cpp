@@ -65,7 +65,9 @@ std::uint32_t current_cpu(Tracee& tracee, TargetMemory& memory) {
   return cpu_from_stat(tracee);
 }
 
-void read_comm(Tracee& tracee) {
+}  // namespace
+
+void HitRecorder::refresh_comm(Tracee& tracee) {
   const UniqueFd fd(::open(task_path(tracee, "comm").c_str(), O_RDONLY | O_CLOEXEC));
   char text[64];
   const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
@@ -76,8 +78,6 @@ void read_comm(Tracee& tracee) {
   std::memset(tracee.comm, 0, sizeof tracee.comm);
   std::memcpy(tracee.comm, text, size);
 }
-
-}  // namespace
 
 bool CpuFollower::move_to(std::uint32_t cpu) {
   if (!home_) {
@@ -121,7 +121,7 @@ void CpuFollower::idle() {
 HitRecorder::Hit HitRecorder::begin(Tracee& tracee, const ptrace::Registers& regs, TargetMemory& memory) {
   const auto now = std::chrono::steady_clock::now();
   if (now - tracee.comm_read > kLookAge) {
-    read_comm(tracee);
+    refresh_comm(tracee);
     tracee.one_cpu = only_cpu(tracee.tid).has_value();
     tracee.comm_read = now;
   }
@@ -139,7 +139,17 @@ std::uint32_t HitRecorder::cpu_of(const Hit& hit) {
   return *hit.cpu;
 }
 
-bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed) {
+events::CommonFields HitRecorder::common_fields(const Hit& hit, bool with_cpu) {
+  events::CommonFields common;
+  common.pid = hit.tracee.process->id.pid;
+  common.tid = hit.tracee.tid;
+  common.cpu = with_cpu ? cpu_of(hit) : 0;
+  common.comm = hit.tracee.comm;
+  return common;
+}
+
+bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed,
+                       const Returned& returned) {
   events::RecordHeader header;
   header.probe = program.id;
   header.pid = hit.tracee.process->id.pid;
@@ -148,6 +158,9 @@ bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const st
   header.time = hit.time;
   header.ip = hit.regs.pc();
   std::memcpy(header.comm, hit.tracee.comm, sizeof header.comm);
+  header.ret_ip = returned.to;
+  header.duration = returned.duration;
+  header.tail_call = returned.tail_call ? 1 : 0;
   if (!sink_.queue.push(header, packed)) return false;
   if (sink_.queue.take_wakeup()) {
     const std::uint64_t one = 1;
@@ -158,10 +171,9 @@ bool HitRecorder::send(const Hit& hit, ProbeProgram& program, std::span<const st
 
 bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
   if (program.limit && program.limit->remaining == 0) return false;
-  if (program.needs_comm) read_comm(hit.tracee);
+  if (program.needs_comm) refresh_comm(hit.tracee);
   const bool streaming = program.streaming.load(std::memory_order_relaxed);
-  const std::uint32_t cpu = streaming || program.filter ? cpu_of(hit) : 0;
-  const events::CommonFields common{hit.tracee.process->id.pid, hit.tracee.tid, cpu, hit.tracee.comm};
+  const events::CommonFields common = common_fields(hit, streaming || program.filter);
   const std::size_t size = program.fetch.run(hit.regs, hit.memory, common, packed_);
   const std::span<const std::byte> packed(packed_.data(), size);
   if (program.filter && !program.filter->matches(packed, common)) {
@@ -169,7 +181,7 @@ bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
     return false;
   }
   program.counters->hits.fetch_add(1, std::memory_order_relaxed);
-  if (streaming && !send(hit, program, packed)) program.counters->missed.fetch_add(1, std::memory_order_relaxed);
+  if (streaming && !send(hit, program, packed, Returned{})) program.counters->missed.fetch_add(1, std::memory_order_relaxed);
   return program.limit && --program.limit->remaining == 0;
 }
 

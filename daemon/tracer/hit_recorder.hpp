@@ -14,6 +14,7 @@
 #include "daemon/events/hit_queue.hpp"
 #include "daemon/events/record.hpp"
 #include "daemon/tracer/program.hpp"
+#include "daemon/tracer/return_stacks.hpp"
 #include "daemon/tracer/tracee.hpp"
 
 namespace probed::tracer {
@@ -61,16 +62,26 @@ class HitRecorder {
   // Runs one enabled program. True: this hit used up the program's limit.
   bool run(const Hit& hit, ProbeProgram& program);
 
+  // The same for a return probe: a call begins, or ends. return_hits.cpp
+  void run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place);
+  bool run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place);
+
   CpuFollower& cpu_follower() { return follower_; }
 
  private:
+  static void refresh_comm(Tracee& tracee);
   std::uint32_t cpu_of(const Hit& hit);
-  bool send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed);
+  struct Returned {
+    std::uint64_t to = 0, duration = 0;  // address; ns
+    bool tail_call = false;
+  };
+  bool send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed, const Returned& returned);
+  events::CommonFields common_fields(const Hit& hit, bool with_cpu);
 
   HitSink sink_;
   CpuFollower follower_;
   unsigned hits_since_cpu_ = 0;
-  std::array<std::byte, events::kMaxArgumentBytes> packed_;
+  std::array<std::byte, events::kMaxArgumentBytes> packed_, scratch_;
 };
 
 }  // namespace probed::tracer

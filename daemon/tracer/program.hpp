@@ -15,6 +15,7 @@
 #include "daemon/base/types.hpp"
 #include "daemon/events/detour_plan.hpp"
 #include "daemon/events/fetch.hpp"
+#include "daemon/events/return_fetch.hpp"
 #include "daemon/lang/filter.hpp"
 #include "daemon/symbols/maps.hpp"
 
@@ -31,8 +32,33 @@ struct HitLimit {
   std::vector<ProbeId> probes;
 };
 
+// What the places of one function's return probe share: its entry's and its exits'.
+struct ReturnProbe {
+  events::ReturnFetch fetch;
+  // The filter belongs to the entry as soon as nothing of the exit is asked for.
+  std::optional<lang::Filter> entry_filter, exit_filter;
+  std::uint32_t max_active = 0;       // calls that may be going on in a process; 0: any number
+  std::vector<arch::CodeRange> body;  // ascending; a jump that stays there is no exit
+  bool loops_to_entry = false;        // its first instruction may be executed again in the same call
+  bool is_go = false;                 // its stacks move
+  // Written by the tracer. Calls that are gone without a return; exits of calls that began unseen.
+  std::atomic<std::uint64_t> abandoned{0}, unmatched{0};
+
+  // Goes on counting where another one, which isn't run any more, has ended.
+  void take_over(const ReturnProbe& before) {
+    abandoned = before.abandoned.load();
+    unmatched = before.unmatched.load();
+  }
+};
+
 struct ProbeProgram {
   ProbeId id{};
+  // Of a return probe: which of its places this is. The arguments and the filter are `returns`' then, and the exits
+  // make the events.
+  enum class Role : std::uint8_t { plain, entry, exit };
+  Role role = Role::plain;
+  std::shared_ptr<ReturnProbe> returns;
+  arch::Exit exit;
   events::FetchProgram fetch;
   std::optional<lang::Filter> filter;
   std::shared_ptr<HitLimit> limit;  // null: none

@@ -1,0 +1,161 @@
+// Return probes: a function's entry and all of its exits, or a refusal. Nothing of the stack is written, so that
+// exceptions, unwinders, shadow stacks and moving stacks see the program's own; what can't be done so isn't done.
+#include "daemon/control/planner_returns.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/lang/filter_program.hpp"
+
+namespace probed::control {
+namespace {
+
+namespace native = arch::native;
+using Role = tracer::ProbeProgram::Role;
+
+constexpr const char* kNoExits = "a return probe is a breakpoint so far";
+constexpr std::uint64_t kCompared = 64 << 10;  // bytes of code at a time
+
+// Whether all that a filter compares is known at the function's entry.
+bool belongs_to_entry(const lang::Filter& filter, const events::ReturnFetch& fetch) {
+  return std::ranges::all_of(filter.program()->predicates, [&](const lang::Predicate& p) {
+    return p.field != lang::FilterField::argument || fetch.is_at_entry(p.argument);
+  });
+}
+
+Result<std::shared_ptr<tracer::ReturnProbe>> compiled(const lang::Definition& definition,
+                                                      const std::optional<std::string>& filter,
+                                                      const events::CompileContext& context) {
+  auto fetch = events::ReturnFetch::compile(definition.args, context);
+  if (!fetch) return std::move(fetch).error();
+  auto probe = std::make_shared<tracer::ReturnProbe>();
+  probe->fetch = std::move(fetch).value();
+  probe->max_active = definition.max_active;
+  if (!filter) return probe;
+  auto checked = lang::Filter::compile(*filter, probe->fetch.args());
+  if (!checked) return std::move(checked).error();
+  if (!belongs_to_entry(*checked, probe->fetch))
+    probe->exit_filter = std::move(checked).value();
+  else
+    probe->entry_filter = lang::Filter::compile(*filter, probe->fetch.entry_args()).value();
+  return probe;
+}
+
+PlannedProbe part_of(std::size_t spec, Role role, std::shared_ptr<tracer::ReturnProbe> returns) {
+  PlannedProbe part;
+  part.spec = spec;
+  part.role = role;
+  part.returns = std::move(returns);
+  part.no_detour = kNoExits;
+  return part;
+}
+
+std::string name_of(const symbols::Site& site) {
+  return site.symbol.empty() ? fmt::format("{:#x}", site.address.value) : site.symbol;
+}
+
+Error refused(const symbols::Site& site, std::string_view why, std::uint64_t where) {
+  const std::string at = where == 0 || where == site.address.value ? "" : fmt::format(" (at {:#x})", where);
+  return {Reason::unsupported_instruction,
+          fmt::format("{} can't carry a return probe: {}{}", name_of(site), why, at),
+          "probe its entry, or the instructions behind its calls",
+          {}};
+}
+
+Result<void> check_entry(const symbols::Site& site) {
+  if (site.usdt)
+    return Error{Reason::bad_definition, "a static probe is an instruction: it returns nothing",
+                 "leave out r, or name the function that it is in", {}};
+  if (site.function_start == site.address) return {};
+  return Error{Reason::bad_definition,
+               fmt::format("a return probe must be at a function's entry, and {} is not known to be one",
+                           site.symbol.empty() ? fmt::format("{:#x}", site.address.value)
+                                               : fmt::format("{}+{:#x}", site.symbol, site.offset)),
+               "name the function, or the address where it starts",
+               {}};
+}
+
+}  // namespace
+
+Result<PlannedProbe> return_without_place(std::size_t spec, const lang::Definition& definition,
+                                          const std::optional<std::string>& filter,
+                                          const events::CompileContext& context) {
+  auto returns = compiled(definition, filter, context);
+  if (!returns) return std::move(returns).error();
+  return part_of(spec, Role::entry, std::move(returns).value());
+}
+
+// The exits were found in the file: the target must have the same code.
+Result<void> Planner::check_body(const symbols::Site& site, const symbols::TargetSymbols::Exits& exits) {
+  for (const arch::CodeRange& part : exits.plan.body) {
+    for (std::uint64_t at = part.begin; at < part.end; at += kCompared) {
+      const std::size_t size = std::min(kCompared, part.end - at);
+      const auto expected = exits.flow->bytes(at, size);
+      if (std::ranges::equal(original_bytes(RemoteAddr{at + exits.bias}, size), expected)) continue;
+      return refused(site, "its code isn't what its file has there, so its exits aren't known", at + exits.bias);
+    }
+  }
+  return {};
+}
+
+Result<PlannedProbe> Planner::plan_exit(const symbols::Site& entry, const arch::Exit& exit, std::uint64_t bias) {
+  PlannedProbe part;
+  const RemoteAddr address{exit.address + bias};
+  auto where = symbols_.site_at(address);
+  if (!where) return std::move(where).error();
+  const bool own = address >= entry.address && address.value - entry.address.value < entry.function_size;
+  if (own) {
+    where->symbol = entry.symbol;
+    where->offset = address.value - entry.address.value;
+  }
+  if (auto fit = check_mapping(*where); !fit) return std::move(fit).error();
+  if (auto fit = check_blacklist(*where); !fit) return std::move(fit).error();
+  auto plan = look_at(*where);
+  if (!plan) return std::move(plan).error();
+  if (exit.kind == arch::ExitKind::branch && !plan->insn.emulable)
+    return refused(entry, "processors disagree on a conditional jump out of it", address.value);
+  part.where = std::move(where).value();
+  part.plan = std::move(plan).value();
+  part.exit = exit;
+  part.exit.address += bias;
+  if (!part.exit.target.symbol.empty()) part.exit.target.number += bias;
+  return part;
+}
+
+Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const lang::Definition& definition,
+                                                       const std::optional<std::string>& filter,
+                                                       const symbols::Site& site) {
+  if (auto entry = check_entry(site); !entry) return std::move(entry).error();
+  auto fit = analyse(site);
+  if (!fit) return std::move(fit).error();
+  const auto exits = symbols_.exits_of(site.address);
+  if (exits.why_not && !exits.flow) return refused(site, exits.why_not, 0);
+  if (!exits.plan)
+    return refused(site, arch::describe(exits.plan.refusal).sentence,
+                   exits.plan.where == 0 ? 0 : exits.plan.where + exits.bias);
+  if (auto same = check_body(site, exits); !same) return std::move(same).error();
+  auto returns = compiled(definition, filter, context_of(site));
+  if (!returns) return std::move(returns).error();
+  (*returns)->is_go = exits.is_go;
+  (*returns)->loops_to_entry = exits.plan.loops_to_entry;
+  for (const arch::CodeRange& part : exits.plan.body)
+    (*returns)->body.push_back({part.begin + exits.bias, part.end + exits.bias});
+  std::vector<PlannedProbe> parts{part_of(spec, Role::entry, *returns)};
+  parts.front().where = site;
+  parts.front().function = name_of(site);
+  parts.front().plan = std::move(fit).value();
+  for (const arch::Exit& exit : exits.plan.exits) {
+    auto planned = plan_exit(site, exit, exits.bias);
+    if (!planned) return refused(site, planned.error().message, 0);
+    PlannedProbe part = part_of(spec, Role::exit, *returns);
+    part.where = std::move(planned->where);
+    part.plan = std::move(planned->plan);
+    part.exit = std::move(planned->exit);
+    part.function = name_of(site);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace probed::control

@@ -1,0 +1,120 @@
+// Return probes at the breakpoints of a function's entry and of its exits: which stack a thread stands on, and whether a
+// jump leaves the function. return_stacks.hpp says how calls and returns are matched.
+#include <algorithm>
+#include <cstring>
+
+#include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/engine.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using Role = ProbeProgram::Role;
+
+// How far the main thread's stack may grow: between it and other mappings is a gap of this size at least
+// (arch/x86/mm/mmap.c, SIZE_128M).
+constexpr std::uint64_t kMostGrowth = 128u << 20;
+
+std::optional<std::uint64_t> word_at(TargetMemory& memory, std::uint64_t address) {
+  std::uint64_t word = 0;
+  if (!memory.read(RemoteAddr{address}, std::as_writable_bytes(std::span(&word, 1)))) return std::nullopt;
+  return word;
+}
+
+// The stack that the thread began on, if it stands on it. A C library puts a thread's own data at the top of its stack's
+// mapping; above them other mappings may have been merged with it, and below there is a guard page.
+arch::CodeRange own_stack(pid_t pid, const ptrace::Registers& regs) {
+  const auto maps = symbols::read_maps(pid);
+  if (!maps) return {};
+  for (const symbols::Mapping& mapping : *maps) {
+    if (!mapping.contains(RemoteAddr{regs.sp()})) continue;
+    const std::uint64_t start = mapping.start.value, end = start + mapping.size();
+    if (mapping.path == "[stack]") return {std::min(start, end - std::min(end, kMostGrowth)), end};
+    const std::uint64_t data = regs.thread_pointer();
+    if (data > regs.sp() && data < end) return {start, data};
+  }
+  return {};
+}
+
+// Where a goroutine's stack pointer is, whatever its stack's address is by now.
+std::optional<StackPlace> goroutine_place(const ptrace::Registers& regs, TargetMemory& memory) {
+  const std::uint64_t slot = native::return_slot(regs);
+  const auto offset = static_cast<std::uint64_t>(native::kGoroutineFromThreadPointer);
+  for (const auto& g : {std::optional(native::goroutine(regs)), word_at(memory, regs.thread_pointer() + offset)}) {
+    if (!g || *g == 0) continue;
+    const auto low = word_at(memory, *g), high = word_at(memory, *g + native::kWordSize);
+    if (low && high && *low <= slot && slot < *high) return StackPlace{*g, slot - *high, *low - *high};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> target_of(const arch::Operand& operand, const ptrace::Registers& regs,
+                                       TargetMemory& memory) {
+  const auto register_at = [&](std::size_t offset) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(&regs) + offset, sizeof value);
+    return value;
+  };
+  if (operand.kind == arch::Operand::Kind::value) return register_at(*operand.base);
+  std::uint64_t address = operand.number;
+  if (operand.base) address += register_at(*operand.base);
+  if (operand.index) address += register_at(*operand.index) << operand.scale;
+  return word_at(memory, address);
+}
+
+bool stays(const ReturnProbe& probe, std::uint64_t target) {
+  return std::ranges::any_of(probe.body, [=](const arch::CodeRange& part) { return part.contains(target); });
+}
+
+// Whether this execution of an exit's instruction leaves the function.
+bool leaves(const Site& site, const ProbeProgram& program, const ptrace::Registers& regs, TargetMemory& memory) {
+  ptrace::Registers after = regs;
+  switch (program.exit.kind) {
+    case arch::ExitKind::ret:
+    case arch::ExitKind::jump: return true;
+    case arch::ExitKind::branch:
+      return native::emulate(site.plan.code(), site.plan.insn, after) && !stays(*program.returns, after.pc());
+    case arch::ExitKind::leap: {
+      const auto target = target_of(program.exit.target, regs, memory);
+      return target && !stays(*program.returns, *target);
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+StackPlace Engine::stack_place(Tracee& tracee, const ptrace::Registers& regs, bool is_go) {
+  TargetMemory& memory = tracee.process->space->memory();
+  if (is_go)
+    if (const auto place = goroutine_place(regs, memory)) return *place;
+  if (!tracee.own_stack) tracee.own_stack = own_stack(tracee.process->id.pid, regs);
+  const std::uint64_t slot = native::return_slot(regs);
+  return {0, slot, tracee.own_stack->contains(slot) ? tracee.own_stack->begin : slot};
+}
+
+// A function's only instruction may be its exit as well: entries come first.
+void Engine::run_return_probes(const HitRecorder::Hit& hit, Site& site) {
+  AddressSpace& space = *hit.tracee.process->space;
+  for (const Role role : {Role::entry, Role::exit}) {
+    for (const ProgramPtr& program : site.programs) {
+      if (program->role != role || !program->enabled) continue;
+      if (role == Role::exit && !leaves(site, *program, hit.regs, space.memory())) continue;
+      const StackPlace place = stack_place(hit.tracee, hit.regs, program->returns->is_go);
+      if (role == Role::entry)
+        recorder_.run_entry(hit, *program, space.returns(), place);
+      else if (recorder_.run_exit(hit, *program, space.returns(), place))
+        listener_.limit_reached(program->limit->probes);
+    }
+  }
+}
+
+// What is known of a probe's calls says nothing any more once some of them may come and go unseen.
+void Engine::forget_calls(const ProbeProgram& program) {
+  if (program.role != Role::entry) return;
+  for (const auto& [pid, process] : processes_)
+    if (process->space) process->space->returns().forget(*program.returns);
+}
+
+}  // namespace probed::tracer

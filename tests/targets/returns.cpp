@@ -1,0 +1,292 @@
+// returns: functions that are left in every way there is, on the commands of its input. Each answers "COMMAND done VALUE",
+// where VALUE is what it has computed; "quit" ends it.
+//
+//   fib N            recursion
+//   throw N          an exception through N + 1 frames of deep(), caught and rethrown on its way in rethrower()
+//   jump N           longjmp over N + 1 frames of jumper()
+//   sigjump          siglongjmp out of a handler on a stack of its own
+//   threads N        4 threads that call add() N times each, at once
+//   leave N          a thread that ends by pthread_exit() below N + 1 frames of leaver()
+//   cancel           a thread that is cancelled in canceled()
+//   coroutines N     two coroutines that yield N times each from below step(), half of it in another thread
+//   tail N           tail calls: direct, conditional, through a pointer; a switch in a leaf function
+//   fill             a function that writes where its argument points
+//   frames N         what backtrace(3) sees below N frames
+//   block, unblock   a thread that stands in blocked() meanwhile
+#include <execinfo.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <stdexcept>
+
+#include "protocol.h"
+
+#define KEEP(x) asm volatile("" : "+r"(x))
+
+extern "C" {
+
+TARGET_FUNCTION long fib(long n) {
+  if (n < 2) return n;
+  long a = fib(n - 1);
+  KEEP(a);
+  long b = fib(n - 2);
+  KEEP(b);
+  return a + b;
+}
+
+TARGET_FUNCTION long add(long a, long b) { return a + b; }
+
+// ---- other ways out ----
+
+TARGET_FUNCTION long deep(long n) {
+  if (n == 0) throw std::runtime_error("as asked");
+  long below = deep(n - 1);
+  KEEP(below);
+  return below + 1;
+}
+
+TARGET_FUNCTION long rethrower(long n) {
+  try {
+    long below = deep(n);
+    KEEP(below);
+    return below;
+  } catch (const std::exception&) {
+    throw;
+  }
+}
+
+TARGET_FUNCTION long catcher(long n) {
+  try {
+    return rethrower(n);
+  } catch (const std::exception&) {
+    return n;
+  }
+}
+
+static jmp_buf back;
+
+TARGET_FUNCTION long jumper(long n) {
+  if (n == 0) longjmp(back, 1);
+  long below = jumper(n - 1);
+  KEEP(below);
+  return below + 1;
+}
+
+TARGET_FUNCTION long setter(long n) {
+  if (setjmp(back) == 0) return jumper(n);
+  return n;
+}
+
+static sigjmp_buf back_from_handler;
+
+TARGET_FUNCTION long in_handler(long jump) {
+  if (jump) siglongjmp(back_from_handler, 1);
+  return 7;
+}
+
+static void on_signal(int) {
+  in_handler(0);
+  in_handler(1);
+}
+
+TARGET_FUNCTION long raiser(long n) {
+  raise(SIGUSR1);
+  return n;
+}
+
+TARGET_FUNCTION long sig_setter(long n) {
+  if (sigsetjmp(back_from_handler, 1) == 0) return raiser(n) + 1;
+  return n;
+}
+
+TARGET_FUNCTION long leaver(long n) {
+  if (n == 0) pthread_exit(nullptr);
+  long below = leaver(n - 1);
+  KEEP(below);
+  return below + 1;
+}
+
+TARGET_FUNCTION long canceled(long n) {
+  for (;;) pause();
+  return n;
+}
+
+static int pipe_of_blocked[2];
+
+TARGET_FUNCTION long blocked(long n) {
+  char c;
+  while (read(pipe_of_blocked[0], &c, 1) != 1) {
+  }
+  return n;
+}
+
+// ---- coroutines ----
+
+static ucontext_t coroutine[2];
+static ucontext_t* home;
+static long done[2];
+
+TARGET_FUNCTION long step(long id, long left) {
+  if (left == 0) return id;
+  swapcontext(&coroutine[id], home);
+  long below = step(id, left - 1);
+  KEEP(below);
+  return below + 1;
+}
+
+static void coroutine_main(int id, int rounds) {
+  done[id] = step(id, rounds);
+  setcontext(home);
+}
+
+// Gives each of the two `turns` turns.
+static void run_both(long turns) {
+  ucontext_t here;
+  home = &here;
+  for (long i = 0; i < turns; ++i) {
+    swapcontext(&here, &coroutine[0]);
+    swapcontext(&here, &coroutine[1]);
+  }
+}
+
+// ---- tail calls ----
+
+TARGET_FUNCTION long callee(long n) { return n * 2; }
+TARGET_FUNCTION long caller(long n) { return callee(n + 1); }
+TARGET_FUNCTION long through(long n, long (*f)(long)) { return f(n + 2); }
+long conditional(long n);
+asm(".text; .globl conditional; .type conditional, @function; conditional: .cfi_startproc; cmp $10, %rdi; jg callee;"
+    "lea 1(%rdi), %rax; ret; .cfi_endproc; .size conditional, .-conditional");
+
+TARGET_FUNCTION long switcher(long n) {
+  switch (n) {
+    case 0: return 11;
+    case 1: return 7 * n;
+    case 2: return n - 40;
+    case 3: return n << 5;
+    case 4: return 99;
+    case 5: return n ^ 0x77;
+    case 6: return callee(n);
+    default: return -1;
+  }
+}
+
+TARGET_FUNCTION long fill(char* text, long n) {
+  memset(text, 'x', (size_t)n);
+  text[n] = '\0';
+  return n;
+}
+
+TARGET_FUNCTION long frames(long n) {
+  if (n > 0) {
+    long below = frames(n - 1);
+    KEEP(below);
+    return below;
+  }
+  void* addresses[256];
+  return backtrace(addresses, 256);
+}
+
+}  // extern "C"
+
+static void* add_many(void* rounds) {
+  long sum = 0;
+  for (long i = 0; i < (long)rounds; ++i) sum += add(i, 1);
+  return (void*)sum;
+}
+
+static void* leave(void* n) { return (void*)leaver((long)n); }
+static void* be_canceled(void*) { return (void*)canceled(1); }
+static void* be_blocked(void*) { return (void*)blocked(5); }
+
+static long run_threads(long n) {
+  pthread_t threads[4];
+  long sum = 0;
+  for (pthread_t& t : threads) pthread_create(&t, nullptr, add_many, (void*)n);
+  for (pthread_t& t : threads) {
+    void* result;
+    pthread_join(t, &result);
+    sum += (long)result;
+  }
+  return sum;
+}
+
+static long run_one(void* (*function)(void*), long n, bool cancel) {
+  pthread_t thread;
+  void* result;
+  pthread_create(&thread, nullptr, function, (void*)n);
+  if (cancel) pthread_cancel(thread);
+  pthread_join(thread, &result);
+  return result == PTHREAD_CANCELED ? -1 : (long)result;
+}
+
+static void* run_the_rest(void* turns) {
+  run_both((long)turns);
+  return nullptr;
+}
+
+static long run_coroutines(long n) {
+  for (int i = 0; i < 2; ++i) {
+    getcontext(&coroutine[i]);
+    coroutine[i].uc_stack.ss_sp = malloc(64 << 10);
+    coroutine[i].uc_stack.ss_size = 64 << 10;
+    makecontext(&coroutine[i], (void (*)())coroutine_main, 2, i, (int)n);
+  }
+  run_both(n / 2);
+  run_one(run_the_rest, n + 1 - n / 2, false);
+  return done[0] + done[1];
+}
+
+static long run_tails(long n) {
+  return caller(n) + through(n, callee) + conditional(n) + conditional(n + 100) + switcher(n % 8) + switcher(6);
+}
+
+static char memory[64] = "before";
+static pthread_t blocked_thread;
+
+static long run(const char* command, long n) {
+  const auto is = [&](const char* name) { return strcmp(command, name) == 0; };
+  if (is("fib")) return fib(n);
+  if (is("throw")) return catcher(n);
+  if (is("jump")) return setter(n);
+  if (is("sigjump")) return sig_setter(n);
+  if (is("threads")) return run_threads(n);
+  if (is("leave")) return run_one(leave, n, false);
+  if (is("cancel")) return run_one(be_canceled, n, true);
+  if (is("coroutines")) return run_coroutines(n);
+  if (is("tail")) return run_tails(n);
+  if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
+  if (is("frames")) return frames(n);
+  if (is("block")) return pthread_create(&blocked_thread, nullptr, be_blocked, nullptr);
+  if (is("unblock")) {
+    void* result;
+    return write(pipe_of_blocked[1], "x", 1), pthread_join(blocked_thread, &result), (long)result;
+  }
+  return -2;
+}
+
+int main() {
+  stack_t stack = {};
+  stack.ss_size = 64 << 10;
+  stack.ss_sp = malloc(stack.ss_size);
+  sigaltstack(&stack, nullptr);
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_ONSTACK | SA_NODEFER;
+  sigaction(SIGUSR1, &action, nullptr);
+  if (pipe(pipe_of_blocked) != 0) return 2;
+  target_ready("returns");
+  char line[64], command[64];
+  for (;;) {
+    target_line(line, sizeof line);
+    long n = 0;
+    if (sscanf(line, "%63s %ld", command, &n) < 1) return 2;
+    if (strcmp(command, "quit") == 0) return target_result(1);
+    printf("%s done %ld\n", command, run(command, n));
+    fflush(stdout);
+  }
+}
