@@ -52,8 +52,10 @@ std::string wide_list_line(JsonView probe) {
 std::string list_header() { return "ADDRESS  KIND  SYMBOL  MODULE  NAME  [TAGS]  ID  PROCESS  FILTER"; }
 
 std::string profile_line(JsonView probe) {
-  return fmt::format("  {:<44} {:>15} {:>15} {:>15}", column(probe["name"]), probe["hits"].u64_or(0),
-                     probe["missed"].u64_or(0), probe["filtered"].u64_or(0));
+  auto line = fmt::format("  {:<44} {:>15} {:>15} {:>15}", column(probe["name"]), probe["hits"].u64_or(0),
+                          probe["missed"].u64_or(0), probe["filtered"].u64_or(0));
+  if (!probe["abandoned"].exists()) return line;
+  return line + fmt::format("  abandoned {}  unmatched {}", probe["abandoned"].u64_or(0), probe["unmatched"].u64_or(0));
 }
 
 std::string wide_profile_line(JsonView probe) { return profile_line(probe) + identity(probe); }

@@ -113,6 +113,11 @@ constexpr std::array kProbe{
     count("hits", "events made, delivered or missed (64 bit)"),
     count("missed", "hits that made no event, or whose event was lost before any client's buffer (64 bit)"),
     count("filtered", "passes a filter turned away; not counted as hits (64 bit)"),
+    integer("abandoned", kMax64, "of a return probe: calls that ended without a return; not counted as hits (64 bit)",
+            kOptional),
+    integer("unmatched", kMax64,
+            "of a return probe: returns of calls that began before it was there; not counted as hits (64 bit)",
+            kOptional),
 };
 constexpr Field kProbeItem = record("probe", kProbe, "one probe");
 constexpr std::array kSkipped{
@@ -245,6 +250,8 @@ constexpr std::array kProfile{
     integer("id", kMax32, "the probe's number"),  said("name", "GROUP/NAME"),
     integer("pid", kMaxPid, "the target"),        count("hits", "as in probe.list (64 bit)"),
     count("missed", "as in probe.list (64 bit)"), count("filtered", "as in probe.list (64 bit)"),
+    integer("abandoned", kMax64, "likewise (64 bit)", kOptional),
+    integer("unmatched", kMax64, "likewise (64 bit)", kOptional),
 };
 constexpr Field kProfileItem = record("probe", kProfile, "one probe's counters");
 constexpr std::array kProfileResult{list("probes", kProfileItem, kMax64, "in order of their ids")};

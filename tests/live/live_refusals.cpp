@@ -409,8 +409,8 @@ const BadDefinition kBadDefinitions[] = {
     {"p:x work a=%di a=%si", "bad-definition", -1},
     {"p:x work a=$retval", "bad-definition", -1},
     {"p:x wrok", "no-such-symbol", 4},
-    {"r:x work", "unsupported", -1},
-    {"work%return", "unsupported", -1},
+    {"r:x work+4", "bad-definition", 4},
+    {"work+4%return", "bad-definition", 0},
 };
 
 TEST_CASE("refused: definitions that are wrong, with the column of the fault") {

@@ -110,8 +110,10 @@ TARGET_FUNCTION long leaver(long n) {
   return below + 1;
 }
 
+static volatile int never;
+
 TARGET_FUNCTION long canceled(long n) {
-  for (;;) pause();
+  while (!never) pause();
   return n;
 }
 
