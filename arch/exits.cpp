@@ -11,7 +11,8 @@ namespace {
 constexpr ExitRefusalRow kRows[] = {
     {ExitRefusal::none, "none", "all of the function's exits are known"},
     {ExitRefusal::no_function, "no_function", "neither a symbol nor the unwind table says where the function ends"},
-    {ExitRefusal::not_decoded, "not_decoded", "something in the function is not an instruction, so exits may be missed"},
+    {ExitRefusal::not_decoded, "not_decoded",
+     "something in the function is not an instruction, so exits may be missed"},
     {ExitRefusal::not_understood, "not_understood",
      "the function has an indirect jump to a computed address, or a branch into the middle of an instruction, so not "
      "all of its exits are known"},

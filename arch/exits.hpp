@@ -52,10 +52,10 @@ const ExitRefusalRow& describe(ExitRefusal refusal);
 
 struct ExitPlan {
   ExitRefusal refusal = ExitRefusal::none;
-  std::uint64_t where = 0;       // what it was refused for; 0: the function as a whole
-  std::vector<Exit> exits;       // ascending
-  std::vector<CodeRange> body;   // ascending
-  bool loops_to_entry = false;   // some jump of its own leads to its first instruction, as Go's checks of the stack do
+  std::uint64_t where = 0;      // what it was refused for; 0: the function as a whole
+  std::vector<Exit> exits;      // ascending
+  std::vector<CodeRange> body;  // ascending
+  bool loops_to_entry = false;  // some jump of its own leads to its first instruction, as Go's checks of the stack do
   explicit operator bool() const { return refusal == ExitRefusal::none; }
 };
 

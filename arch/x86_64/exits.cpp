@@ -52,9 +52,7 @@ bool writes(const Decoded& d, ZydisRegister reg) {
   return false;
 }
 
-Height plus(const Height& height, std::int64_t bytes) {
-  return height ? Height(*height + bytes) : std::nullopt;
-}
+Height plus(const Height& height, std::int64_t bytes) { return height ? Height(*height + bytes) : std::nullopt; }
 
 // What lea loads, if it counts from the stack.
 Height loaded(const ZydisDecodedOperandMem& mem, const Stack& before) {

@@ -65,8 +65,10 @@ Error refused(const symbols::Site& site, std::string_view why, std::uint64_t whe
 
 Result<void> check_entry(const symbols::Site& site) {
   if (site.usdt)
-    return Error{Reason::bad_definition, "a static probe is an instruction: it returns nothing",
-                 "leave out r, or name the function that it is in", {}};
+    return Error{Reason::bad_definition,
+                 "a static probe is an instruction: it returns nothing",
+                 "leave out r, or name the function that it is in",
+                 {}};
   if (site.function_start == site.address) return {};
   return Error{Reason::bad_definition,
                fmt::format("a return probe must be at a function's entry, and {} is not known to be one",

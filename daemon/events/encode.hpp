@@ -37,7 +37,8 @@ class EventEncoder {
  public:
   // {"probe":...,"id":...,"pid":...,"tid":...,"comm":...,"cpu":...,"time":...,"ip":"0x...","symbol":...,"args":{...}}.
   // A return's `symbol` is the place it returns to, and behind it come "ret_ip":"0x...","func":...,"duration":... and,
-  // after a tail call, "tail_call":true. Keys exactly in this order. Valid until the next call. A probe's id stands for its schema: always the same one.
+  // after a tail call, "tail_call":true. Keys exactly in this order. Valid until the next call. A probe's id stands for
+  // its schema: always the same one.
   std::string_view encode(const EventSchema& schema, const RecordHeader& header, std::span<const std::byte> packed,
                           Symbolizer symbolize = nullptr, const void* context = nullptr);
   // Addresses may have other names from now on.

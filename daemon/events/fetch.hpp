@@ -67,12 +67,12 @@ struct FetchOp {
     load_stack_pointer,  // value = sp
     load_immediate,      // value = operand
     load_return_value,   // value = what the function returns; a tail call ends the argument with a null
-    load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read ends it likewise
-    dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
-    cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
-    add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
-    store_value,         // stores value, cut to `size` bytes
-    store_memory,        // stores `size` bytes from value + operand
+    load_entry_word,  // value = the operand-th of CommonFields::entry_words; one that couldn't be read ends it likewise
+    dereference,      // value = the `size` bytes at value + operand, extended to 64 bits
+    cut,              // value = `size` bytes of it, from bit `right` on, extended to 64 bits
+    add_register,     // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    store_value,      // stores value, cut to `size` bytes
+    store_memory,     // stores `size` bytes from value + operand
     store_memory_array,  // `count` of them, one behind the other
     store_string,        // stores the string at value + operand
     store_string_array,  // `count` strings whose addresses lie from value + operand on

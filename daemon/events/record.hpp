@@ -23,7 +23,7 @@ struct RecordHeader {
   std::int32_t tid = 0;
   std::uint32_t cpu = 0;
   std::uint32_t tail_call = 0;  // of a return: 1 when the function was left by one
-  std::uint64_t time = 0;  // CLOCK_MONOTONIC, ns
+  std::uint64_t time = 0;       // CLOCK_MONOTONIC, ns
   std::uint64_t ip = 0;
   char comm[16] = {};  // NUL-terminated, as the kernel keeps it
   // Of a return only.

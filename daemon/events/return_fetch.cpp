@@ -48,7 +48,8 @@ Result<ReturnFetch> ReturnFetch::compile(std::span<const lang::FetchArg> args, C
   auto exit_program = FetchProgram::compile(at_exit, exit);
   if (!exit_program) return std::move(exit_program).error();
   if (words.size() > kMostWords)
-    return Error{Reason::limit_exceeded, "the arguments need too many values of the function's entry", "ask for less", {}};
+    return Error{
+        Reason::limit_exceeded, "the arguments need too many values of the function's entry", "ask for less", {}};
   out.words_ = words.size();
   for (const lang::FetchExprPtr& word : words) {
     lang::FetchArg arg;

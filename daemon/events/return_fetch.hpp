@@ -1,8 +1,8 @@
 // The arguments of a return probe: some belong to the function's entry, the others to its exit.
 //
-// $argN and $entry(ARG) are read at the entry and kept, as typed as they are asked for. All others are read at the exit;
-// where they refer to $argN or $entry(ARG) themselves (+0($arg2): what the function has written there) they get the word
-// that was kept. Run on the tracer thread; no allocation.
+// $argN and $entry(ARG) are read at the entry and kept, as typed as they are asked for. All others are read at the
+// exit; where they refer to $argN or $entry(ARG) themselves (+0($arg2): what the function has written there) they get
+// the word that was kept. Run on the tracer thread; no allocation.
 #pragma once
 
 #include <array>

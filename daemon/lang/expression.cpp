@@ -25,7 +25,8 @@ struct Level {
 // ---- $-variables ----
 
 Error bad_variable(Word word) {
-  return bad_definition(word.column, "unknown variable " + quoted(word.text), "variables: $argN $stack $stackN $comm, of return probes also $retval and $entry(ARG)");
+  return bad_definition(word.column, "unknown variable " + quoted(word.text),
+                        "variables: $argN $stack $stackN $comm, of return probes also $retval and $entry(ARG)");
 }
 
 bool is_path_continuation(std::string_view text) {
@@ -76,9 +77,8 @@ Result<Node> variable(Word word, std::size_t skip) {
 
 Result<Node> retval(Word word, std::string_view rest, Kind kind) {
   if (kind != Kind::return_probe)
-    return bad_definition(
-        word.column, "$retval is only there on return probes",
-        "write r:NAME FUNCTION, or FUNCTION%return");
+    return bad_definition(word.column, "$retval is only there on return probes",
+                          "write r:NAME FUNCTION, or FUNCTION%return");
   if (rest.empty()) return Node(RetvalExpr{});
   if (is_path_continuation(rest)) return variable(word, 1);
   return bad_variable(word);

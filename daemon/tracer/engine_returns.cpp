@@ -1,5 +1,5 @@
-// Return probes at the breakpoints of a function's entry and of its exits: which stack a thread stands on, and whether a
-// jump leaves the function. return_stacks.hpp says how calls and returns are matched.
+// Return probes at the breakpoints of a function's entry and of its exits: which stack a thread stands on, and whether
+// a jump leaves the function. return_stacks.hpp says how calls and returns are matched.
 #include <algorithm>
 #include <cstring>
 
@@ -22,8 +22,8 @@ std::optional<std::uint64_t> word_at(TargetMemory& memory, std::uint64_t address
   return word;
 }
 
-// The stack that the thread began on, if it stands on it. A C library puts a thread's own data at the top of its stack's
-// mapping; above them other mappings may have been merged with it, and below there is a guard page.
+// The stack that the thread began on, if it stands on it. A C library puts a thread's own data at the top of its
+// stack's mapping; above them other mappings may have been merged with it, and below there is a guard page.
 arch::CodeRange own_stack(pid_t pid, const ptrace::Registers& regs) {
   const auto maps = symbols::read_maps(pid);
   if (!maps) return {};

@@ -81,8 +81,7 @@ void ReturnStacks::reject(Activation& call, Activation::Kind why) {
   --active_[call.probe.get()];
 }
 
-const Activation* ReturnStacks::leave(const ReturnProbe& probe, const StackPlace& place,
-                                      std::uint64_t return_address) {
+const Activation* ReturnStacks::leave(const ReturnProbe& probe, const StackPlace& place, std::uint64_t return_address) {
   const Key key{place.stack, place.slot, &probe};
   auto node = calls_.extract(key);
   const bool presumed = !node;

@@ -2,16 +2,16 @@
 //
 // Owning thread: the tracer thread.
 //
-// A call is known by where its return address lies: at a function's entry, at each of its returns and at a tail call the
-// stack pointer stands there, and of the calls of one function that are going on in an address space no two share it,
-// on however many stacks they are. Goroutines' stacks are moved as they grow; theirs is counted from the stack's end,
-// with the goroutine's name. An exit belongs to the call that was entered last at its place: every entry is seen while
-// the probe is enabled, and when it is disabled all are forgotten. So no return is credited to another call.
+// A call is known by where its return address lies: at a function's entry, at each of its returns and at a tail call
+// the stack pointer stands there, and of the calls of one function that are going on in an address space no two share
+// it, on however many stacks they are. Goroutines' stacks are moved as they grow; theirs is counted from the stack's
+// end, with the goroutine's name. An exit belongs to the call that was entered last at its place: every entry is seen
+// while the probe is enabled, and when it is disabled all are forgotten. So no return is credited to another call.
 //
 // Calls that end otherwise (exceptions, longjmp, the end of a thread) leave theirs behind. What lies below the place
 // where the thread stands, on the same stack, is presumed abandoned, and so is what a thread leaves when it ends; a
-// coroutine's, that may go on later, can't be told apart, so they are kept for a while: one that returns all the same is
-// taken back. What another call at the same place finds is abandoned for certain.
+// coroutine's, that may go on later, can't be told apart, so they are kept for a while: one that returns all the same
+// is taken back. What another call at the same place finds is abandoned for certain.
 #pragma once
 
 #include <sys/types.h>

@@ -126,8 +126,8 @@ TEST_CASE("arguments of the entry are reported at the return; memory is read whe
 TEST_CASE("the text of a return event names the place it returns to and the function") {
   Daemon daemon;
   Returns program;
-  Process trace(probectl_argv(daemon, {"trace", "-p", std::to_string(program.pid()), "-e", "r:myret add $retval:s64",
-                                       "--count", "1"}));
+  Process trace(probectl_argv(
+      daemon, {"trace", "-p", std::to_string(program.pid()), "-e", "r:myret add $retval:s64", "--count", "1"}));
   REQUIRE(eventually([&] { return trace.errors().find("armed 1 probe") != std::string::npos; }));
   CHECK(program.ask("threads 1") == "threads done 4");
   CHECK(trace.wait() == Exit{0, 0});
@@ -227,9 +227,8 @@ TEST_CASE("threads: every call of each returns once") {
   Events events(s.client);
   CHECK(s.program.ask("threads 300") == "threads done 180600");
   REQUIRE(events.reach(1200));
-  CHECK(std::ranges::all_of(events.all(), [](const Json& e) {
-    return e.at("args").at("ret") == e.at("args").at("a").get<int>() + 1;
-  }));
+  CHECK(std::ranges::all_of(
+      events.all(), [](const Json& e) { return e.at("args").at("ret") == e.at("args").at("a").get<int>() + 1; }));
   CHECK(s.calls(probe) == Calls{1200, 0, 0, 0, 0});
   CHECK(s.leaves_no_harm());
 }
@@ -265,7 +264,8 @@ TEST_CASE("a filter on the entry's arguments decides there, one on the value at 
         .at("probes")
         .at(0);
   };
-  const Json entry = with("r:e fib n=$arg1:s64", "n > 2"), value = with("r:v fib n=$arg1:s64 ret=$retval:s64", "ret == 0");
+  const Json entry = with("r:e fib n=$arg1:s64", "n > 2"),
+             value = with("r:v fib n=$arg1:s64 ret=$retval:s64", "ret == 0");
   CHECK(s.program.ask("fib 6") == "fib done 8");
   CHECK(s.calls(entry) == Calls{7, 0, 18, 0, 0});
   CHECK(s.calls(value) == Calls{5, 0, 20, 0, 0});
@@ -346,8 +346,9 @@ TEST_CASE("Go: calls are known on stacks that move and goroutines that change th
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched program("goworker", {"4", "200"});
-  const auto probes = add(client, program.pid(),
-                          {"r:deep main.deep depth=%ax:s64", "r:work main.work ret=%ax:s64 a=$entry(%ax):s64 b=$entry(%bx):s64"});
+  const auto probes =
+      add(client, program.pid(),
+          {"r:deep main.deep depth=%ax:s64", "r:work main.work ret=%ax:s64 a=$entry(%ax):s64 b=$entry(%bx):s64"});
   Events events(client);
   program.target.go();
   CHECK(program.target.finish().ok());

@@ -1,5 +1,5 @@
-// returns: functions that are left in every way there is, on the commands of its input. Each answers "COMMAND done VALUE",
-// where VALUE is what it has computed; "quit" ends it.
+// returns: functions that are left in every way there is, on the commands of its input. Each answers "COMMAND done
+// VALUE", where VALUE is what it has computed; "quit" ends it.
 //
 //   fib N            recursion
 //   throw N          an exception through N + 1 frames of deep(), caught and rethrown on its way in rethrower()

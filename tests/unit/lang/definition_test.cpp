@@ -28,6 +28,7 @@ struct Shown {
   std::string operator()(const ImmediateExpr& e) const { return "imm(" + std::to_string(e.value) + ")"; }
   std::string operator()(const TextExpr& e) const { return "text(" + e.text + ")"; }
   std::string operator()(const VariableExpr& e) const { return "var(" + e.path + ")"; }
+  std::string operator()(const EntryExpr& e) const { return "entry(" + show(*e.inner) + ")"; }
 };
 
 std::string show(const FetchExpr& expr) {
@@ -186,6 +187,8 @@ TEST_CASE("an unnamed $retval keeps its name, the first time") {
   CHECK(show_args("r f $retval") == "$retval=retval~x64");
   CHECK(show_args("r f $retval:s32 %ax") == "$retval=retval:s32 arg2=reg(ax)~x64");
   CHECK(show_args("f%return $retval $retval") == "$retval=retval~x64 arg2=retval~x64");
+  CHECK(show_args("f%return $entry(+8($arg1)):string +0($entry(%di)):u8") ==
+        "arg1=entry(deref(8,arg(1))):string arg2=deref(0,entry(reg(di))):u8");
   CHECK(show_args("r f v=$retval +0($retval):string") == "v=retval~x64 arg2=deref(0,retval):string");
   CHECK(show_args("r f $retval->len") == "arg1=var($retval->len)~x64");
   CHECK(show_args("f $retval").starts_with("error 2:"));

@@ -58,6 +58,34 @@ TEST_CASE("an event is exactly the contract's object") {
         "\"args\":{\"c\":\"0x7f0e5c\",\"argc\":3}}");
 }
 
+TEST_CASE("a return event also says where it returns to, from what, and how long it took") {
+  const auto args = test::parse_args("$retval", true);
+  const EventSchema schema = make_return_schema("probes/myret", "processCommand", args);
+  RecordHeader h = header();
+  h.ret_ip = 0x55d0c8a4f3b0;
+  h.duration = 18446744073709551615u;
+  const Symbolizer name = [](const void*, std::uint64_t address) -> std::string {
+    return address == 0x55d0c8a4f3b0 ? "call+0x9e" : "";
+  };
+  std::string out;
+  append_event_json(out, schema, h, Packed().number(0), name);
+  const std::string front =
+      "{\"probe\":\"probes/myret\",\"id\":3,\"pid\":1447,\"tid\":1447,\"comm\":\"redis-server\",\"cpu\":1,"
+      "\"time\":1038282286875123,\"ip\":\"0x55d0c8a4f2b0\",\"symbol\":";
+  const std::string back = "\"args\":{\"$retval\":\"0x0\"}}";
+  CHECK(out == front +
+                   "\"call+0x9e\",\"ret_ip\":\"0x55d0c8a4f3b0\",\"func\":\"processCommand\","
+                   "\"duration\":18446744073709551615," +
+                   back);
+  h.ret_ip = 0x10;
+  h.duration = 7;
+  h.tail_call = 1;
+  out.clear();
+  append_event_json(out, schema, h, Packed().number(0), name);
+  CHECK(out == front +
+                   "\"0x10\",\"ret_ip\":\"0x10\",\"func\":\"processCommand\",\"duration\":7,\"tail_call\":true," + back);
+}
+
 TEST_CASE("an event without arguments has an empty object") {
   std::string out;
   append_event_json(out, make_schema("g/e", "f+0x0", {}), header(), {});

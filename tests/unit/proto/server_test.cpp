@@ -72,7 +72,7 @@ TEST_CASE("every method answers in the shape its table says") {
   const Json format = result("probe.format", {{"name", "cmd"}});
   CHECK(format["id"] == 1);
   CHECK(format["fields"].back() == Json::parse(R"({"name":"arg1","type":"x64","common":false})"));
-  CHECK(result("probe.format", {{"id", 2}})["fields"].size() == format["fields"].size() + 3);
+  CHECK(result("probe.format", {{"id", 2}})["fields"].size() == format["fields"].size() + 4);
   CHECK(client.error("probe.format", {{"id", 9}})["data"]["reason"] == "no-such-probe");
 
   CHECK(result("probe.enable", {{"ids", {1}}})["probes"].size() == 2);

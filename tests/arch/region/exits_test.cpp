@@ -1,0 +1,105 @@
+// Where functions are left: code as bytes, what stands there beside it.
+#include "arch/x86_64/exits.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "arch/x86_64/region.hpp"
+#include "tests/arch/hex.hpp"
+
+namespace probed::arch {
+
+namespace x86_64 {
+namespace {
+
+constexpr std::uint64_t kText = 0x1000;
+
+// Functions of 0x40 bytes each, from kText on, filled up with int3.
+struct Code {
+  explicit Code(const std::vector<std::string>& functions) {
+    for (const std::string& hex : functions) {
+      auto code = test::from_hex(hex);
+      ranges.push_back({kText + bytes.size(), kText + bytes.size() + code.size()});
+      code.resize(0x40, 0xcc);
+      bytes.insert(bytes.end(), code.begin(), code.end());
+    }
+    const CodeSegment text{kText, bytes};
+    flow = analyse_code({{&text, 1}, {}, ranges, {}, false});
+  }
+  ExitPlan plan(std::uint64_t entry = kText) const {
+    return plan_exits(flow, entry, [this](std::uint64_t a) { return named.contains(a); });
+  }
+  std::vector<std::uint8_t> bytes;
+  std::vector<CodeRange> ranges;
+  std::set<std::uint64_t> named{kText};
+  CodeFlow flow;
+};
+
+std::string shown(const ExitPlan& plan) {
+  std::string text;
+  for (const Exit& exit : plan.exits)
+    text += std::string(text.empty() ? "" : " ") + "rjbl"[static_cast<int>(exit.kind)] +
+            std::to_string(exit.address - kText);
+  return text;
+}
+
+TEST_CASE("every return is an exit, a return that is never reached is none") {
+  // test edi,edi; je +1; ret; xor eax,eax; ret; ret
+  const ExitPlan plan = Code({"85 ff 74 01 c3 31 c0 c3 c3"}).plan();
+  CHECK(plan.refusal == ExitRefusal::none);
+  CHECK(shown(plan) == "r4 r7");
+  CHECK_FALSE(plan.loops_to_entry);
+}
+
+TEST_CASE("a jump to a function is an exit, with a condition or without") {
+  Code code({"85 ff 75 3c e9 37 00 00 00", "c3"});  // test edi,edi; jne 0x1040; jmp 0x1040
+  code.named.insert(kText + 0x40);
+  CHECK(shown(code.plan()) == "b2 j4");
+}
+
+TEST_CASE("a jump with something on the stack leads to a part of the same function") {
+  // push rbx; jmp 0x1040 | pop rbx; ret
+  const Code code({"53 e9 3a 00 00 00", "5b c3"});
+  const ExitPlan plan = code.plan();
+  CHECK(shown(plan) == "r65");
+  CHECK(plan.body.size() == 2);
+}
+
+TEST_CASE("a part that is entered with nothing on the stack is one if nobody calls it by name or otherwise") {
+  const std::vector<std::string> split{"85 ff 75 3c c3",
+                                       "31 c0 c3"};  // test edi,edi; jne 0x1040; ret | xor eax,eax; ret
+  CHECK(shown(Code(split).plan()) == "r4 r66");
+  auto called = split;
+  called.push_back("e8 bb ff ff ff c3");  // call 0x1040
+  CHECK(shown(Code(called).plan()) == "b2 r4");
+}
+
+TEST_CASE("an indirect jump is an exit where the stack is as the function found it") {
+  CHECK(shown(Code({"48 89 f8 ff e6"}).plan()) == "l3");           // mov rax,rdi; jmp rsi
+  CHECK(shown(Code({"53 ff e6 5b c3"}).plan()) != "l1");           // push rbx; jmp rsi
+  CHECK(shown(Code({"53 48 89 e3 5b ff 67 08"}).plan()) == "l5");  // push rbx; mov rbx,rsp; pop rbx; jmp [rdi+8]
+  CHECK(shown(Code({"55 48 89 e5 48 83 e4 e0 c9 ff e6"}).plan()) == "l9");  // a frame, aligned; leave; jmp rsi
+}
+
+TEST_CASE("a jump to the function's own first instruction is no exit") {
+  const ExitPlan plan = Code({"48 ff cf 75 fb c3"}).plan();  // dec rdi; jne 0x1000; ret
+  CHECK(shown(plan) == "r5");
+  CHECK(plan.loops_to_entry);
+}
+
+TEST_CASE("functions whose exits aren't all known are refused") {
+  CHECK(Code({"0f 0b"}).plan().refusal == ExitRefusal::no_exit);                       // ud2
+  CHECK(Code({"90 06 c3"}).plan().refusal == ExitRefusal::not_decoded);                // no instruction
+  CHECK(Code({"c3"}).plan(kText + 0x20).refusal == ExitRefusal::no_function);          //
+  CHECK(Code({"48 8d 04 f8 ff e0"}).plan().refusal == ExitRefusal::not_understood);    // lea rax,[rax+rdi*8]; jmp rax
+  CHECK(Code({"85 ff 75 01 b8 c3 00 00 00 c3"}).plan().refusal != ExitRefusal::none);  // into the middle of mov
+  CHECK(Code({"53 e9 fa 0f 00 00"}).plan().refusal == ExitRefusal::odd_jump);          // push rbx; jmp to nothing
+}
+
+}  // namespace
+}  // namespace x86_64
+}  // namespace probed::arch
