@@ -96,7 +96,7 @@ TEST_CASE("exit codes: 0 for what was done, 1 for what failed, 2 for wrong usage
       {{"add", "-p", pid, "wrok"}, 1, "no-such-symbol"},
       {{"add", "-p", pid, "work %nosuch"}, 1, "bad-definition"},
       {{"add", "-p", pid, "work", "--filter", "a =="}, 1, "bad-filter"},
-      {{"add", "-p", pid, "r work"}, 1, "unsupported"},
+      {{"add", "-p", pid, "r work+4"}, 1, "bad-definition"},
       {{"trace", "-p", pid, "-e", "work+0x1"}, 1, "not-instruction-boundary"},
       {{"trace", "-p", "4194304", "-e", "work"}, 1, "no-such-process"},
       {{"trace", "-n", "no-such-program-anywhere", "-e", "work"}, 1, "no-such-process"},

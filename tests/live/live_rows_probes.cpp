@@ -113,7 +113,7 @@ const BadBatch kBadBatches[] = {
     {"work+0x1", "not-instruction-boundary"},
     {"0x10", "unmapped-address"},
     {"p:x work %nosuchregister", "bad-definition"},
-    {"r:x work", "unsupported"},
+    {"r:x libc:abort", "unsupported-instruction"},  // it never returns
 };
 
 TEST_CASE("K5: one bad probe of a batch rolls the whole batch back: no probe, no changed byte, no attachment") {
