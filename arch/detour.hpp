@@ -97,6 +97,8 @@ struct CaptureOp {
     load_register,  // the register at byte `operand` of Registers
     load_stack_pointer,
     load_immediate,
+    load_vector,  // the low 64 bits of floating-point register `operand`
+    add,          // `operand`
     dereference,  // of `size` bytes
     cut,          // to `size` bytes, from bit `right` on
     store_value,

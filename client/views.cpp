@@ -82,6 +82,21 @@ std::string function_line(JsonView function) {
                      column(function["name"]), column(function["module"]));
 }
 
+std::string variable_line(JsonView variable) {
+  auto line = fmt::format("{:<9}  {}  {}", column(variable["kind"]), column(variable["name"]), column(variable["type"]));
+  const auto absent = display(variable["absent"].string());
+  return absent.empty() ? line : fmt::format("{}  ({})", line, absent);
+}
+
+std::string variables_header() { return fmt::format("{:<9}  NAME  TYPE", "KIND"); }
+
+std::string line_line(JsonView line) {
+  return fmt::format("{}  {:>6}  {}  {}  {}", column(line["address"]), line["line"].u64_or(0), column(line["function"]),
+                     column(line["file"]), column(line["module"]));
+}
+
+std::string lines_header() { return fmt::format("{:<14}  {:>6}  FUNCTION  FILE  MODULE", "ADDRESS", "LINE"); }
+
 std::string usdt_header() {
   return fmt::format("{:<14}  {:>6}  {:>9}  PROVIDER:NAME  MODULE", "ADDRESS", "PLACES", "ARGUMENTS");
 }

@@ -20,6 +20,10 @@ std::string function_line(JsonView function);
 // The names of the columns.
 std::string list_header();
 std::string profile_header();
+std::string variable_line(JsonView variable);  // kind, name, type, why it has no value
+std::string variables_header();
+std::string line_line(JsonView line);  // address, line, function, file, module
+std::string lines_header();
 std::string usdt_header();
 std::string usdt_line(JsonView probe);  // first address, places, arguments, PROVIDER:NAME, module
 std::string functions_header();

@@ -92,6 +92,7 @@ constexpr std::array kArg{
 };
 constexpr Field kArgItem = record("arg", kArg, "one fetch argument");
 
+constexpr Field kNote = said("note", "for people");
 constexpr std::array kProbe{
     integer("id", kMax32, "the probe's number; never reused while the daemon lives"),
     said("name", "GROUP/NAME"),
@@ -108,6 +109,8 @@ constexpr std::array kProbe{
     said("definition", "as it was added"),
     said("filter", "as it was added; empty: none"),
     list("args", kArgItem, kMaxList, "what its events carry, in order"),
+    list("notes", kNote, kMax64, "what its user should know: where it really is, what has been optimised out",
+         kOptional),
     flag("persist", "outlives the connection that added it", kRequired),
     flag("armed", "in place in the target's text now", kRequired),
     count("hits", "events made, delivered or missed (64 bit)"),
@@ -332,9 +335,38 @@ constexpr std::array kUsdtResult{
 };
 constexpr std::array kVariables{pid(kRequired),
                                 text("location", kMaxText, "a place, as in a definition", kRequired, 1)};
-constexpr std::array kLines{pid(kRequired), text("file", kMaxText, "a source file", kRequired, 1)};
+constexpr std::array kVariable{
+    said("name", "as in the source"),
+    said("type", "as in the source"),
+    said("kind", "parameter, local or static"),
+    text("absent", kMax64, "why it has no value at this place; absent: it has one", kOptional),
+};
+constexpr Field kVariableItem = record("variable", kVariable, "one variable");
+constexpr std::array kVariablesResult{
+    list("variables", kVariableItem, kMax64, "those of the innermost scope first"),
+};
+constexpr std::array kLines{
+    pid(kRequired),
+    text("file", kMaxText, "[MODULE:]FILE, or the last parts of its path", kRequired, 1),
+    integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
+};
+constexpr std::array kLine{
+    said("file", "its whole path, as the compiler saw it"),
+    integer("line", kMax32, "the line's number"),
+    address("address", "of its first instruction, in the target"),
+    said("function", "that it is in"),
+    said("module", "base name of the file that was loaded"),
+};
+constexpr Field kLineItem = record("line", kLine, "one line that has code");
+constexpr std::array kLinesResult{
+    list("lines", kLineItem, kMax64, "in order of files and lines"),
+    flag("truncated", "there are more than limit", kRequired),
+};
 constexpr std::array kFunctionsErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module};
-constexpr std::array kUnsupported{Reason::unsupported};
+constexpr std::array kVariablesErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module,
+                                      Reason::no_such_symbol,  Reason::bad_definition,    Reason::unsupported};
+constexpr std::array kLinesErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module,
+                                  Reason::no_such_symbol, Reason::unsupported};
 
 constexpr std::array kMethods{
     Method{"initialize",
@@ -377,14 +409,9 @@ constexpr std::array kMethods{
     Method{"daemon.status", "The switches and totals", {}, {}, kStatus, kNoErrors},
     Method{"symbols.functions", "What can be probed in a process", kFunctions, {}, kFunctionsResult, kFunctionsErrors},
     Method{"symbols.usdt", "The static probes (USDT) of a process", kUsdt, {}, kUsdtResult, kFunctionsErrors},
-    Method{"symbols.variables", "Variables at a place; not in this version", kVariables, {}, {}, kUnsupported, true},
-    Method{"symbols.lines",
-           "Lines of a source file that have code; not in this version",
-           kLines,
-           {},
-           {},
-           kUnsupported,
-           true},
+    Method{"symbols.variables", "Variables that have a name at a place", kVariables, {}, kVariablesResult,
+           kVariablesErrors},
+    Method{"symbols.lines", "Lines of a source file that have code", kLines, {}, kLinesResult, kLinesErrors},
     Method{"rpc.discover", "This description, as an OpenRPC document", {}, {}, {}, kNoErrors, true},
 };
 

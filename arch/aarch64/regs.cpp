@@ -28,6 +28,18 @@ std::optional<std::size_t> register_offset(std::string_view name) {
   return numbered_register(name);
 }
 
+std::optional<std::size_t> dwarf_register(unsigned number) {
+  if (number == 31) return offsetof(Registers, stack_pointer);
+  if (number > 31) return std::nullopt;
+  return offsetof(Registers, x) + number * sizeof(std::uint64_t);
+}
+
+std::optional<unsigned> dwarf_vector_register(unsigned number) {
+  constexpr unsigned kFirst = 64, kCount = 32;
+  if (number < kFirst || number >= kFirst + kCount) return std::nullopt;
+  return number - kFirst;
+}
+
 ArgumentPlace argument_place(unsigned number) {
   PROBED_CHECK(number >= 1, "arguments are counted from 1");
   if (number <= kRegisterArguments) return {.memory = false, .offset = sizeof(std::uint64_t) * (number - 1)};

@@ -44,6 +44,11 @@ inline constexpr bool kCallPushesReturnAddress = false;  // it is in x30
 // nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
 
+// The same by the number that debug information gives it (DWARF for the Arm 64-bit Architecture, section 4.1). The other
+// one: of a register for floating-point numbers, v0 to v31.
+std::optional<std::size_t> dwarf_register(unsigned number);
+std::optional<unsigned> dwarf_vector_register(unsigned number);
+
 // What $argN (1-based) reads at a function's entry: a register's offset in Registers, or the stack word at
 // sp + offset when memory is set.
 struct ArgumentPlace {
@@ -51,6 +56,11 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
+// Whether the address for a result in memory is passed as a first argument of its own. AAPCS64 6.9: in x8, which no argument has.
+inline constexpr bool kResultAddressIsArgument = false;
+// Where NT_PRFPREG has vector register N: 16 bytes each (struct user_fpsimd_state, vregs).
+inline constexpr std::size_t kVectorsInRegisterSet = 0;
+inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;

@@ -36,7 +36,7 @@ enum class Cond : std::uint8_t {
 constexpr Cond inverse(Cond c) { return static_cast<Cond>(static_cast<std::uint8_t>(c) ^ 1); }
 // The /digit of the arithmetic group.
 enum class Alu : std::uint8_t { add = 0, bit_or = 1, bit_and = 4, sub = 5, bit_xor = 6, cmp = 7 };
-enum class Shift : std::uint8_t { left = 4, right = 5 };
+enum class Shift : std::uint8_t { left = 4, right = 5, right_signed = 7 };
 
 // A memory operand: base + displacement, or an address in reach of the code.
 struct Mem {

@@ -126,6 +126,8 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_register: value = load_register(op.operand); return;
     case Code::load_stack_pointer: value = {Value::Kind::stack, rsp, 0}; return;
     case Code::load_immediate: value = {Value::Kind::constant, rdx, op.operand}; return;
+    case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
+    case Code::add: return add(op, value);
     case Code::cut: return cut(op, value);
     default: break;
   }
@@ -135,10 +137,23 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
   value = {Value::Kind::reg, rdx, 0};
 }
 
+// movq rdx, xmmN: the capture part leaves vector registers alone.
+CaptureWriter::Value CaptureWriter::load_vector(unsigned number) {
+  const auto rex = static_cast<std::uint8_t>(0x48 | (number >= 8 ? 4 : 0));
+  a_.bytes({0x66, rex, 0x0f, 0x7e, static_cast<std::uint8_t>(0xc2 | (number & 7) << 3)});
+  return {Value::Kind::reg, rdx, 0};
+}
+
+void CaptureWriter::add(const CaptureOp& op, Value& value) {
+  if (value.kind != Value::Kind::reg) return void(value.number += op.operand);
+  a_.lea(rdx, address(value, op.operand));
+  value = {Value::Kind::reg, rdx, 0};
+}
+
 void CaptureWriter::cut(const CaptureOp& op, Value& value) {
   Reg from = in_register(value);
   if (op.right != 0) {
-    a_.extend(rdx, from, 2, false);  // %ah and its like are all that begin elsewhere
+    a_.lea(rdx, from + 0);
     a_.shift(Shift::right, rdx, op.right);
     from = rdx;
   }
@@ -185,7 +200,7 @@ void CaptureWriter::bitfield(const CaptureOp& store) {
   if (!is_bitfield(store)) return;
   const unsigned unused = 64u - store.size * 8u;
   a_.shift(Shift::left, rdx, static_cast<std::uint8_t>(unused + store.left));
-  a_.shift(Shift::right, rdx, static_cast<std::uint8_t>(unused + store.right));
+  a_.shift(store.is_signed ? Shift::right_signed : Shift::right, rdx, static_cast<std::uint8_t>(unused + store.right));
 }
 
 // A value cut to the type and extended to 64 bits. Returns where it is.

@@ -79,6 +79,8 @@ class CaptureWriter {
   Value load(std::span<const CaptureOp> ops);
   void step(const CaptureOp& op, Value& value);
   void cut(const CaptureOp& op, Value& value);
+  void add(const CaptureOp& op, Value& value);
+  Value load_vector(unsigned number);
   Mem address(const Value& value, std::uint64_t offset);
   Reg in_register(const Value& value, Reg scratch = Reg::rdx);
   void may_fault();

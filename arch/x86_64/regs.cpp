@@ -66,6 +66,23 @@ std::optional<std::size_t> register_offset(std::string_view name) {
   return row->offset;
 }
 
+std::optional<std::size_t> dwarf_register(unsigned number) {
+  constexpr std::size_t kByNumber[] = {
+      offsetof(Registers, rax), offsetof(Registers, rdx), offsetof(Registers, rcx), offsetof(Registers, rbx),
+      offsetof(Registers, rsi), offsetof(Registers, rdi), offsetof(Registers, rbp), offsetof(Registers, rsp),
+      offsetof(Registers, r8),  offsetof(Registers, r9),  offsetof(Registers, r10), offsetof(Registers, r11),
+      offsetof(Registers, r12), offsetof(Registers, r13), offsetof(Registers, r14), offsetof(Registers, r15),
+      offsetof(Registers, rip)};
+  if (number >= std::size(kByNumber)) return std::nullopt;
+  return kByNumber[number];
+}
+
+std::optional<unsigned> dwarf_vector_register(unsigned number) {
+  constexpr unsigned kFirst = 17, kCount = 16;
+  if (number < kFirst || number >= kFirst + kCount) return std::nullopt;
+  return number - kFirst;
+}
+
 ArgumentPlace argument_place(unsigned number) {
   PROBED_CHECK(number >= 1, "arguments are counted from 1");
   if (number <= kRegisterArguments) return {.memory = false, .offset = kArgumentRegisters[number - 1]};

@@ -35,6 +35,11 @@ inline constexpr bool kCallPushesReturnAddress = true;  // at a function's first
 // assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
 
+// The same by the number that debug information gives it (System V psABI, figure 3.36). The other one: of a register for
+// floating-point numbers, xmm0 to xmm15, counted from 0.
+std::optional<std::size_t> dwarf_register(unsigned number);
+std::optional<unsigned> dwarf_vector_register(unsigned number);
+
 // What $argN (1-based) reads at a function's entry: a register's offset in Registers, or the stack word at
 // sp + offset when memory is set.
 struct ArgumentPlace {
@@ -42,6 +47,11 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
+// Whether the address for a result in memory is passed as a first argument of its own. System V psABI 3.2.3: in rdi.
+inline constexpr bool kResultAddressIsArgument = true;
+// Where NT_PRFPREG has vector register N: 16 bytes each (struct user_fpregs_struct, xmm_space).
+inline constexpr std::size_t kVectorsInRegisterSet = 160;
+inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);

@@ -59,6 +59,16 @@ Error failed_error(JsonView failed) {
           fmt::format("{}: {}", failed["name"].string(), failed["message"].string()), failed["hint"].string()};
 }
 
+void note_of_probes(JsonView probes) {
+  probes.each_element([&](JsonView probe) {
+    probe["notes"].each_element([&](JsonView text) {
+      note(fmt::format("{}: {}", display(probe["name"].string()), display(text.string())));
+      return true;
+    });
+    return true;
+  });
+}
+
 std::size_t report_failed(JsonView failed, bool json) {
   std::size_t count = 0;
   failed.each_element([&](JsonView item) {

@@ -71,7 +71,9 @@ std::string location_params(const Options& o) {
 
 std::string lines_params(const Options& o) {
   proto::JsonWriter json;
-  return json.begin_object().key("pid").number(std::int64_t{*o.pid}).key("file").string(o.pattern).end_object().text();
+  json.begin_object().key("pid").number(std::int64_t{*o.pid}).key("file").string(o.pattern);
+  if (o.count) json.key("limit").number(*o.count);
+  return json.end_object().text();
 }
 
 // ---- lines of text --------------------------------------------------------------------------------------------------
@@ -122,8 +124,9 @@ constexpr Query kQueries[] = {
     {Command::optimize, "daemon.optimize", optimize_params, "", optimize_line, ""},
     {Command::functions, "symbols.functions", functions_params, "functions", function_line, "", functions_header,
      function_line},
-    {Command::vars, "symbols.variables", location_params, "", whole_text, ""},
-    {Command::lines, "symbols.lines", lines_params, "", whole_text, ""},
+    {Command::vars, "symbols.variables", location_params, "variables", variable_line, "", variables_header,
+     variable_line},
+    {Command::lines, "symbols.lines", lines_params, "lines", line_line, "", lines_header, line_line},
     {Command::status, "daemon.status", no_params, "", whole_text, ""},
 };
 
@@ -147,6 +150,7 @@ void comment(const Document& reply, const Options& options) {
     const auto skipped = skipped_summary(reply["skipped"], options.verbose);
     if (!skipped.empty() && (options.verbose || options.json())) report_skipped(reply["skipped"], options.json());
     if (!skipped.empty() && !options.json()) note(skipped);
+    if (!options.json()) note_of_probes(probes);
     for (const auto& definition : options.probes)
       if (definition.starts_with("-:") && !options.json()) print_line("removed " + display(definition.substr(2)));
   }

@@ -161,13 +161,16 @@ void set_up_functions(CLI::App& sub, Options& o) {
 
 void set_up_location(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
-  sub.add_option("LOCATION", o.pattern, "the place")->type_name("")->required();
+  sub.add_option("LOCATION", o.pattern, "the place: a function, FILE:LINE, or what else a definition may name")->type_name("")->required();
   add_no_spawn(sub, o);
 }
 
 void set_up_lines(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
-  sub.add_option("FILE", o.pattern, "the source file")->type_name("")->required();
+  sub.add_option("FILE", o.pattern, "[MODULE:]FILE: the source file, or the last parts of its path")
+      ->type_name("")
+      ->required();
+  sub.add_option("--limit", o.count, "at most N lines")->type_name("N")->check(kPositive);
   add_no_spawn(sub, o);
 }
 
@@ -194,10 +197,10 @@ constexpr SubCommand kSubCommands[] = {
     {Command::format, "format", "the fields of a probe's events", set_up_format},
     {Command::arm, "arm", "global switch: arm every enabled probe", set_up_nothing},
     {Command::disarm, "disarm", "global switch: disarm all probes, keeping each one's state", set_up_nothing},
-    {Command::optimize, "optimize", "global switch of jump optimisation (not in this version)", set_up_optimize},
+    {Command::optimize, "optimize", "global switch of jump optimisation", set_up_optimize},
     {Command::functions, "functions", "the functions of a process: address, size, name, module", set_up_functions},
-    {Command::vars, "vars", "the variables visible at a place (not in this version)", set_up_location},
-    {Command::lines, "lines", "the lines of a source file that can be probed (not in this version)", set_up_lines},
+    {Command::vars, "vars", "the variables that have a name at a place", set_up_location},
+    {Command::lines, "lines", "the lines of a source file that can be probed", set_up_lines},
     {Command::status, "status", "the state of the daemon", set_up_nothing},
 };
 

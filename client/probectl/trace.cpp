@@ -199,6 +199,7 @@ Result<void> Trace::add_probes() {
     return true;
   });
   stream_.learn(probes);
+  note_of_probes(probes);
   const auto skipped = (*added)["skipped"];
   skipped_ = skipped_summary(skipped, options_.verbose);
   if (!skipped_.empty() && options_.verbose) report_skipped(skipped, options_.json());

@@ -386,9 +386,17 @@ void usdt(const Call& call) {
                          answer_with<std::vector<symbols::UsdtProbe>>(call.done, to_json));
 }
 
-void not_yet(const Call& call) {
-  call.done(Error{Reason::unsupported, "this version of probed cannot look up variables and lines",
-                  "`probectl functions -p PID` lists functions; an argument is $argN, or a register"});
+void variables(const Call& call) {
+  call.controller().variables(*pid_of(call.params), call.params.value("location", std::string()),
+                              answer_with<std::vector<dwarf::VisibleVariable>>(call.done, variables_json));
+}
+
+void lines(const Call& call) {
+  const auto limit = call.params.value("limit", std::size_t{0});
+  const std::size_t ask = limit == 0 ? 0 : limit + 1;
+  auto to_json = [limit](const std::vector<symbols::SourceLine>& found) { return lines_json(found, limit); };
+  call.controller().lines(*pid_of(call.params), call.params.value("file", std::string()), ask,
+                          answer_with<std::vector<symbols::SourceLine>>(call.done, to_json));
 }
 
 // ---- the table ----
@@ -426,8 +434,8 @@ constexpr std::array kRows{
     Row{"daemon.status", Access::open, status},
     Row{"symbols.functions", Access::target, functions},
     Row{"symbols.usdt", Access::target, usdt},
-    Row{"symbols.variables", Access::target, not_yet},
-    Row{"symbols.lines", Access::target, not_yet},
+    Row{"symbols.variables", Access::target, variables},
+    Row{"symbols.lines", Access::target, lines},
     Row{"rpc.discover", Access::open, discover},
 };
 

@@ -32,6 +32,14 @@ void put_target(JsonWriter& w, const control::TargetView& t) {
   w.end_object();
 }
 
+// Left out when there are none.
+void put_notes(JsonWriter& w, const std::vector<std::string>& notes) {
+  if (notes.empty()) return;
+  w.key("notes").begin_array();
+  for (const std::string& note : notes) w.string(note);
+  w.end_array();
+}
+
 void put_args(JsonWriter& w, const std::vector<control::ArgView>& args) {
   w.key("args").begin_array();
   for (const auto& arg : args) {
@@ -68,6 +76,7 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   put(w, "definition", p.definition);
   put(w, "filter", p.filter);
   put_args(w, p.args);
+  put_notes(w, p.notes);
   put(w, "persist", p.persist);
   put(w, "armed", p.armed);
   put_counters(w, p);
@@ -90,6 +99,25 @@ void put_function(JsonWriter& w, const symbols::Function& f) {
   put(w, "module", f.module);
   w.key("address").address(f.address.value);
   put(w, "size", f.size);
+  w.end_object();
+}
+
+void put_variable(JsonWriter& w, const dwarf::VisibleVariable& v) {
+  w.begin_object();
+  put(w, "name", v.name);
+  put(w, "type", v.type);
+  put(w, "kind", v.kind);
+  if (!v.absent.empty()) put(w, "absent", v.absent);
+  w.end_object();
+}
+
+void put_line(JsonWriter& w, const symbols::SourceLine& l) {
+  w.begin_object();
+  put(w, "file", l.file);
+  put(w, "line", l.line);
+  w.key("address").address(l.address.value);
+  put(w, "function", l.function);
+  put(w, "module", l.module);
   w.end_object();
 }
 
@@ -252,6 +280,14 @@ static std::string truncated_json(std::string_view key, const std::vector<T>& al
 
 std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit) {
   return truncated_json("functions", functions, limit, put_function);
+}
+
+std::string variables_json(const std::vector<dwarf::VisibleVariable>& variables) {
+  return listed("variables", variables, put_variable);
+}
+
+std::string lines_json(const std::vector<symbols::SourceLine>& lines, std::size_t limit) {
+  return truncated_json("lines", lines, limit, put_line);
 }
 
 std::string usdt_json(const std::vector<symbols::UsdtProbe>& probes, std::size_t limit) {

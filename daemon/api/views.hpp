@@ -22,6 +22,8 @@ std::string format_json(const control::ProbeView& probe);
 std::string status_json(const control::Status& status);
 // At most `limit` of them (0: all); says whether there were more.
 std::string functions_json(const std::vector<symbols::Function>& functions, std::size_t limit);
+std::string variables_json(const std::vector<dwarf::VisibleVariable>& variables);
+std::string lines_json(const std::vector<symbols::SourceLine>& lines, std::size_t limit);
 std::string usdt_json(const std::vector<symbols::UsdtProbe>& probes, std::size_t limit);
 
 }  // namespace probed::api

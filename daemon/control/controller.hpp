@@ -72,6 +72,7 @@ struct ProbeView {
   std::string definition;
   std::string filter;  // empty: none
   std::vector<ArgView> args;
+  std::vector<std::string> notes;  // what its user should know: where it really is, what has been optimised out
   bool persist = false;
   bool armed = false;        // its breakpoint is in place now
   std::uint64_t places = 1;  // of a static probe there may be many; address and symbol are the first one's
@@ -179,6 +180,10 @@ class Controller {
   // pattern: [MODULE:]GLOB
   virtual void functions(pid_t pid, std::string pattern, std::size_t limit,
                          Reply<std::vector<symbols::Function>> reply) = 0;
+  // location: as in a definition
+  virtual void variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) = 0;
+  // file: [MODULE:]FILE
+  virtual void lines(pid_t pid, std::string file, std::size_t limit, Reply<std::vector<symbols::SourceLine>> reply) = 0;
   // pattern: [[MODULE:]PROVIDER:]NAME
   virtual void usdt(pid_t pid, std::string pattern, std::size_t limit,
                     Reply<std::vector<symbols::UsdtProbe>> reply) = 0;

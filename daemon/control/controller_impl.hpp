@@ -49,6 +49,8 @@ class ControllerImpl final : public Controller {
   Status status() const override;
   void functions(pid_t pid, std::string pattern, std::size_t limit,
                  Reply<std::vector<symbols::Function>> reply) override;
+  void variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) override;
+  void lines(pid_t pid, std::string file, std::size_t limit, Reply<std::vector<symbols::SourceLine>> reply) override;
   void usdt(pid_t pid, std::string pattern, std::size_t limit, Reply<std::vector<symbols::UsdtProbe>> reply) override;
 
  private:

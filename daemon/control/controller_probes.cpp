@@ -54,6 +54,11 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   return lang::generated_name(found);
 }
 
+// Places that have it in common are one probe; empty: this one is one by itself.
+std::string one_probe(const symbols::Site& where) {
+  return where.usdt ? where.usdt->provider + ":" + where.usdt->name : where.one_probe;
+}
+
 // The static probe alone, of however many the definition names.
 std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& definition,
                                                       const symbols::UsdtSite& usdt) {
@@ -292,16 +297,15 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.start_time = t.id.start_time;
     probe.pending = spec.pending;
     probe.gone = !planned.where.address;
-    probe.many = probe.gone || planned.where.usdt;
+    probe.many = probe.gone || planned.where.usdt || !planned.where.one_probe.empty();
     plan.any_pending |= spec.pending;
     probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
     probe.owner = plan.owner;
     probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
     probe.name = definition.name;
-    if (planned.where.usdt) {
-      const auto [leader, first] =
-          leaders.try_emplace({planned.spec, planned.where.usdt->provider + ":" + planned.where.usdt->name}, probe.id);
+    if (const std::string key = one_probe(planned.where); !key.empty()) {
+      const auto [leader, first] = leaders.try_emplace({planned.spec, key}, probe.id);
       if (!first) follow(probe, leader->second);
     }
     if (planned.returns) {
@@ -314,6 +318,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.filter = spec.filter.value_or("");
     probe.symbol = probe.gone ? definition.location.text : symbol_of(planned.where);
     probe.module = probe.gone ? definition.location.module : planned.where.module;
+    probe.notes = std::move(planned.notes);
     probe.address = planned.where.address;
     probe.enabled = !spec.disabled;
     probe.schema = schema_of(probe, planned);
@@ -569,6 +574,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.definition = probe.definition;
   view.filter = probe.filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
+  view.notes = probe.notes;
   view.persist = probe.owner == ClientId::none;
   view.armed = armed_ && probe.enabled && !gone;
   view.hits = counts.hits;
@@ -605,6 +611,21 @@ void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit
                                Reply<std::vector<symbols::Function>> reply) {
   look_up<symbols::Function>(pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
     return symbols.list_functions(pattern, limit);
+  });
+}
+
+void ControllerImpl::variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) {
+  auto parsed = lang::parse_definition(location);
+  if (!parsed) return reply(std::move(parsed).error());
+  look_up<dwarf::VisibleVariable>(pid, std::move(reply), [where = std::move(parsed->location)](const auto& symbols) {
+    return symbols.list_variables(where);
+  });
+}
+
+void ControllerImpl::lines(pid_t pid, std::string file, std::size_t limit,
+                           Reply<std::vector<symbols::SourceLine>> reply) {
+  look_up<symbols::SourceLine>(pid, std::move(reply), [file = std::move(file), limit](const auto& symbols) {
+    return symbols.list_lines(file, limit);
   });
 }
 

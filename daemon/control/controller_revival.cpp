@@ -400,6 +400,7 @@ bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   probe.address = found.planned.where.address;
   probe.symbol = symbol_of(found.planned.where);
   probe.module = found.planned.where.module;
+  probe.notes = std::move(found.planned.notes);
   probe.schema = schema_of(probe, found.planned);
   if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
   target(revival.pid).known.insert_or_assign(found.planned.plan.address, found.planned.plan);

@@ -9,6 +9,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/control/planner_returns.hpp"
+#include "daemon/control/variable_arguments.hpp"
 #include "daemon/events/usdt_arguments.hpp"
 #include "daemon/symbols/target_files.hpp"
 
@@ -59,12 +60,10 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definition,
+Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> args,
                               const std::optional<std::string>& filter, const events::CompileContext& context,
                               symbols::Site site) {
-  auto args = context.usdt ? events::with_usdt_arguments(definition.args, *context.usdt) : definition.args;
-  if (!args) return std::move(args).error();
-  auto fetch = events::FetchProgram::compile(*args, context);
+  auto fetch = events::FetchProgram::compile(args, context);
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
   if (filter) {
@@ -303,6 +302,25 @@ Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
   return plan;
 }
 
+// The definition's, with what only the place can tell.
+Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& definition, const symbols::Site& site,
+                                                       std::vector<std::string>& notes) const {
+  std::vector<lang::FetchArg> args = definition.args;
+  if (needs_variables(args, site.usdt != nullptr)) {
+    auto variables = symbols_.variables_at(site.address);
+    if (!variables) {
+      Error error = std::move(variables).error();
+      error.column = definition.args.front().column;
+      return error;
+    }
+    auto placed = with_variables(args, *variables, notes);
+    if (!placed) return placed;
+    args = std::move(placed).value();
+  }
+  if (site.usdt) return events::with_usdt_arguments(args, *site.usdt);
+  return args;
+}
+
 events::CompileContext Planner::context_of(const symbols::Site& site) const {
   events::CompileContext context;
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
@@ -317,8 +335,13 @@ events::CompileContext Planner::context_of(const symbols::Site& site) const {
 Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition& definition,
                                        const std::optional<std::string>& filter, symbols::Site site) {
   const events::CompileContext context = context_of(site);
-  auto probe = compiled(spec, definition, filter, context, std::move(site));
+  std::vector<std::string> notes;
+  if (!site.note.empty()) notes.push_back(site.note);
+  auto args = arguments(definition, site, notes);
+  if (!args) return std::move(args).error();
+  auto probe = compiled(spec, *args, filter, context, std::move(site));
   if (!probe) return probe;
+  probe->notes = std::move(notes);
   auto detour = events::plan_detour(probe->fetch, probe->filter ? *probe->filter : lang::Filter(), pid_);
   if (detour)
     probe->detour = std::make_shared<const events::DetourPlan>(std::move(detour).value());
@@ -334,7 +357,7 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   context.file_bias = 0;
   context.no_place = true;
   if (definition.kind == lang::Kind::return_probe) return return_without_place(spec, definition, filter, context);
-  return compiled(spec, definition, filter, context, {});
+  return compiled(spec, definition.args, filter, context, {});
 }
 
 Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,

@@ -40,6 +40,7 @@ struct PlannedProbe {
   std::shared_ptr<const events::DetourPlan> detour;
   std::string no_detour;
   symbols::Backing semaphore_backing;  // of where.semaphore
+  std::vector<std::string> notes;      // what the user should know: where it really is, what has been optimised out
   // Of a return probe, which has a place for its function's entry and one for each exit; they come in this order. All
   // of them share `returns`; fetch and filter are empty.
   tracer::ProbeProgram::Role role = tracer::ProbeProgram::Role::plain;
@@ -90,6 +91,8 @@ class Planner {
                                                 const std::optional<std::string>& filter, const symbols::Site& site);
   Result<void> check_body(const symbols::Site& site, const symbols::TargetSymbols::Exits& exits);
   Result<PlannedProbe> plan_exit(const symbols::Site& entry, const arch::Exit& exit, std::uint64_t bias);
+  Result<std::vector<lang::FetchArg>> arguments(const lang::Definition& definition, const symbols::Site& site,
+                                                std::vector<std::string>& notes) const;
   Result<PlannedProbe> plan_one(std::size_t spec, const lang::Definition& definition,
                                 const std::optional<std::string>& filter, symbols::Site site);
   std::vector<std::uint8_t> original_bytes(RemoteAddr from, std::size_t size);

@@ -68,6 +68,7 @@ struct Probe {
   std::string definition, filter;
   std::string symbol;  // "processCommand+0x0"
   std::string module;
+  std::vector<std::string> notes;  // what its user should know
   RemoteAddr address;
   bool enabled = true;
   bool gone = false;       // the memory or the process it was in has gone, or (pending) has never been there

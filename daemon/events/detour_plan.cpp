@@ -18,6 +18,8 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::load_register, arch::CaptureOp::Code::load_register},
     {Code::load_stack_pointer, arch::CaptureOp::Code::load_stack_pointer},
     {Code::load_immediate, arch::CaptureOp::Code::load_immediate},
+    {Code::load_vector, arch::CaptureOp::Code::load_vector},
+    {Code::add, arch::CaptureOp::Code::add},
     {Code::dereference, arch::CaptureOp::Code::dereference},
     {Code::cut, arch::CaptureOp::Code::cut},
     {Code::store_value, arch::CaptureOp::Code::store_value},
@@ -41,15 +43,23 @@ auto look_up(const Table& table, Key key) -> const decltype(table[0].second)* {
 }
 
 void add_op(const FetchOp& op, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
-  if (op.code == Code::store_comm) return plan.sources.push_back({Kind::comm, 0});
+  if (op.code == Code::store_comm) return plan.sources.push_back({Kind::comm, 0, 0});
   if (op.code == Code::store_text) {
-    plan.sources.push_back({Kind::text, static_cast<std::uint16_t>(plan.texts.size())});
+    plan.sources.push_back({Kind::text, static_cast<std::uint16_t>(plan.texts.size()), 0});
     return plan.texts.push_back(program.texts()[op.operand]);
   }
-  const arch::CaptureOp converted{
-      *look_up(kCodes, op.code), op.size, op.is_signed, op.left, op.right, op.count, op.operand};
+  arch::CaptureOp converted{*look_up(kCodes, op.code), op.size, op.is_signed, op.left, op.right, op.count, op.operand};
+  // A detour copies up to the zero; what was behind the array's end is cut off when the record is unpacked.
+  const std::uint16_t limit = op.code == Code::store_string ? std::exchange(converted.count, std::uint16_t{0}) : 0;
   plan.capture.ops.push_back(converted);
-  if (converted.is_store()) plan.sources.push_back({Kind::item, items++});
+  if (converted.is_store()) plan.sources.push_back({Kind::item, items++, limit});
+}
+
+// The ops of one argument. What is never there needs none.
+void add_argument(std::span<const FetchOp> ops, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
+  if (std::ranges::find(ops, Code::unavailable, &FetchOp::code) != ops.end())
+    return plan.sources.push_back({Kind::absent, 0, 0});
+  for (const FetchOp& op : ops) add_op(op, items, plan, program);
 }
 
 // ---- filters ----
@@ -187,9 +197,9 @@ class RecordReader {
   std::size_t strings_;
 };
 
-bool put_string(RecordReader& record, std::size_t slot, bool is_absent, Output& out) {
+bool put_string(RecordReader& record, std::size_t slot, bool is_absent, Output& out, std::size_t limit = kMaxString) {
   const auto text = record.next_string(slot);
-  return is_absent || !text ? out.absent() : out.text(*text);
+  return is_absent || !text ? out.absent() : out.text(text->substr(0, limit));
 }
 
 // Strings are walked over in any case, as the next one begins where the last ended.
@@ -209,10 +219,10 @@ bool put_array(const arch::CaptureItem& item, RecordReader& record, Output& out)
   return fits;
 }
 
-bool put_item(const arch::CaptureItem& item, RecordReader& record, Output& out) {
+bool put_item(const arch::CaptureItem& item, std::uint16_t limit, RecordReader& record, Output& out) {
   if (item.is_array) return put_array(item, record, out);
   const bool is_absent = item.can_be_absent && record.is_absent(item.absent_bit);
-  if (item.is_string) return put_string(record, item.offset, is_absent, out);
+  if (item.is_string) return put_string(record, item.offset, is_absent, out, limit == 0 ? kMaxString : limit);
   return is_absent ? out.absent() : out.number(record.slot(item.offset));
 }
 
@@ -235,7 +245,12 @@ Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& 
     return Error{Reason::unsupported, "cannot be optimised: an argument is found by an index register", "", {}};
   DetourPlan plan;
   std::uint16_t items = 0;
-  for (const FetchOp& op : program.ops()) add_op(op, items, plan, program);
+  for (std::span<const FetchOp> rest = program.ops(); !rest.empty();) {
+    const auto store = std::ranges::find_if(rest, [](const FetchOp& op) { return op.code >= Code::store_value; });
+    const auto count = static_cast<std::size_t>(store - rest.begin()) + 1;
+    add_argument(rest.first(count), items, plan, program);
+    rest = rest.subspan(count);
+  }
   auto laid_out = arch::lay_out(plan.capture.ops);
   if (laid_out.refusal != arch::DetourRefusal::none)
     return Error{Reason::unsupported, "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
@@ -268,8 +283,10 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
       fits = argument.text(comm.substr(0, kMaxString));
     else if (source.kind == Kind::text)
       fits = argument.text(plan.texts[source.index]);
+    else if (source.kind == Kind::absent)
+      fits = argument.absent();
     else if (!record.empty())
-      fits = put_item(plan.capture.layout.items[source.index], record, argument);
+      fits = put_item(plan.capture.layout.items[source.index], source.limit, record, argument);
     if (!fits) room[0] = std::byte{0};
     used += fits ? argument.used() : 1;
   }

@@ -26,9 +26,10 @@ static_assert(arch::kMaxCapturedString == kMaxString);
 struct DetourPlan {
   // Where an argument's value comes from.
   struct Source {
-    enum class Kind : std::uint8_t { item, comm, text };
+    enum class Kind : std::uint8_t { item, comm, text, absent };
     Kind kind = Kind::item;
     std::uint16_t index = 0;  // of capture.layout.items, or of texts
+    std::uint16_t limit = 0;  // bytes of a string; 0: none
   };
 
   arch::CapturePlan capture;

@@ -5,16 +5,21 @@
 // kept from the last one.
 #include "daemon/events/encode.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "daemon/events/packed.hpp"
 
 namespace probed::events {
 namespace {
 
-constexpr std::size_t kLongestNumber = 24;  // quotes and 0x included
+constexpr std::size_t kLongestNumber = 24;    // quotes and 0x included
+constexpr std::size_t kLongestFloating = 24;  // -1.7976931348623157e+308
 
 // "00" to "99"
 constexpr auto kPairs = [] {
@@ -146,17 +151,69 @@ void append_json_string(std::string& out, std::string_view bytes) {
   out.resize(static_cast<std::size_t>(put_json_string(out.data() + before, bytes) - out.data()));
 }
 
+namespace {
+
+// What stands in front of each value so that parts of variables become members of objects and elements of lists.
+class Nesting {
+ public:
+  // keys: from the outermost object to the value; "[N]" is an element of a list.
+  std::string lead_to(std::span<const std::string> keys) {
+    const auto outer = keys.first(keys.size() - 1);
+    const auto common = std::ranges::mismatch(open_, outer);
+    const auto level = static_cast<std::size_t>(common.in1 - open_.begin());
+    std::string text = close_to(level);
+    if (std::exchange(any_, true)) text.push_back(',');
+    for (std::size_t i = level; i < keys.size(); ++i) {
+      if (!is_element(keys[i])) {
+        append_json_string(text, keys[i]);
+        text.push_back(':');
+      }
+      if (i + 1 == keys.size()) break;
+      text.push_back(is_element(keys[i + 1]) ? '[' : '{');
+      open_.push_back(keys[i]);
+      closers_.push_back(is_element(keys[i + 1]) ? ']' : '}');
+    }
+    return text;
+  }
+  std::string close_to(std::size_t level) {
+    std::string text(closers_.rbegin(), closers_.rend() - static_cast<std::ptrdiff_t>(level));
+    closers_.resize(level);
+    open_.resize(level);
+    return text;
+  }
+
+ private:
+  static bool is_element(std::string_view key) { return key.starts_with('['); }
+
+  std::vector<std::string> open_;  // the keys of the objects and lists that are open
+  std::string closers_;
+  bool any_ = false;
+};
+
+// JSON has no words for what isn't finite: those are strings.
+char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
+  const double value = type == lang::BaseType::f32 ? double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))}
+                                                   : std::bit_cast<double>(bits);
+  if (std::isnan(value)) return put_text(at, "\"nan\"");
+  if (std::isinf(value)) return put_text(at, value < 0 ? "\"-inf\"" : "\"inf\"");
+  return type == lang::BaseType::f32 ? std::to_chars(at, at + kLongestFloating, static_cast<float>(value)).ptr
+                                     : std::to_chars(at, at + kLongestFloating, value).ptr;
+}
+
+}  // namespace
+
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
                         std::span<const lang::FetchArg> args) {
   EventSchema schema;
   append_json_string(schema.probe_json, full_name);
   append_json_string(schema.symbol_json, symbol_and_offset);
   schema.args.assign(args.begin(), args.end());
+  Nesting nesting;
   for (const lang::FetchArg& arg : args) {
-    std::string& name = schema.arg_names_json.emplace_back(schema.arg_names_json.empty() ? "" : ",");
-    append_json_string(name, arg.name);
-    name.push_back(':');
+    const auto alone = std::span(&arg.name, 1);
+    schema.arg_names_json.push_back(nesting.lead_to(arg.path.empty() ? alone : std::span(arg.path)));
   }
+  schema.end_json = nesting.close_to(0) + "}}";
   return schema;
 }
 
@@ -183,6 +240,19 @@ void EventEncoder::put_symbol(std::uint64_t address, const Symbols& symbols) {
   at_ = text.empty() ? put_hex_string(at_, address) : put_json_string(at_, text);
 }
 
+// By its name, when it has one.
+void EventEncoder::put_named(const lang::Type& type, std::uint64_t value) {
+  const auto as_signed = static_cast<std::int64_t>(value);
+  const std::string* name = type.names->name_of(as_signed);
+  if (name) {
+    need(room_for_string(name->size()) + kLongestNumber);
+    at_ = put_json_string(at_, *name);
+  } else {
+    const bool is_number_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
+    at_ = is_number_signed ? put_number(at_, as_signed) : put_number(at_, value);
+  }
+}
+
 // Has room for a number.
 void EventEncoder::put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
   using lang::BaseType;
@@ -193,10 +263,13 @@ void EventEncoder::put_element(const lang::Type& type, PackedReader& packed, con
     return void(at_ = put_json_string(at_, text));
   }
   const std::uint64_t value = packed.value();
-  if (type.bitfield) return void(at_ = put_number(at_, value));
+  if (type.names) return put_named(type, value);
+  if (type.bitfield && !type.bitfield->is_signed) return void(at_ = put_number(at_, value));
   if (is_hexadecimal(type.base)) return void(at_ = put_hex_string(at_, value));
   if (is_signed(type.base)) return void(at_ = put_number(at_, static_cast<std::int64_t>(value)));
   if (type.base == BaseType::symbol) return put_symbol(value, symbols);
+  if (is_floating(type.base)) return void(at_ = put_floating(at_, type.base, value));
+  if (type.base == BaseType::boolean) return void(at_ = put_text(at_, value != 0 ? "true" : "false"));
   if (type.base != BaseType::chr) return void(at_ = put_number(at_, value));
   const char c = static_cast<char>(value);
   at_ = put_json_string(at_, {&c, 1});
@@ -286,8 +359,8 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
     const lang::Type& type = schema.args[i].type;
     type.array ? put_array(type, reader, symbols) : put_element(type, reader, symbols);
   }
-  need(2);
-  at_ = put_text(at_, "}}");
+  need(schema.end_json.size());
+  at_ = put_text(at_, schema.end_json);
   return {buffer_.data(), at_};
 }
 

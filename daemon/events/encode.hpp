@@ -20,7 +20,9 @@ struct EventSchema {
   std::string symbol_json;  // "\"processCommand+0x0\"", already a JSON string
   std::string func_json;    // of a return probe: the function's name, likewise; empty: another probe
   std::vector<lang::FetchArg> args;
-  std::vector<std::string> arg_names_json;  // with what stands around them: "\"c\":", ",\"argc\":"
+  // With what stands around them: "\"c\":", ",\"argc\":", and of a variable's parts ",\"p\":{\"x\":".
+  std::vector<std::string> arg_names_json;
+  std::string end_json = "}}";  // behind the last one
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -65,6 +67,7 @@ class EventEncoder {
   void need(std::size_t room);
   void put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
+  void put_named(const lang::Type& type, std::uint64_t value);
   void put_symbol(std::uint64_t address, const Symbols& symbols);
   const std::string& name_of(const RecordHeader& header, const Symbols& symbols);
   void put_return(const EventSchema& schema, const RecordHeader& header, const std::string& name);

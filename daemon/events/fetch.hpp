@@ -27,6 +27,8 @@ class MemoryReader {
   // A NUL-terminated string of at most to.size() bytes, without the NUL; -1: its first byte is unreadable, or it runs
   // into unreadable memory before its end.
   virtual std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) = 0;
+  // The low 64 bits of a floating-point register of the thread that has stopped.
+  virtual bool read_vector(std::int32_t, unsigned, std::uint64_t&) { return false; }
 };
 
 // A value that a return probe's arguments need from the function's entry.
@@ -67,14 +69,17 @@ struct FetchOp {
     load_stack_pointer,  // value = sp
     load_immediate,      // value = operand
     load_return_value,   // value = what the function returns; a tail call ends the argument with a null
-    load_entry_word,  // value = the operand-th of CommonFields::entry_words; one that couldn't be read ends it likewise
-    dereference,      // value = the `size` bytes at value + operand, extended to 64 bits
-    cut,              // value = `size` bytes of it, from bit `right` on, extended to 64 bits
-    add_register,     // value += the register at byte `operand` of Registers, shifted to the left by `left`
-    store_value,      // stores value, cut to `size` bytes
-    store_memory,     // stores `size` bytes from value + operand
+    load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
+    load_vector,         // value = the low 64 bits of floating-point register `operand`
+    unavailable,         // there is none: the argument is null
+    dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
+    cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
+    add,                 // value += operand
+    add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    store_value,         // stores value, cut to `size` bytes
+    store_memory,        // stores `size` bytes from value + operand
     store_memory_array,  // `count` of them, one behind the other
-    store_string,        // stores the string at value + operand
+    store_string,        // stores the string at value + operand; `count`: in that many bytes at most, 0: no limit
     store_string_array,  // `count` strings whose addresses lie from value + operand on
     store_comm,
     store_text,  // stores texts()[operand]

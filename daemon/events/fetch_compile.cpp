@@ -33,10 +33,9 @@ Error refuse(Reason reason, std::size_t column, std::string message, std::string
   return {reason, std::move(message), std::move(hint), column};
 }
 
-Error needs_debug_information(std::size_t column, std::string_view what) {
-  return refuse(Reason::unsupported, column,
-                std::string(what) + " needs debug information support, which this version lacks",
-                "use %REG, $argN, @SYM or +OFFS(ARG)");
+Error only_at_entry(std::size_t column, std::string_view what) {
+  return refuse(Reason::unsupported, column, std::string(what) + " can't be fetched on return probes yet",
+                "use $argN, $entry(ARG) or $retval, or probe the function's entry or a line");
 }
 
 }  // namespace
@@ -64,7 +63,9 @@ class FetchCompiler {
 
   Failure argument(const lang::FetchArg& arg) {
     PROBED_CHECK(arg.expr != nullptr, "a parsed argument has an expression");
-    stored_ = std::holds_alternative<lang::ArgumentExpr>(arg.expr->node) ? size_of(arg.type.base) : 0;
+    const bool is_bare = std::holds_alternative<lang::ArgumentExpr>(arg.expr->node) ||
+                         std::holds_alternative<lang::PlacedExpr>(arg.expr->node);
+    stored_ = is_bare && !is_string(arg.type.base) ? size_of(arg.type.base) : 0;
     if (auto e = expression(*arg.expr)) return e;
     store(arg.type);
     return {};
@@ -136,10 +137,11 @@ class FetchCompiler {
   }
   Failure load(const lang::AllArgumentsExpr&, std::size_t column) {
     if (context_.no_place) return emit(Code::load_immediate), Failure{};
-    return needs_debug_information(column, "$args");
+    return only_at_entry(column, "$args");
   }
   Failure load(const lang::VariableExpr& node, std::size_t column) {
-    return needs_debug_information(column, "the variable \"" + node.path + "\"");
+    if (context_.no_place) return emit(Code::load_immediate), Failure{};
+    return only_at_entry(column, "the variable \"" + node.path + "\"");
   }
   Failure load(const lang::DerefExpr& node, std::size_t) {
     PROBED_CHECK(node.inner != nullptr, "a dereference has an operand");
@@ -167,6 +169,43 @@ class FetchCompiler {
     emit(Code::load_entry_word, context_.entry_words->size());
     context_.entry_words->push_back(std::move(expr));
     return {};
+  }
+
+  Failure load(const lang::PlacedExpr& node, std::size_t) {
+    const lang::Placement& place = *node.place;
+    if (!place.absent.empty()) return emit(Code::unavailable), Failure{};
+    if (place.steps.empty()) emit(Code::load_immediate);
+    for (const lang::PlaceStep& step : place.steps) emit_step(step);
+    if (node.what == lang::PlacedExpr::What::object) return emit(Code::dereference, place.offset), Failure{};
+    if (place.in_memory)
+      emit_sized(Code::dereference, place.offset, node.size, node.is_signed);
+    else if (place.offset != 0)
+      emit(Code::add, place.offset);
+    if (!place.in_memory && node.size < 8 && (stored_ == 0 || stored_ > node.size))
+      emit_sized(Code::cut, 0, node.size, node.is_signed);
+    value_ = true;
+    if (node.what != lang::PlacedExpr::What::pointee) return {};
+    value_ = false;
+    emit(Code::dereference);
+    return {};
+  }
+
+  void emit_sized(Code code, std::uint64_t operand, std::uint8_t size, bool is_signed) {
+    emit(code, operand);
+    program_.ops_.back().size = size;
+    program_.ops_.back().is_signed = is_signed;
+  }
+
+  void emit_step(const lang::PlaceStep& step) {
+    using Step = lang::PlaceStep::Code;
+    constexpr std::pair<Step, Code> kSteps[] = {
+        {Step::load_register, Code::load_register}, {Step::load_vector, Code::load_vector},
+        {Step::load_immediate, Code::load_immediate}, {Step::add, Code::add},
+        {Step::add_register, Code::add_register},   {Step::dereference, Code::dereference},
+        {Step::cut, Code::cut}};
+    const auto* row = std::ranges::find(kSteps, step.code, &std::pair<Step, Code>::first);
+    emit_sized(row->second, step.operand, step.size, step.is_signed);
+    program_.ops_.back().right = step.right;
   }
 
   // $argN of a static probe, by its operand.
@@ -232,8 +271,8 @@ class FetchCompiler {
               : !memory            ? Code::store_value
                                    : (array ? Code::store_memory_array : Code::store_memory);
     op.size = size_of(type.base);
-    op.is_signed = !type.bitfield && is_signed(type.base);
-    op.count = type.array.value_or(0);
+    op.is_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
+    op.count = op.code == Code::store_string ? type.text_limit : type.array.value_or(0);
     if (type.bitfield) {
       op.left = static_cast<std::uint8_t>(op.size * 8 - type.bitfield->width - type.bitfield->offset);
       op.right = static_cast<std::uint8_t>(op.size * 8 - type.bitfield->width);

@@ -30,8 +30,9 @@ std::uint64_t extend(const FetchOp& op, std::uint64_t value) {
 // The same, and takes the bitfield out.
 std::uint64_t finish(const FetchOp& op, std::uint64_t value) {
   const unsigned unused = 64u - op.size * 8u;
-  if (op.is_signed) return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
   // Shifting up to the top bit and back is the kernel's fetch_apply_bitfield() within the container.
+  if (op.is_signed)
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(value << (unused + op.left)) >> (unused + op.right));
   return value << (unused + op.left) >> (unused + op.right);
 }
 
@@ -48,14 +49,14 @@ class Output {
     return status(kPresent) && count(length) && put(text.data(), text.size());
   }
 
-  // The string at `from`, or a null when it can't be read. False: no room.
-  bool string_at(MemoryReader& memory, RemoteAddr from) {
+  // The string at `from` in at most `most` bytes, or a null when it can't be read. False: no room.
+  bool string_at(MemoryReader& memory, RemoteAddr from, std::size_t most = kMaxString) {
     constexpr std::size_t kHead = 3;
     if (room_.size() - used_ <= kHead) return false;
-    const auto to = room_.subspan(used_ + kHead, std::min(kMaxString, room_.size() - used_ - kHead));
+    const auto to = room_.subspan(used_ + kHead, std::min(most, room_.size() - used_ - kHead));
     const std::ptrdiff_t length = memory.read_string(from, to);
     if (length < 0) return status(kNull);
-    if (to.size() < kMaxString && static_cast<std::size_t>(length) >= to.size()) return false;  // cut by our room
+    if (to.size() < most && static_cast<std::size_t>(length) >= to.size()) return false;  // cut by our room
     status(kPresent);
     count(static_cast<std::uint16_t>(length));
     used_ += static_cast<std::size_t>(length);
@@ -109,6 +110,9 @@ class Machine {
       case Code::load_immediate: value_ = op.operand; return true;
       case Code::load_return_value: value_ = register_at(op.operand); return !common_.tail_call;
       case Code::load_entry_word: return entry_word(op.operand);
+      case Code::load_vector: return memory_.read_vector(common_.tid, static_cast<unsigned>(op.operand), value_);
+      case Code::unavailable: return false;
+      case Code::add: value_ += op.operand; return true;
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;
       case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
       default: break;
@@ -144,7 +148,8 @@ class Machine {
       case Code::store_value: return out.number(finish(op, value_));
       case Code::store_memory: return read(from, op.size, value_) && out.number(finish(op, value_));
       case Code::store_memory_array: return memory_array(op, from, out);
-      case Code::store_string: return out.string_at(memory_, {from});
+      case Code::store_string:
+        return out.string_at(memory_, {from}, op.count == 0 ? kMaxString : std::min<std::size_t>(op.count, kMaxString));
       case Code::store_string_array: return string_array(op, from, out);
       case Code::store_comm: return out.bytes(common_.comm.substr(0, kMaxString));
       case Code::store_text: return out.bytes(texts_[op.operand]);

@@ -20,6 +20,7 @@ constexpr bool is_string(lang::BaseType type) {
 // Printed as a signed number: s8 to s64.
 constexpr bool is_signed(lang::BaseType type) { return type >= lang::BaseType::s8 && type <= lang::BaseType::s64; }
 constexpr bool is_hexadecimal(lang::BaseType type) { return type >= lang::BaseType::x8 && type <= lang::BaseType::x64; }
+constexpr bool is_floating(lang::BaseType type) { return type == lang::BaseType::f32 || type == lang::BaseType::f64; }
 // Bytes a value of this type takes in the target's memory; strings have none.
 constexpr std::uint8_t size_of(lang::BaseType type) {
   using lang::BaseType;
@@ -27,12 +28,14 @@ constexpr std::uint8_t size_of(lang::BaseType type) {
     case BaseType::u8:
     case BaseType::s8:
     case BaseType::x8:
+    case BaseType::boolean:
     case BaseType::chr: return 1;
     case BaseType::u16:
     case BaseType::s16:
     case BaseType::x16: return 2;
     case BaseType::u32:
     case BaseType::s32:
+    case BaseType::f32:
     case BaseType::x32: return 4;
     default: return 8;
   }

@@ -14,9 +14,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "daemon/lang/place.hpp"
 #include "proto/result.hpp"
 
 namespace probed::lang {
@@ -72,18 +74,29 @@ struct Location {
 
 // clang-format off
 enum class BaseType : std::uint8_t {
-  u8, u16, u32, u64, s8, s16, s32, s64, x8, x16, x32, x64, chr, string, ustring, symbol
+  u8, u16, u32, u64, s8, s16, s32, s64, x8, x16, x32, x64, chr, string, ustring, symbol,
+  boolean, f32, f64  // of variables only: no definition can name them
 };
 // clang-format on
 
 struct Bitfield {  // b<width>@<offset>/<container>
   std::uint8_t width = 0, offset = 0, container = 0;
+  bool is_signed = false;  // of a variable's only
+};
+
+// The names of an enumeration's values, of debug information.
+struct Enumeration {
+  std::vector<std::pair<std::int64_t, std::string>> names;  // by value
+
+  const std::string* name_of(std::int64_t value) const;  // null: it has none
 };
 
 struct Type {
   BaseType base = BaseType::x64;
   std::optional<Bitfield> bitfield;    // base is then the container's unsigned type
   std::optional<std::uint16_t> array;  // TYPE[N]
+  std::shared_ptr<const Enumeration> names;  // values that have one are shown by it; null: none
+  std::uint16_t text_limit = 0;              // of a string in an array of characters: its bytes; 0: none
 };
 
 struct FetchExpr;
@@ -142,10 +155,23 @@ struct VariableExpr {
 struct EntryExpr {
   FetchExprPtr inner;
 };
+// What debug information has made of a VariableExpr; never parsed.
+struct PlacedExpr {
+  enum class What : std::uint8_t {
+    value,    // the number at the place
+    object,   // the memory at the place, of which the type says what to read
+    pointee,  // the memory that the pointer at the place leads to
+  };
+  std::shared_ptr<const Placement> place;
+  What what = What::value;
+  std::uint8_t size = 8;  // bytes of the number, or of the pointer
+  bool is_signed = false;
+};
 
 struct FetchExpr {
   std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, ArgumentExpr,
-               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr>
+               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr,
+               PlacedExpr>
       node;
   std::size_t column = 0;  // where the kernel's error_log would put its caret
 };
@@ -159,6 +185,9 @@ struct FetchArg {
   bool type_given = false;
   std::string text;  // as written, without NAME= and :TYPE
   std::size_t column = 0;
+  // Of a part of a variable: the names that lead to it in an event, the variable's own first; "[N]" is an element of a
+  // list. Empty: `name` alone. Parts of one variable stand one behind the other.
+  std::vector<std::string> path;
 };
 
 enum class Kind : std::uint8_t { probe, return_probe, remove };

@@ -70,9 +70,17 @@ Result<Node> variable(Word word, std::size_t skip) {
     return bad_definition(word.column + (hyphen ? skip + fault : 0),
                           "bad variable " + quoted(word.text) + ": expected a name, ->, . or [N] at its byte " +
                               std::to_string(skip + fault),
-                          "variables: x, p->field, s.field, a[2]");
+                          "variables: x, p->field, s.field, a[2], *p, &x");
   }
   return Node(VariableExpr{std::string(word.text)});
+}
+
+// *p, **p, &x
+Result<Node> indirect(Word word) {
+  const std::size_t operators = word.text[0] == '&' ? 1 : std::min(word.text.find_first_not_of('*'), word.text.size());
+  const std::string_view rest = word.text.substr(operators);
+  if (rest.starts_with("$arg")) return variable(word, operators + 1);
+  return variable(word, operators);
 }
 
 Result<Node> retval(Word word, std::string_view rest, Kind kind) {
@@ -93,6 +101,8 @@ Result<Node> stack(Word word, std::string_view rest) {
 
 Result<Node> argument(Word word, std::string_view rest) {
   if (rest == "s" || rest == "*") return Node(AllArgumentsExpr{});
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  if (digits > 0 && is_path_continuation(rest.substr(digits))) return variable(word, 1);
   const auto number = parse_decimal(rest);
   if (!number) return bad_variable(word);
   if (*number == 0 || *number > kMaxArgument)
@@ -192,6 +202,7 @@ Result<Node> operand(Word word, Kind kind) {
   if (first == '@') return memory(word, kind);
   if (first == '\\') return immediate(word, kind);
   if (is_letter(first)) return variable(word, 0);
+  if (first == '*' || first == '&') return indirect(word);
   return bad_definition(word.column, "bad argument " + quoted(word.text) + ": expected a fetch argument",
                         "arguments: %REG @ADDR @SYM $argN $stack $stackN $comm +OFFS(ARG) \\IMM \\\"text\"");
 }

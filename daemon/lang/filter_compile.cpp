@@ -168,7 +168,9 @@ class Compiler {
     skip_space();
     const std::size_t start = i_;
     if (i_ < text_.size() && text_[i_] == '$') ++i_;
-    while (i_ < text_.size() && is_ident(text_[i_])) ++i_;
+    // A part of a variable: p.x
+    const auto is_dot = [&] { return text_[i_] == '.' && i_ + 1 < text_.size() && is_letter(text_[i_ + 1]); };
+    while (i_ < text_.size() && (is_ident(text_[i_]) || (i_ > start && is_dot()))) ++i_;
     name_ = text_.substr(start, i_ - start);
     if (name_.empty())
       return wrong(start,
@@ -196,9 +198,11 @@ class Compiler {
     if (type.array)
       return wrong(start, "the argument " + quoted(name_) + " is an array, and arrays can't be compared",
                    "fetch the element as an argument of its own");
+    if (events::is_floating(type.base))
+      return wrong(start, "the argument " + quoted(name_) + " is a floating-point number, and those can't be compared");
     p.argument = static_cast<std::uint16_t>(k);
     p.is_string = events::is_string(type.base);
-    p.is_signed = !type.bitfield && events::is_signed(type.base);
+    p.is_signed = type.bitfield ? type.bitfield->is_signed : events::is_signed(type.base);
     p.size = events::size_of(type.base);
     is_char_ = type.base == BaseType::chr;
     for (std::size_t n = out_.types.size(); n <= k; ++n) out_.types.push_back(args_[n].type);

@@ -1,4 +1,5 @@
 // TYPE, TYPE[N] and bitfields. Pure.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -24,6 +25,9 @@ constexpr std::array<std::pair<std::string_view, BaseType>, 16> kTypes = {{{"u8"
                                                                            {"string", BaseType::string},
                                                                            {"ustring", BaseType::ustring},
                                                                            {"symbol", BaseType::symbol}}};
+// Of variables: shown, but not to be written.
+constexpr std::array<std::pair<std::string_view, BaseType>, 3> kShownTypes = {
+    {{"bool", BaseType::boolean}, {"f32", BaseType::f32}, {"f64", BaseType::f64}}};
 constexpr const char* kTypeHint =
     "types: u8 u16 u32 u64 s8 s16 s32 s64 x8 x16 x32 x64 char string ustring symbol b<width>@<offset>/<container>, "
     "each also as TYPE[N]";
@@ -101,6 +105,11 @@ Result<Bitfield> parse_bitfield(std::string_view text, std::size_t column) {
                   static_cast<std::uint8_t>(*container)};
 }
 
+const std::string* Enumeration::name_of(std::int64_t value) const {
+  const auto found = std::ranges::lower_bound(names, value, {}, &std::pair<std::int64_t, std::string>::first);
+  return found != names.end() && found->first == value ? &found->second : nullptr;
+}
+
 std::string to_string(const Type& type) {
   std::string text;
   const auto add = [&](char before, unsigned number) { text.append(1, before).append(std::to_string(number)); };
@@ -110,6 +119,8 @@ std::string to_string(const Type& type) {
     add('/', type.bitfield->container);
   } else {
     for (const auto& [word, base] : kTypes)
+      if (base == type.base) text = word;
+    for (const auto& [word, base] : kShownTypes)
       if (base == type.base) text = word;
   }
   if (type.array) {

@@ -73,6 +73,29 @@ std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) co
   return flow_;
 }
 
+std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source) const {
+  const std::lock_guard lock(debug_mutex_);
+  if (debug_) return debug_;
+  const std::optional<ElfImage> image = source.open();
+  if (!image) return nullptr;
+  const auto read = [&](const ElfImage& from) {
+    // A link relative to the debug file is relative to where it lies by its build-id.
+    const std::string id = to_hex(build_id_);
+    const std::string root = source.debug_roots.empty() ? std::string() : source.debug_roots.front();
+    const std::string path = id.size() > 2 ? root + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) : path_;
+    const auto alternate =
+        find_supplementary_file(from, &from == &*image ? path_ : path, source.debug_roots, source.open_path);
+    return dwarf::DebugInfo::read(*image, &from, alternate ? &*alternate : nullptr);
+  };
+  debug_ = read(*image);
+  if (debug_) return debug_;
+  if (const auto separate = find_debug_file(*image, path_, source.debug_roots, source.open_path))
+    debug_ = read(*separate);
+  if (debug_) return debug_;
+  if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) debug_ = read(*fetched);
+  return debug_;
+}
+
 std::optional<ElfAddr> Module::address_of(std::uint64_t file_offset, bool executable) const {
   for (const Segment& s : segments_) {
     const auto address = place_in(s, file_offset);
@@ -165,7 +188,9 @@ std::optional<FunctionBounds> Module::function_at(ElfAddr address) const {
 std::size_t Module::memory_bytes() const {
   if (!loaded_.load(std::memory_order_acquire)) return sizeof(Module);
   const Contents& c = *contents_;
-  return sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
+  const std::unique_lock lock(debug_mutex_, std::try_to_lock);
+  const std::size_t debug = lock && debug_ ? debug_->memory_bytes() : 0;
+  return debug + sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
          c.slots.capacity() * sizeof(LoaderSlot) + c.usdt.capacity() * (sizeof(UsdtNote) + 64);
 }
 

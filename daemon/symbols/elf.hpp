@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "arch/region.hpp"
+#include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/debug_file.hpp"
 #include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
@@ -80,6 +81,8 @@ class Module {
   // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
   // for each MiB. Null: the file can't be read. Precondition: load() has returned true.
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
+  // What it or its debug file says of lines and variables; read at the first need. Null: neither says anything.
+  std::shared_ptr<const dwarf::DebugInfo> debug_info(const Source& source) const;
   // Built by the Go tool chain.
   bool is_go() const { return go_; }
   // nullopt: neither a symbol nor the unwind table covers the address.
@@ -106,6 +109,8 @@ class Module {
   bool go_ = false;
   mutable std::mutex flow_mutex_;
   mutable std::shared_ptr<const arch::CodeFlow> flow_;
+  mutable std::mutex debug_mutex_;
+  mutable std::shared_ptr<const dwarf::DebugInfo> debug_;
   mutable std::mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
   std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true

@@ -90,6 +90,13 @@ Result<std::vector<Function>> TargetSymbols::list_functions(std::string_view pat
 Result<std::vector<UsdtProbe>> TargetSymbols::list_usdt(std::string_view pattern, std::size_t limit) const {
   return impl_->list_usdt(pattern, limit);
 }
+Result<dwarf::Variables> TargetSymbols::variables_at(RemoteAddr address) const { return impl_->variables_at(address); }
+Result<std::vector<SourceLine>> TargetSymbols::list_lines(std::string_view file, std::size_t limit) const {
+  return impl_->list_lines(file, limit);
+}
+Result<std::vector<dwarf::VisibleVariable>> TargetSymbols::list_variables(const lang::Location& location) const {
+  return with_column(impl_->list_variables(location), location);
+}
 const std::vector<Mapping>& TargetSymbols::mappings() const { return impl_->mappings(); }
 const Mapping* TargetSymbols::mapping_at(RemoteAddr address) const { return impl_->mapping_at(address); }
 TargetSymbols::Code TargetSymbols::code_around(RemoteAddr address) const { return impl_->code_around(address); }
@@ -114,10 +121,7 @@ Result<Places> TargetSymbols::Impl::places(const lang::Location& location) const
     if (!site) return std::move(site).error();
     return Places{{std::move(site).value()}, false, {}};
   }
-  return Error{Reason::unsupported,
-               "cannot probe " + location.text + ": line probes need debug information support, not built yet",
-               "name a function, SYMBOL+OFFSET or MODULE:0xFILEOFFSET instead",
-               {}};
+  return resolve_line(location, std::get<lang::LineLocation>(location.where));
 }
 
 Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& location,

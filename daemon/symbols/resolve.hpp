@@ -13,6 +13,7 @@
 
 #include "arch/exits.hpp"
 #include "daemon/base/types.hpp"
+#include "daemon/dwarf/variables.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "proto/result.hpp"
@@ -41,6 +42,10 @@ struct Site {
   // has all its places, which are one probe.
   std::shared_ptr<const UsdtSite> usdt;
   RemoteAddr semaphore;
+  // Sites that carry the same words here are one probe: "FILE:LINE" of a line with several places. Empty: it is one by
+  // itself, or with the others of its static probe.
+  std::string one_probe;
+  std::string note;  // what the user should know of the place: the line asked for has no code
 };
 
 // A static probe, as listed: all its places in one module.
@@ -73,6 +78,15 @@ struct SymbolizedAddress {
   std::string symbol;
   std::uint64_t offset = 0;
   std::string module;
+};
+
+// A line of a source file that has code.
+struct SourceLine {
+  std::string file;
+  unsigned line = 0;
+  RemoteAddr address;    // of its first instruction
+  std::string function;  // qualified, without parameters
+  std::string module;    // base name
 };
 
 struct Function {
@@ -136,6 +150,14 @@ class TargetSymbols {
   // The static probes, by provider and name. pattern: [[MODULE:]PROVIDER:]NAME, globs; empty: all. Errors:
   // no_such_module.
   Result<std::vector<UsdtProbe>> list_usdt(std::string_view pattern, std::size_t limit) const;
+
+  // The variables at an address, by name. Reads the module's debug information at the first need. Errors: unsupported,
+  // when there is none. Valid as long as this snapshot.
+  Result<dwarf::Variables> variables_at(RemoteAddr address) const;
+  // The lines of [MODULE:]FILE. Errors: no_such_module, no_such_symbol.
+  Result<std::vector<SourceLine>> list_lines(std::string_view file, std::size_t limit) const;
+  // What can be named at the first place of a location. Errors: as of places() and variables_at().
+  Result<std::vector<dwarf::VisibleVariable>> list_variables(const lang::Location& location) const;
 
   const std::vector<Mapping>& mappings() const;
   // The mapping that holds address, or null.

@@ -62,6 +62,9 @@ class TargetSymbols::Impl {
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
   Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
   Result<std::vector<UsdtProbe>> list_usdt(std::string_view pattern, std::size_t limit) const;
+  Result<dwarf::Variables> variables_at(RemoteAddr address) const;
+  Result<std::vector<SourceLine>> list_lines(std::string_view file, std::size_t limit) const;
+  Result<std::vector<dwarf::VisibleVariable>> list_variables(const lang::Location& location) const;
   const Mapping* mapping_at(RemoteAddr address) const;
   const std::vector<Mapping>& mappings() const { return mappings_; }
   bool restartable(RemoteAddr address) const;
@@ -125,6 +128,12 @@ class TargetSymbols::Impl {
                                      std::size_t limit) const;
   Result<Site> site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const;
   Site place(RemoteAddr address, const Mapping& mapping, const Instance* in) const;
+
+  // ---- resolve_debug.cpp
+  Result<Places> resolve_line(const lang::Location& location, const lang::LineLocation& where) const;
+  Error no_such_line(const lang::Location& location, const lang::LineLocation& where, bool file_known,
+                     bool debug_info) const;
+  std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
 
   // ---- resolve_usdt.cpp
   Result<Places> resolve_usdt(const lang::Location& location, const lang::UsdtLocation& where) const;

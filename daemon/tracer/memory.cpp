@@ -33,6 +33,10 @@ TargetMemory TargetMemory::open(pid_t pid) {
   return memory;
 }
 
+bool TargetMemory::read_vector(std::int32_t tid, unsigned index, std::uint64_t& low) {
+  return ptrace::get_vector_register(tid, index, low) == ptrace::Outcome::ok;
+}
+
 std::string TargetMemory::maps_text() const {
   constexpr std::size_t kPiece = 64 * 1024;
   std::string text;

@@ -4,7 +4,9 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <unordered_set>
 
 namespace probed::tracer::ptrace {
@@ -69,6 +71,20 @@ Outcome get_registers(pid_t tid, Registers& regs) {
     errno = EPROTO;  // a 32-bit tracee has a shorter register set
     return Outcome::failed;
   }
+  return outcome;
+}
+
+Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
+  std::array<std::byte, 1024> set;
+  iovec io{set.data(), set.size()};
+  const Outcome outcome = call(PTRACE_GETREGSET, tid, NT_PRFPREG, pointer(&io));
+  if (outcome != Outcome::ok) return outcome;
+  const std::size_t at = arch::native::kVectorsInRegisterSet + std::size_t{16} * index;
+  if (at + sizeof low > io.iov_len) {
+    errno = EPROTO;
+    return Outcome::failed;
+  }
+  std::memcpy(&low, set.data() + at, sizeof low);
   return outcome;
 }
 

@@ -40,6 +40,8 @@ Outcome listen(pid_t tid);
 Outcome detach(pid_t tid, int signal);
 
 Outcome get_registers(pid_t tid, Registers& regs);
+// The low 64 bits of one register for floating-point numbers.
+Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low);
 Outcome set_registers(pid_t tid, const Registers& regs);
 // The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less
 // than half the price (a twelfth of a whole hit; tests/bench, part-pc-only).

@@ -29,6 +29,7 @@ struct Shown {
   std::string operator()(const TextExpr& e) const { return "text(" + e.text + ")"; }
   std::string operator()(const VariableExpr& e) const { return "var(" + e.path + ")"; }
   std::string operator()(const EntryExpr& e) const { return "entry(" + show(*e.inner) + ")"; }
+  std::string operator()(const PlacedExpr&) const { return "placed"; }
 };
 
 std::string show(const FetchExpr& expr) {

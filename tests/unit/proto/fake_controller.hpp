@@ -198,6 +198,17 @@ class FakeController final : public control::Controller {
     answer([reply, found] { reply(found); });
   }
 
+  void variables(pid_t pid, std::string location, control::Reply<std::vector<dwarf::VisibleVariable>> reply) override {
+    note("variables " + location, pid);
+    answer([reply] { reply(std::vector<dwarf::VisibleVariable>{{"x", "int", "parameter", ""}}); });
+  }
+
+  void lines(pid_t pid, std::string file, std::size_t,
+             control::Reply<std::vector<symbols::SourceLine>> reply) override {
+    note("lines " + file, pid);
+    answer([reply] { reply(std::vector<symbols::SourceLine>{{"/src/a.c", 3, RemoteAddr{0x1000}, "f", "a"}}); });
+  }
+
   void usdt(pid_t pid, std::string pattern, std::size_t,
             control::Reply<std::vector<symbols::UsdtProbe>> reply) override {
     note("usdt " + pattern, pid);

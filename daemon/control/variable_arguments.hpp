@@ -1,0 +1,28 @@
+// Variables by name and $args in a definition's arguments: what debug information makes of them at one place.
+//
+// Thread: the worker pool. Pure but for reading debug information at the first need.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/dwarf/variables.hpp"
+#include "daemon/lang/definition.hpp"
+#include "proto/result.hpp"
+
+namespace probed::control {
+
+// What a user should know of an argument: that it has no value at this place, and why.
+using Notes = std::vector<std::string>;
+
+// Whether some argument can only be found by debug information. static_probe: $args are the static probe's.
+bool needs_variables(std::span<const lang::FetchArg> args, bool static_probe);
+
+// The arguments with each variable in its place: structures become their parts, $args the function's parameters. What
+// has been optimised out is null in events and said in `notes`. Errors: those of dwarf::Variables, with the column.
+Result<std::vector<lang::FetchArg>> with_variables(std::span<const lang::FetchArg> args,
+                                                   const dwarf::Variables& variables, Notes& notes);
+
+}  // namespace probed::control

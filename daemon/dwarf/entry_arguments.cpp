@@ -1,0 +1,132 @@
+// See entry_arguments.hpp. System V psABI (x86-64) 3.2.3, AAPCS64 6.8; what both have in common.
+#include "daemon/dwarf/entry_arguments.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "arch/arch.hpp"
+#include "daemon/dwarf/types.hpp"
+
+namespace probed::dwarf {
+namespace {
+
+namespace native = arch::native;
+using Step = lang::PlaceStep::Code;
+
+constexpr std::uint64_t kPassByReference = 4;  // DW_CC_pass_by_reference: a class that isn't copied byte by byte
+
+// DWARF 5 table 7.17: C, C++, Objective-C, their newer standards.
+constexpr std::array<std::uint64_t, 12> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11,
+                                                  0x1a, 0x1d, 0x21, 0x2b, 0x2c, 0x8001};
+
+bool calls_like_c(Die function) {
+  const auto language = function.unit->attribute(0, AT_language);
+  return language && std::ranges::find(kLikeC, language->number) != kLikeC.end();
+}
+
+bool is_by_reference(const Type& type) {
+  return type.kind == TypeKind::structure && number_of(type.die, AT_calling_convention) == kPassByReference;
+}
+
+bool has_floating(const Type& type, unsigned depth) {
+  if (type.kind == TypeKind::floating || type.kind == TypeKind::none || depth > 4) return true;
+  if (type.kind == TypeKind::array) return has_floating(element_of(type), depth + 1);
+  return std::ranges::any_of(members_of(type), [&](const Member& m) { return has_floating(m.type, depth + 1); });
+}
+
+class Assigner {
+ public:
+  explicit Assigner(Die function) {
+    const Type result = type_of(function);
+    const bool in_memory = result.kind == TypeKind::structure && (result.size > 16 || is_by_reference(result));
+    if (in_memory && native::kResultAddressIsArgument) integers_ = 1;
+  }
+
+  Location next(const Type& type) {
+    if (unknown_) return unknown();
+    const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
+    if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8)) return floating();
+    if (scalar && type.size > 0 && type.size <= 8) return integer(8);
+    if (is_by_reference(type)) return behind(integer(8));
+    if (type.kind == TypeKind::structure && type.size > 0 && type.size <= 16 && !has_floating(type, 0))
+      return integer(type.size);
+    unknown_ = true;
+    return unknown();
+  }
+
+ private:
+  static Location unknown() { return absent("how it is passed isn't known; probe a line behind the function's entry"); }
+
+  static Piece piece(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::uint64_t size) {
+    Piece out;
+    out.place = {{step}, offset, in_memory, {}};
+    out.size = size;
+    return out;
+  }
+
+  // In one or two registers, or none of it in one.
+  Location integer(std::uint64_t size) {
+    const unsigned words = size > 8 ? 2 : 1;
+    if (integers_ + words > native::kRegisterArguments) return on_stack(words);
+    Location out;
+    for (unsigned i = 0; i < words; ++i)
+      out.push_back(piece({Step::load_register, 8, 0, native::argument_place(++integers_).offset}, false, 0,
+                          words == 1 ? ~0ull : 8));
+    return out;
+  }
+
+  Location floating() {
+    if (vectors_ >= native::kVectorArguments) return on_stack(1);
+    return {piece({Step::load_vector, 8, 0, vectors_++}, false, 0, ~0ull)};
+  }
+
+  Location on_stack(unsigned words) {
+    const auto place = native::argument_place(native::kRegisterArguments + 1 + stack_);
+    stack_ += words;
+    return {piece({Step::load_register, 8, 0, *native::register_offset("sp")}, true, place.offset, ~0ull)};
+  }
+
+  static Location behind(Location pointer) {
+    lang::Placement& place = pointer.front().place;
+    if (place.in_memory) {
+      place.steps.push_back({Step::dereference, 8, 0, place.offset});
+      place.offset = 0;
+    }
+    place.in_memory = true;
+    return pointer;
+  }
+
+  unsigned integers_ = 0, vectors_ = 0, stack_ = 0;
+  bool unknown_ = false;
+};
+
+}  // namespace
+
+std::vector<Die> parameters_of(Die function) {
+  std::vector<Die> out;
+  each_child(function, [&](Die child) {
+    if (tag(child) == TAG_formal_parameter) out.push_back(child);
+    return true;
+  });
+  // An instance may leave out those that have been optimised away: the order is the original's.
+  const Die original = origin(function);
+  if (original == function) return out;
+  std::vector<Die> all;
+  each_child(original, [&](Die child) {
+    if (tag(child) != TAG_formal_parameter) return true;
+    const auto instance = std::ranges::find_if(out, [&](Die d) { return origin(d) == child; });
+    all.push_back(instance == out.end() ? child : *instance);
+    return true;
+  });
+  return all.size() >= out.size() ? all : out;
+}
+
+std::vector<Location> arguments_at_entry(Die function) {
+  std::vector<Location> out;
+  if (!calls_like_c(function)) return out;
+  Assigner assigner(function);
+  for (const Die parameter : parameters_of(function)) out.push_back(assigner.next(type_of(parameter)));
+  return out;
+}
+
+}  // namespace probed::dwarf

@@ -1,0 +1,21 @@
+// Where a function's arguments are at its first instruction, by the calling convention: code that isn't optimised says
+// only where it will have stored them later.
+//
+// The thread of whoever owns the file. What the convention leaves to details that aren't followed (small structures with
+// floating-point members, arguments in memory) is said to be unknown, never guessed.
+#pragma once
+
+#include <vector>
+
+#include "daemon/dwarf/die.hpp"
+#include "daemon/dwarf/location.hpp"
+
+namespace probed::dwarf {
+
+// One for each parameter of a function of C or a language that calls as C does; empty: of another language.
+std::vector<Location> arguments_at_entry(Die function);
+
+// Its parameters, in order.
+std::vector<Die> parameters_of(Die function);
+
+}  // namespace probed::dwarf

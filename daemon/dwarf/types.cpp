@@ -1,0 +1,297 @@
+// See types.hpp.
+#include "daemon/dwarf/types.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace probed::dwarf {
+namespace {
+
+constexpr unsigned kMaxChain = 32;
+constexpr unsigned kMaxNesting = 8;
+constexpr std::size_t kMaxMembers = 4096;
+
+bool is_qualifier(std::uint16_t t) {
+  return t == TAG_typedef || t == TAG_const_type || t == TAG_volatile_type || t == TAG_restrict_type ||
+         t == TAG_atomic_type || t == TAG_immutable_type;
+}
+
+TypeKind kind_of_base(Die die) {
+  switch (number_of(die, AT_encoding).value_or(0)) {
+    case ATE_boolean: return TypeKind::boolean;
+    case ATE_float: return TypeKind::floating;
+    case ATE_address:
+    case ATE_signed:
+    case ATE_unsigned: return TypeKind::integer;
+    case ATE_signed_char:
+    case ATE_unsigned_char: {
+      const std::string_view name = name_of(die);
+      return name == "char" || name == "char8_t" ? TypeKind::character : TypeKind::integer;
+    }
+    case ATE_UTF: return name_of(die) == "char8_t" ? TypeKind::character : TypeKind::integer;
+    default: return TypeKind::none;
+  }
+}
+
+bool is_signed_base(Die die) {
+  const std::uint64_t encoding = number_of(die, AT_encoding).value_or(0);
+  return encoding == ATE_signed || encoding == ATE_signed_char;
+}
+
+// Of one dimension; nullopt: the array's end isn't known.
+std::optional<std::uint64_t> count_of(Die subrange) {
+  if (const auto count = number_of(subrange, AT_count)) return *count;
+  const auto upper = attribute(subrange, AT_upper_bound);
+  if (!upper || upper->is_block()) return std::nullopt;
+  const std::uint64_t lower = number_of(subrange, AT_lower_bound).value_or(0);
+  // An upper bound that refers to a variable is a reference, not a number.
+  const auto last = number_of(subrange, AT_upper_bound);
+  if (!last || *last == ~0ull || *last == 0xffffffff || *last < lower) return std::nullopt;
+  return *last - lower + 1;
+}
+
+std::vector<Die> dimensions_of(Die array) {
+  std::vector<Die> out;
+  each_child(array, [&](Die child) {
+    if (tag(child) == TAG_subrange_type) out.push_back(child);
+    return out.size() < kMaxNesting;
+  });
+  return out;
+}
+
+Type array_type(Die die, std::size_t dimension) {
+  Type type;
+  type.kind = TypeKind::array;
+  type.die = die;
+  type.element = referenced(die, AT_type);
+  const std::vector<Die> dimensions = dimensions_of(die);
+  if (dimension >= dimensions.size()) return type;
+  type.count = count_of(dimensions[dimension]);
+  std::uint64_t bytes = type_of(die).size;
+  for (std::size_t i = dimension; i < dimensions.size(); ++i) {
+    const auto count = count_of(dimensions[i]);
+    if (!count || __builtin_mul_overflow(bytes, *count, &bytes)) return type;
+  }
+  type.size = bytes;
+  return type;
+}
+
+Die without_qualifiers(Die die) {
+  for (unsigned i = 0; i < kMaxChain && is_qualifier(tag(die)); ++i) die = referenced(die, AT_type);
+  return die;
+}
+
+// A structure that is only declared here may be defined elsewhere in the unit.
+Die defined(Die die) {
+  if (!attribute(die, AT_declaration)) return die;
+  if (const auto value = attribute(die, AT_specification)) return origin(die);
+  const std::string_view name = name_of(die);
+  if (name.empty()) return die;
+  const std::uint16_t wanted = tag(die);
+  Die found;
+  each_child(parent_of(die), [&](Die other) {
+    if (tag(other) == wanted && !attribute(other, AT_declaration) && name_of(other) == name) found = other;
+    return !found;
+  });
+  return found ? found : die;
+}
+
+}  // namespace
+
+Type type_of(Die die) { return type_itself(referenced(die, AT_type)); }
+
+Type type_itself(Die written) {
+  Type type;
+  const Die die = without_qualifiers(written);
+  if (!die) return type;
+  type.die = die;
+  type.size = number_of(die, AT_byte_size).value_or(0);
+  switch (tag(die)) {
+    case TAG_base_type:
+      type.kind = kind_of_base(die);
+      type.is_signed = is_signed_base(die);
+      break;
+    case TAG_pointer_type:
+      type.kind = TypeKind::pointer;
+      type.element = referenced(die, AT_type);
+      type.size = die.unit->address_size();
+      break;
+    case TAG_reference_type:
+    case TAG_rvalue_reference_type:
+      type.kind = TypeKind::reference;
+      type.element = referenced(die, AT_type);
+      type.size = die.unit->address_size();
+      break;
+    case TAG_enumeration_type: {
+      type.kind = TypeKind::enumeration;
+      const Type underlying = attribute(die, AT_type) ? type_of(die) : Type{};
+      type.is_signed = underlying.is_signed;
+      if (type.size == 0) type.size = underlying.size;
+      break;
+    }
+    case TAG_structure_type:
+    case TAG_class_type:
+    case TAG_union_type:
+      type.kind = TypeKind::structure;
+      type.die = defined(die);
+      type.size = number_of(type.die, AT_byte_size).value_or(0);
+      break;
+    case TAG_array_type: return array_type(die, 0);
+    case TAG_subroutine_type: type.kind = TypeKind::function; break;
+    default: break;
+  }
+  return type;
+}
+
+Type element_of(const Type& array) {
+  const std::vector<Die> dimensions = dimensions_of(array.die);
+  if (dimensions.size() <= 1) return type_itself(array.element);
+  // The inner dimensions: an array of the same entry with one dimension less. Only two are told apart.
+  return array_type(array.die, 1);
+}
+
+// ---- names ----
+
+namespace {
+
+std::string name_of_type(Die type, unsigned depth);
+
+std::string_view keyword_of(std::uint16_t t) {
+  switch (t) {
+    case TAG_structure_type: return "struct ";
+    case TAG_union_type: return "union ";
+    case TAG_enumeration_type: return "enum ";
+    default: return "";
+  }
+}
+
+bool says_keywords(Die type) {
+  const auto language = type.unit->attribute(0, AT_language);
+  const std::uint64_t l = language ? language->number : 0;
+  return l == LANG_C89 || l == LANG_C || l == 0x0c || l == 0x1d || l == 0x2c;  // C89, C, C99, C11, C17
+}
+
+std::string with_suffix(Die type, std::string_view suffix, unsigned depth) {
+  const Die inner = referenced(type, AT_type);
+  std::string name = inner ? name_of_type(inner, depth + 1) : "void";
+  if (suffix == "*" && name.ends_with('*')) return name + "*";
+  return name.append(" ").append(suffix);
+}
+
+std::string name_of_type(Die type, unsigned depth) {
+  if (depth > kMaxNesting) return "...";
+  const std::uint16_t t = tag(type);
+  const std::string_view name = name_of(type);
+  switch (t) {
+    case TAG_pointer_type: return name.empty() ? with_suffix(type, "*", depth) : std::string(name);
+    case TAG_reference_type: return with_suffix(type, "&", depth);
+    case TAG_rvalue_reference_type: return with_suffix(type, "&&", depth);
+    case TAG_const_type: {
+      const Die inner = referenced(type, AT_type);
+      const bool behind = tag(inner) == TAG_pointer_type;
+      if (behind) return name_of_type(inner, depth + 1) + " const";
+      return "const " + (inner ? name_of_type(inner, depth + 1) : std::string("void"));
+    }
+    case TAG_volatile_type:
+    case TAG_restrict_type:
+    case TAG_atomic_type: {
+      const Die inner = referenced(type, AT_type);
+      return inner ? name_of_type(inner, depth + 1) : "void";
+    }
+    case TAG_array_type: {
+      if (!name.empty()) return std::string(name);
+      std::string out = name_of_type(referenced(type, AT_type), depth + 1) + " ";
+      for (const Die dimension : dimensions_of(type)) {
+        const auto count = count_of(dimension);
+        out.append("[").append(count ? std::to_string(*count) : "").append("]");
+      }
+      return out;
+    }
+    case TAG_subroutine_type: return "function";
+    case 0: return "void";
+    default: break;
+  }
+  if (name.empty()) return std::string(keyword_of(t)) + "(anonymous)";
+  return (says_keywords(type) ? std::string(keyword_of(t)) : std::string()) + std::string(name);
+}
+
+}  // namespace
+
+std::string type_name(Die type) { return type ? name_of_type(type, 0) : "void"; }
+
+// ---- members ----
+
+namespace {
+
+// False: its place isn't a constant (a virtual base).
+bool place_member(Member& m) {
+  if (const auto location = attribute(m.die, AT_data_member_location)) {
+    if (!location->is_block()) {
+      m.offset = location->number;
+    } else {
+      Cursor c(location->block);  // DWARF 2: DW_OP_plus_uconst N
+      if (c.take<std::uint8_t>() != OP_plus_uconst) return false;
+      m.offset = c.uleb();
+      if (!c.good() || c.left() > 0) return false;
+    }
+  }
+  const auto bits = number_of(m.die, AT_bit_size);
+  if (!bits) return true;
+  if (*bits == 0 || *bits > 64) return false;
+  std::uint64_t first = 0;  // bit of the structure
+  if (const auto at = number_of(m.die, AT_data_bit_offset)) {
+    first = *at;
+  } else if (const auto old = number_of(m.die, AT_bit_offset)) {
+    // Counted from the most significant bit of a container of AT_byte_size bytes.
+    const std::uint64_t container = number_of(m.die, AT_byte_size).value_or(m.type.size) * 8;
+    first = m.offset * 8 + container - *old - *bits;
+  } else {
+    first = m.offset * 8;
+  }
+  // Within an aligned container of its type, where it lies in one; else in whatever begins at its byte.
+  const std::uint64_t size = m.type.size == 0 || m.type.size > 8 ? 8 : m.type.size;
+  m.offset = first / (size * 8) * size;
+  if (first - m.offset * 8 + *bits > size * 8) return false;
+  m.bit_offset = static_cast<std::uint8_t>(first - m.offset * 8);
+  m.bit_size = static_cast<std::uint8_t>(*bits);
+  return true;
+}
+
+std::optional<Member> find_member_in(const Type& structure, std::string_view name, unsigned depth) {
+  if (depth > kMaxNesting) return std::nullopt;
+  const std::vector<Member> all = members_of(structure);
+  for (const Member& m : all)
+    if (m.name == name && tag(m.die) == TAG_member) return m;
+  for (const Member& outer : all) {
+    const bool is_base = tag(outer.die) == TAG_inheritance;
+    if ((!is_base && !outer.name.empty()) || outer.type.kind != TypeKind::structure) continue;
+    if (auto inner = find_member_in(outer.type, name, depth + 1)) {
+      inner->offset += outer.offset;
+      return inner;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Member> members_of(const Type& structure) {
+  std::vector<Member> out;
+  if (structure.kind != TypeKind::structure) return out;
+  each_child(structure.die, [&](Die child) {
+    const std::uint16_t t = tag(child);
+    const bool is_static = attribute(child, AT_declaration) || attribute(child, AT_external);
+    if ((t != TAG_member && t != TAG_inheritance) || is_static) return true;
+    Member m{name_of(child), child, type_of(child), 0, {}, 0};
+    if (t == TAG_inheritance) m.name = name_of(m.type.die);
+    if (place_member(m)) out.push_back(std::move(m));
+    return out.size() < kMaxMembers;
+  });
+  return out;
+}
+
+std::optional<Member> find_member(const Type& structure, std::string_view name) {
+  return find_member_in(structure, name, 0);
+}
+
+}  // namespace probed::dwarf

@@ -1,0 +1,63 @@
+// Types as the source code has them, reduced to what it takes to read and to show a value.
+//
+// The thread of whoever owns the file. Chains of qualifiers, of bases and of anonymous members are followed so far only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "daemon/dwarf/die.hpp"
+
+namespace probed::dwarf {
+
+enum class TypeKind : std::uint8_t {
+  none,  // void, or one that isn't understood
+  integer,
+  character,  // "char": text
+  boolean,
+  floating,
+  pointer,
+  reference,
+  enumeration,
+  structure,  // and class and union
+  array,
+  function,
+};
+
+struct Type {
+  TypeKind kind = TypeKind::none;
+  bool is_signed = false;
+  std::uint64_t size = 0;           // bytes; 0: not known
+  std::optional<std::uint64_t> count;  // elements of an array; absent: not known
+  Die die;                          // without qualifiers and typedefs
+  Die element;                      // what a pointer points to, an array holds; as written; none: void
+
+  bool is_number() const { return kind >= TypeKind::integer && kind <= TypeKind::enumeration; }
+};
+
+// The type an entry has (AT_type), or is.
+Type type_of(Die die);
+Type type_itself(Die type);
+// "struct client *", "const char *", "int [4]".
+std::string type_name(Die type);
+
+struct Member {
+  std::string_view name;
+  Die die;
+  Type type;
+  std::uint64_t offset = 0;  // bytes, in the outermost structure
+  // Of a bit field: the bits of the `type.size` bytes at offset.
+  std::optional<std::uint8_t> bit_offset;
+  std::uint8_t bit_size = 0;
+};
+// By name, in it, in its anonymous members and in its bases.
+std::optional<Member> find_member(const Type& structure, std::string_view name);
+// Those it has itself, in order; bases are members with their type's name, anonymous ones have none.
+std::vector<Member> members_of(const Type& structure);
+
+// The elements of an array whose type is `array`: of several dimensions, those of the first.
+Type element_of(const Type& array);
+
+}  // namespace probed::dwarf

@@ -1,0 +1,278 @@
+// See variable_finder.hpp.
+#include "daemon/dwarf/variable_finder.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "daemon/dwarf/entry_arguments.hpp"
+#include "daemon/symbols/match.hpp"
+
+namespace probed::dwarf {
+namespace {
+
+using Step = lang::PlaceStep::Code;
+
+constexpr const char* kNoPlace = "it has been optimised out at this place";
+constexpr std::size_t kMaxListed = 10000;
+
+bool is_variable(std::uint16_t t) { return t == TAG_variable || t == TAG_formal_parameter; }
+bool is_inline(Die die) { return tag(die) == TAG_inlined_subroutine; }
+
+std::optional<unsigned> argument_number(std::string_view name) {
+  if (!name.starts_with("$arg")) return std::nullopt;
+  name.remove_prefix(4);
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || end != name.data() + name.size() || number == 0) return std::nullopt;
+  return number;
+}
+
+// Whether a place is counted from the function's frame, which stands only once its prologue has run.
+bool is_on_frame(const Attribute& value) {
+  return value.is_block() && !value.block.empty() && std::to_integer<unsigned>(value.block[0]) == OP_fbreg;
+}
+
+bool same_register(const Location& a, const Location& b) {
+  const lang::Placement x = place_of(a, 1), y = place_of(b, 1);
+  if (!x.absent.empty() || !y.absent.empty() || x.in_memory || y.in_memory) return true;  // nothing to compare
+  return x.steps.size() == 1 && y.steps.size() == 1 && x.steps[0].code == y.steps[0].code &&
+         x.steps[0].operand == y.steps[0].operand;
+}
+
+}  // namespace
+
+Location behind(const Location& pointer, std::uint64_t offset) {
+  lang::Placement place = place_of(pointer, 8);
+  if (!place.absent.empty()) return absent(place.absent);
+  if (place.in_memory) {
+    place.steps.push_back({Step::dereference, 8, 0, place.offset});
+    place.offset = 0;
+  }
+  place.offset += offset;
+  place.in_memory = true;
+  Piece piece;
+  piece.place = std::move(place);
+  return {std::move(piece)};
+}
+
+Object without_reference(Object object) {
+  if (object.type.kind != TypeKind::reference) return object;
+  const Die target = object.type.element;
+  return {behind(object.location, 0), type_itself(target), target, {}, 0};
+}
+
+Object member_of(const Object& structure, const Member& m) {
+  Object part;
+  part.type = m.type;
+  part.written = tag(m.die) == TAG_inheritance ? m.type.die : referenced(m.die, AT_type);
+  part.location = part_of(structure.location, m.offset, std::max<std::uint64_t>(1, m.type.size));
+  part.bit_offset = m.bit_offset;
+  part.bit_size = m.bit_size;
+  return part;
+}
+
+Object element_at(const Object& array, std::uint64_t index) {
+  Object part;
+  part.type = element_of(array.type);
+  part.written = part.type.kind == TypeKind::array ? part.type.die : array.type.element;
+  std::uint64_t offset = 0;
+  const bool fits = !__builtin_mul_overflow(part.type.size, index, &offset);
+  part.location = fits ? part_of(array.location, offset, std::max<std::uint64_t>(1, part.type.size))
+                       : absent("it lies outside of memory");
+  return part;
+}
+
+VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias,
+                               const ObjectAddress& objects)
+    : lock_(info.mutex_), info_(info), objects_(objects) {
+  around_.pc = address;
+  around_.bias = bias;
+  around_.eh_frame = {info.eh_frame_, info.eh_frame_address_, true};
+  around_.debug_frame = {info.file_->sections()[Section::frame], 0, false};
+  scope_ = info.scope_at(address);
+  if (!scope_) return;
+  around_.function = scope_->function;
+  around_.at_entry = low_pc(scope_->function) == address;
+}
+
+// ---- names ----
+
+Error VariableFinder::no_scope() const {
+  return {Reason::unsupported, "no debug information says what variables there are at this place",
+          "install the debug symbols of this file, or build it with -g; %REG and $argN need none", {}};
+}
+
+Die VariableFinder::function_around() const {
+  const auto found = std::ranges::find_if(scope_->blocks, [](Die d) { return tag(d) != TAG_lexical_block; });
+  return *found;
+}
+
+Die VariableFinder::in_blocks(std::string_view name) const {
+  for (const Die block : scope_->blocks) {
+    Die found;
+    each_child(block, [&](Die child) {
+      if (is_variable(tag(child)) && name_of(child) == name) found = child;
+      return true;  // of several, the one declared last
+    });
+    if (found) return found;
+  }
+  return {};
+}
+
+// Of the unit's outermost scope and of its namespaces and classes. name: as qualified as the user likes.
+Die VariableFinder::in_unit(const Unit& unit, std::string_view name) const {
+  const std::size_t scopes = name.rfind("::");
+  const std::string_view last = scopes == name.npos ? name : name.substr(scopes + 2);
+  Die declared;
+  for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+    const Die die{&unit, i};
+    if (unit.tag_of(i) != TAG_variable || name_of(die) != last) continue;
+    const std::uint16_t outer = tag(parent_of(die));
+    if (outer == TAG_lexical_block || outer == TAG_subprogram || outer == TAG_inlined_subroutine) continue;
+    const std::string full = qualified_name(die);
+    if (full != name && !full.ends_with("::" + std::string(name))) continue;
+    if (attribute(die, AT_location) || attribute(die, AT_const_value)) return die;
+    declared = die;
+  }
+  return declared;
+}
+
+// In what the instance at this place has been made from.
+bool VariableFinder::was_in_function(std::string_view name) const {
+  const Die original = origin(function_around());
+  const auto& entries = original.unit->entries();
+  for (std::uint32_t i = original.index; i < entries[original.index].end; ++i)
+    if (is_variable(original.unit->tag_of(i)) && name_of({original.unit, i}) == name) return true;
+  return false;
+}
+
+Error VariableFinder::no_such_variable(std::string_view name) const {
+  symbols::NearNames near(name);
+  std::string parameters;
+  for (const Die block : scope_->blocks)
+    each_child(block, [&](Die child) {
+      if (is_variable(tag(child)) && !name_of(child).empty()) near.consider(name_of(child));
+      return true;
+    });
+  const auto names = near.best();
+  const std::string where(name_of(function_around()));
+  return {Reason::bad_definition, "no variable \"" + std::string(name) + "\" is known in " + where + " at this place",
+          names.empty() ? "probectl vars lists those there are" : "did you mean " + names.front() + "?", {}};
+}
+
+Result<Object> VariableFinder::find(std::string_view name) const {
+  if (!scope_) {
+    const Die global = info_.global(name);
+    if (!global) return no_scope();
+    return object_of(global);
+  }
+  if (const auto number = argument_number(name)) {
+    const std::vector<Die> all = parameters_of(function_around());
+    if (*number <= all.size()) return object_of(all[*number - 1]);
+    return Error{Reason::bad_definition,
+                 std::string(name_of(function_around())) + " has no " + std::string(name),
+                 "it has " + std::to_string(all.size()) + " parameters", {}};
+  }
+  if (const Die local = in_blocks(name)) return object_of(local);
+  if (was_in_function(name)) {
+    const Die original = origin(function_around());
+    for (std::uint32_t i = original.index; i < original.unit->entries()[original.index].end; ++i)
+      if (const Die die{original.unit, i}; is_variable(tag(die)) && name_of(die) == name) return object_of(die);
+  }
+  // Optimised across units, a function is in another one than the source it was made from.
+  for (const Unit* unit : {scope_->function.unit, origin(scope_->function).unit, origin(function_around()).unit})
+    if (const Die file_wide = in_unit(*unit, name)) return object_of(file_wide);
+  const std::size_t scopes = name.rfind("::");
+  if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
+  return no_such_variable(name);
+}
+
+Result<std::vector<std::string>> VariableFinder::parameters() const {
+  if (!scope_) return no_scope();
+  std::vector<std::string> out;
+  for (const Die parameter : parameters_of(function_around())) {
+    const std::string_view name = name_of(parameter);
+    out.push_back(name.empty() ? "$arg" + std::to_string(out.size() + 1) : std::string(name));
+  }
+  return out;
+}
+
+Result<std::vector<VisibleVariable>> VariableFinder::visible() const {
+  if (!scope_) return no_scope();
+  std::vector<VisibleVariable> out;
+  std::set<std::string_view> seen;
+  const auto add = [&](Die die, std::string_view kind) {
+    const std::string_view name = name_of(die);
+    if (name.empty() || out.size() >= kMaxListed || !seen.insert(name).second) return;
+    const Object object = object_of(die);
+    const lang::Placement place = place_of(object.location, 1);
+    out.push_back({std::string(name), type_name(object.written), std::string(kind), place.absent});
+  };
+  for (const Die block : scope_->blocks)
+    each_child(block, [&](Die child) {
+      if (is_variable(tag(child))) add(child, tag(child) == TAG_formal_parameter ? "parameter" : "local");
+      return true;
+    });
+  each_child(scope_->function.unit->root(), [&](Die child) {
+    if (tag(child) == TAG_variable) add(child, "static");
+    return true;
+  });
+  return out;
+}
+
+// ---- places ----
+
+Object VariableFinder::object_of(Die variable) const {
+  const Die written = referenced(variable, AT_type);
+  return {location_of(variable), type_itself(written), written, {}, 0};
+}
+
+Location VariableFinder::location_of(Die variable) const {
+  if (const auto value = attribute(variable, AT_location))
+    return is_fixed(*value) ? of_fixed(variable, *value) : locate(*variable.unit, *value, around_);
+  if (const auto value = inherited(variable, AT_const_value)) {
+    if (!value->is_block()) return constant(value->number);
+    Piece piece;
+    piece.constant.assign(value->block.begin(), value->block.end());
+    return {std::move(piece)};
+  }
+  const bool is_outer = !is_variable(tag(variable)) || flag_of(variable, AT_external);
+  if (is_outer && tag(variable) == TAG_variable) {
+    if (const Die definition = info_.global(name_of(variable)); definition && definition != variable)
+      if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
+    if (const auto address = objects_(name_of(variable))) return behind(constant(*address), 0);
+  }
+  return absent(kNoPlace);
+}
+
+Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
+  const bool in_function = scope_ && parent_of(variable) == scope_->function;
+  if (is_on_frame(value) && scope_ && !is_inline(function_around())) {
+    if (around_.at_entry && in_function && tag(variable) == TAG_formal_parameter) return at_entry(variable);
+    if (around_.at_entry) return absent("it isn't set yet at the function's first instruction; probe a line: FILE:LINE");
+    if (!prologue_end_) prologue_end_ = info_.prologue_end(scope_->function);
+    if (around_.pc < *prologue_end_)
+      return absent("the function's first instructions, which store it, are still running; probe a line: FILE:LINE");
+  }
+  return locate(*variable.unit, value, around_);
+}
+
+// By the calling convention, if nothing that is known of the others contradicts it: a function that only this unit
+// calls may have a convention of its own.
+Location VariableFinder::at_entry(Die parameter) const {
+  const std::vector<Die> all = parameters_of(scope_->function);
+  const std::vector<Location> places = arguments_at_entry(scope_->function);
+  if (places.size() != all.size()) return absent("how it is passed isn't known; probe a line: FILE:LINE");
+  Location found = absent(kNoPlace);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == parameter) found = places[i];
+    const auto value = attribute(all[i], AT_location);
+    if (!value || is_fixed(*value)) continue;
+    if (!same_register(locate(*all[i].unit, *value, around_), places[i]))
+      return absent("this function isn't called in the usual way; probe a line: FILE:LINE");
+  }
+  return found;
+}
+
+}  // namespace probed::dwarf

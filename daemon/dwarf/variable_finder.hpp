@@ -1,0 +1,62 @@
+// Finds the entry that a name stands for at one place, and the object it describes. Internal to daemon/dwarf: used by
+// variables.cpp.
+//
+// Holds the debug information's lock for its life.
+#pragma once
+
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "daemon/dwarf/info.hpp"
+#include "daemon/dwarf/types.hpp"
+#include "daemon/dwarf/variables.hpp"
+
+namespace probed::dwarf {
+
+// Something with a type, somewhere.
+struct Object {
+  Location location;
+  Type type;
+  Die written;  // the type as the source has it
+  std::optional<std::uint8_t> bit_offset;
+  std::uint8_t bit_size = 0;
+};
+
+// The object a pointer leads to, from byte `offset` on.
+Location behind(const Location& pointer, std::uint64_t offset);
+// What a reference refers to; anything else is itself.
+Object without_reference(Object object);
+Object member_of(const Object& structure, const Member& member);
+Object element_at(const Object& array, std::uint64_t index);
+
+class VariableFinder {
+ public:
+  VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const ObjectAddress& objects);
+
+  // name: an identifier with its scopes or without, or $argN. Errors: bad_definition, unsupported.
+  Result<Object> find(std::string_view name) const;
+  Result<std::vector<std::string>> parameters() const;
+  Result<std::vector<VisibleVariable>> visible() const;
+
+ private:
+  Error no_scope() const;
+  Error no_such_variable(std::string_view name) const;
+  Die in_blocks(std::string_view name) const;
+  Die in_unit(const Unit& unit, std::string_view name) const;
+  bool was_in_function(std::string_view name) const;
+  Object object_of(Die variable) const;
+  Location location_of(Die variable) const;
+  Location of_fixed(Die variable, const Attribute& value) const;
+  Location at_entry(Die parameter) const;
+  Die function_around() const;  // the innermost one, inlined or not
+
+  const std::lock_guard<std::mutex> lock_;
+  const DebugInfo& info_;
+  const ObjectAddress& objects_;
+  Surroundings around_;
+  std::optional<Scope> scope_;
+  mutable std::optional<std::uint64_t> prologue_end_;
+};
+
+}  // namespace probed::dwarf

@@ -1,0 +1,340 @@
+// See variables.hpp. A path is followed from left to right: an object (its location and its type) at each step.
+#include "daemon/dwarf/variables.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "daemon/dwarf/types.hpp"
+#include "daemon/dwarf/variable_finder.hpp"
+
+namespace probed::dwarf {
+namespace {
+
+using Step = lang::PlaceStep::Code;
+using lang::BaseType;
+
+constexpr unsigned kMaxDepth = 4;         // of structures in structures that are shown
+constexpr std::uint64_t kMaxElements = 16;  // of a list of structures or lists
+
+Error wrong(std::string message, std::string hint = {}) {
+  return {Reason::bad_definition, std::move(message), std::move(hint), {}};
+}
+
+// ---- how values are shown ----
+
+BaseType base_of(const Type& type) {
+  constexpr BaseType kUnsigned[] = {BaseType::u8, BaseType::u16, BaseType::u32, BaseType::u64};
+  constexpr BaseType kSigned[] = {BaseType::s8, BaseType::s16, BaseType::s32, BaseType::s64};
+  const std::size_t row = type.size <= 1 ? 0 : type.size <= 2 ? 1 : type.size <= 4 ? 2 : 3;
+  switch (type.kind) {
+    case TypeKind::boolean: return type.size == 1 ? BaseType::boolean : kUnsigned[row];
+    case TypeKind::character: return BaseType::chr;
+    case TypeKind::floating: return type.size == 4 ? BaseType::f32 : BaseType::f64;
+    case TypeKind::pointer:
+    case TypeKind::function: return BaseType::x64;
+    default: return type.is_signed ? kSigned[row] : kUnsigned[row];
+  }
+}
+
+std::shared_ptr<const lang::Enumeration> names_of(const Type& type) {
+  constexpr std::size_t kMaxNames = 4096;
+  if (type.kind != TypeKind::enumeration) return nullptr;
+  auto names = std::make_shared<lang::Enumeration>();
+  each_child(type.die, [&](Die child) {
+    if (const auto value = attribute(child, AT_const_value); value && tag(child) == TAG_enumerator)
+      names->names.emplace_back(static_cast<std::int64_t>(value->number), name_of(child));
+    return names->names.size() < kMaxNames;
+  });
+  std::ranges::stable_sort(names->names, {}, [](const auto& name) { return name.first; });
+  return names;
+}
+
+bool is_text(const Type& pointer) {
+  return pointer.kind == TypeKind::pointer && type_itself(pointer.element).kind == TypeKind::character;
+}
+
+bool has_plain_size(const Type& type) {
+  return type.size == 1 || type.size == 2 || type.size == 4 || type.size == 8;
+}
+
+// Numbers, pointers and texts; nullopt: it has parts, or can't be shown.
+std::optional<lang::Type> shown_as(const Type& type) {
+  lang::Type out;
+  if (type.kind == TypeKind::floating && type.size != 4 && type.size != 8) return std::nullopt;  // long double
+  if (!type.is_number() && type.kind != TypeKind::pointer && type.kind != TypeKind::function) return std::nullopt;
+  if (type.kind != TypeKind::function && !has_plain_size(type)) return std::nullopt;
+  out.base = is_text(type) ? BaseType::string : base_of(type);
+  out.names = names_of(type);
+  return out;
+}
+
+Shape shape_of(const Type& type) {
+  if (type.kind == TypeKind::array)
+    return element_of(type).kind == TypeKind::character ? Shape::characters : Shape::array;
+  if (type.kind == TypeKind::structure) return Shape::structure;
+  if (!shown_as(type)) return Shape::other;
+  if (is_text(type)) return Shape::text;
+  return type.kind == TypeKind::pointer || type.kind == TypeKind::function ? Shape::pointer : Shape::number;
+}
+
+// ---- paths ----
+
+struct PathReader {
+  std::string_view text;
+  std::size_t at = 0;
+
+  bool done() const { return at >= text.size(); }
+  bool take(std::string_view token) {
+    if (!text.substr(at).starts_with(token)) return false;
+    at += token.size();
+    return true;
+  }
+  std::string_view identifier() {
+    const auto is_part = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
+    };
+    const std::size_t start = at;
+    while (at < text.size() && is_part(text[at])) ++at;
+    return text.substr(start, at - start);
+  }
+  std::string_view qualified() {
+    const std::size_t start = at;
+    identifier();
+    while (text.substr(at).starts_with("::")) {
+      at += 2;
+      identifier();
+    }
+    return text.substr(start, at - start);
+  }
+  std::optional<std::uint64_t> index() {
+    const std::size_t close = text.find(']', at);
+    if (close == text.npos) return std::nullopt;
+    std::string_view digits = text.substr(at, close - at);
+    const int base = digits.starts_with("0x") ? 16 : 10;
+    if (base == 16) digits.remove_prefix(2);
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+    at = close + 1;
+    return value;
+  }
+};
+
+class Follower {
+ public:
+  explicit Follower(const VariableFinder& finder) : finder_(finder) {}
+
+  Result<Object> follow(std::string_view path) {
+    PathReader reader{path};
+    std::size_t stars = 0;
+    while (reader.take("*")) ++stars;
+    const bool wants_address = stars == 0 && reader.take("&");
+    auto object = base(reader);
+    for (; object && !reader.done();) object = step(std::move(*object), reader);
+    for (; object && stars > 0; --stars) object = dereference(std::move(*object), path);
+    if (object && wants_address) return address_of(std::move(*object), path);
+    return object;
+  }
+
+ private:
+  Result<Object> base(PathReader& reader) {
+    const std::string_view name = reader.qualified();
+    auto object = finder_.find(name);
+    return object ? without_reference(std::move(*object)) : std::move(object);
+  }
+
+  Result<Object> dereference(Object object, std::string_view path) const {
+    if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
+    if (object.type.kind != TypeKind::pointer)
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " is no pointer");
+    const Die target = object.type.element;
+    if (!target) return wrong("\"" + std::string(path) + "\": what a void pointer leads to has no type");
+    return without_reference({behind(object.location, 0), type_itself(target), target, {}, 0});
+  }
+
+  Result<Object> step(Object object, PathReader& reader) const {
+    if (reader.take("->") || reader.take(".")) return member(std::move(object), reader.identifier(), reader.text);
+    if (!reader.take("[")) return wrong("\"" + std::string(reader.text) + "\": expected ->, . or [N]");
+    const auto index = reader.index();
+    if (!index) return wrong("\"" + std::string(reader.text) + "\": expected a number in [ ]");
+    return element(std::move(object), *index, reader.text);
+  }
+
+  Result<Object> member(Object object, std::string_view name, std::string_view path) const {
+    if (object.type.kind == TypeKind::pointer) {
+      auto target = dereference(std::move(object), path);
+      if (!target) return target;
+      object = std::move(*target);
+    }
+    const std::string owner = type_name(object.written);
+    if (object.type.kind != TypeKind::structure)
+      return wrong("\"" + std::string(path) + "\": a " + owner + " has no members");
+    const auto found = find_member(object.type, name);
+    if (!found) return no_member(object.type, owner, name);
+    return without_reference(member_of(object, *found));
+  }
+
+  static Error no_member(const Type& type, const std::string& owner, std::string_view name) {
+    if (type.size == 0 && attribute(type.die, AT_declaration))
+      return wrong("the members of " + owner + " aren't known here: this part of the program only declares it");
+    std::string list;
+    for (const Member& m : members_of(type))
+      if (!m.name.empty() && list.size() < 200) list.append(list.empty() ? "" : ", ").append(m.name);
+    return wrong(owner + " has no member \"" + std::string(name) + "\"", list.empty() ? "" : "it has " + list);
+  }
+
+  Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
+    if (object.type.kind == TypeKind::array) {
+      if (object.type.count && index >= *object.type.count)
+        return wrong("\"" + std::string(path) + "\": the last element is [" + std::to_string(*object.type.count - 1) +
+                     "]");
+      return without_reference(element_at(object, index));
+    }
+    if (object.type.kind != TypeKind::pointer)
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " has no elements");
+    const Type type = type_itself(object.type.element);
+    std::uint64_t offset = 0;
+    if (type.size == 0 || __builtin_mul_overflow(type.size, index, &offset))
+      return wrong("\"" + std::string(path) + "\": the size of what it points to isn't known");
+    return without_reference({behind(object.location, offset), type, object.type.element, {}, 0});
+  }
+
+  static Result<Object> address_of(Object object, std::string_view path) {
+    lang::Placement place = place_of(object.location, 1);
+    if (place.absent.empty() && !place.in_memory)
+      return wrong("\"" + std::string(path) + "\": it is in a register here and has no address");
+    place.in_memory = false;
+    Piece piece;
+    piece.place = std::move(place);
+    Type pointer;
+    pointer.kind = TypeKind::pointer;
+    pointer.size = 8;
+    return Object{{std::move(piece)}, pointer, {}, {}, 0};
+  }
+
+  const VariableFinder& finder_;
+};
+
+// ---- values ----
+
+Value plain(const Object& object) {
+  Value value;
+  value.shape = shape_of(object.type);
+  value.size = object.type.kind == TypeKind::function ? 8 : object.type.size;
+  value.is_signed = object.type.is_signed;
+  value.declared = type_name(object.written);
+  value.place = place_of(object.location, std::max<std::uint64_t>(1, value.size));
+  if (const auto type = shown_as(object.type)) value.type = *type;
+  if (object.bit_offset)
+    value.type.bitfield = lang::Bitfield{object.bit_size, *object.bit_offset,
+                                         static_cast<std::uint8_t>(object.type.size * 8), object.type.is_signed};
+  // Code has no value but its address.
+  if (object.type.kind == TypeKind::function && value.place.in_memory) value.place.in_memory = false;
+  return value;
+}
+
+// char[N] and lists of what is shown at once; of no known length: nothing but where it is.
+Value list(const Object& object, Value value) {
+  const Type element = element_of(object.type);
+  if (value.shape == Shape::characters) {
+    value.type.base = BaseType::string;
+    const std::uint64_t count = object.type.count.value_or(0);
+    value.type.text_limit = static_cast<std::uint16_t>(std::min<std::uint64_t>(count, 0xffff));
+    return value;
+  }
+  value.type = *shown_as(element);
+  const std::uint64_t count = object.type.count.value_or(1);
+  value.type.array = static_cast<std::uint16_t>(std::clamp<std::uint64_t>(count, 1, lang::kMaxArray));
+  value.is_signed = element.is_signed;
+  return value;
+}
+
+class Expander {
+ public:
+  explicit Expander(std::size_t limit) : limit_(limit) {}
+
+  std::vector<Value> expand(const Object& object) {
+    add(object, {}, 0);
+    return std::move(out_);
+  }
+
+ private:
+  void add(const Object& object, const std::vector<std::string>& path, unsigned depth) {
+    if (out_.size() >= limit_) return;
+    const std::size_t before = out_.size();
+    const Type& type = object.type;
+    if (type.kind == TypeKind::structure && depth < kMaxDepth) return add_members(object, path, depth, before);
+    if (type.kind == TypeKind::array && !shown_as(element_of(type)) && depth < kMaxDepth && type.count)
+      return add_elements(object, path, depth);
+    Value value = plain(object);
+    const bool is_list = value.shape == Shape::characters || (value.shape == Shape::array && shown_as(element_of(type)));
+    if (is_list) value = list(object, std::move(value));
+    value.path = path;
+    out_.push_back(std::move(value));
+  }
+
+  void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {
+    for (const Member& m : members_of(object.type)) {
+      std::vector<std::string> inner = path;
+      if (!m.name.empty()) inner.emplace_back(m.name);
+      // Anonymous ones are a part of this one; so are its bases.
+      if (tag(m.die) == TAG_inheritance) inner = path;
+      Object part = member_of(object, m);
+      if (part.type.kind == TypeKind::reference) part.type.kind = TypeKind::pointer;
+      add(part, inner, depth + 1);
+    }
+    if (out_.size() == before) add_nothing(object, path);
+  }
+
+  void add_elements(const Object& object, const std::vector<std::string>& path, unsigned depth) {
+    for (std::uint64_t i = 0; i < std::min(*object.type.count, kMaxElements); ++i) {
+      std::vector<std::string> inner = path;
+      inner.push_back("[" + std::to_string(i) + "]");
+      add(element_at(object, i), inner, depth + 1);
+    }
+  }
+
+  void add_nothing(const Object& object, const std::vector<std::string>& path) {
+    if (out_.size() >= limit_) return;
+    Value value;
+    value.path = path;
+    value.declared = type_name(object.written);
+    value.place.absent = "it has no members that can be shown";
+    out_.push_back(std::move(value));
+  }
+
+  const std::size_t limit_;
+  std::vector<Value> out_;
+};
+
+}  // namespace
+
+Variables::Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias,
+                     ObjectAddress objects)
+    : info_(std::move(info)), address_(address), bias_(bias), objects_(std::move(objects)) {}
+
+Result<Value> Variables::find(std::string_view path) const {
+  const VariableFinder finder(*info_, address_, bias_, objects_);
+  auto object = Follower(finder).follow(path);
+  if (!object) return std::move(object).error();
+  return plain(*object);
+}
+
+Result<std::vector<Value>> Variables::parts(std::string_view path, std::size_t limit) const {
+  const VariableFinder finder(*info_, address_, bias_, objects_);
+  auto object = Follower(finder).follow(path);
+  if (!object) return std::move(object).error();
+  return Expander(limit).expand(*object);
+}
+
+Result<std::vector<std::string>> Variables::parameters() const {
+  const VariableFinder finder(*info_, address_, bias_, objects_);
+  return finder.parameters();
+}
+
+Result<std::vector<VisibleVariable>> Variables::visible() const {
+  const VariableFinder finder(*info_, address_, bias_, objects_);
+  return finder.visible();
+}
+
+}  // namespace probed::dwarf

@@ -1,0 +1,73 @@
+// Variables by name at one place in the code: where they are, and how their values are to be shown.
+//
+// Thread: any; calls lock the module's debug information. Whatever a name leads to is bounded: parts of structures by
+// depth and number, lists by length.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/dwarf/info.hpp"
+#include "daemon/lang/definition.hpp"
+#include "proto/result.hpp"
+
+namespace probed::dwarf {
+
+enum class Shape : std::uint8_t {
+  number,     // integers, bool, floating point, enumerations
+  pointer,    // and addresses of functions
+  text,       // char*
+  characters, // char[N]
+  array,
+  structure,
+  other,
+};
+
+// A value that can be fetched.
+struct Value {
+  std::vector<std::string> path;  // below what was asked for: members, "[N]" for elements
+  lang::Placement place;
+  std::uint64_t size = 0;  // bytes
+  bool is_signed = false;
+  Shape shape = Shape::other;
+  lang::Type type;       // how it is shown; of numbers, pointers, texts and arrays of such
+  std::string declared;  // its type in the source's language
+};
+
+// What can be named at a place.
+struct VisibleVariable {
+  std::string name, type;
+  std::string kind;    // "parameter", "local", "static"
+  std::string absent;  // why it has no value there; empty: it has one
+};
+
+// The address of an object that other debug information or none defines; nullopt: unknown.
+using ObjectAddress = std::function<std::optional<std::uint64_t>(std::string_view name)>;
+
+class Variables {
+ public:
+  // address: in the file; bias: what to add to get the target's.
+  Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, ObjectAddress objects);
+
+  // [*|&]NAME followed by any of ->member, .member, [N]; NAME: an identifier, with its scopes or without, or $argN.
+  // Errors: bad_definition, without a column.
+  Result<Value> find(std::string_view path) const;
+  // The same with structures and lists of them in their parts; at most `limit` of them.
+  Result<std::vector<Value>> parts(std::string_view path, std::size_t limit) const;
+  // The names of the function's parameters, in order. Errors: unsupported, when nothing is known of the function.
+  Result<std::vector<std::string>> parameters() const;
+  // Of all scopes around the place but the outermost, innermost first, then the outermost's.
+  Result<std::vector<VisibleVariable>> visible() const;
+
+ private:
+  std::shared_ptr<const DebugInfo> info_;
+  std::uint64_t address_, bias_;
+  ObjectAddress objects_;
+};
+
+}  // namespace probed::dwarf

@@ -1,0 +1,37 @@
+// How a value, or a place in memory, is found from a thread's registers: what debug information says of a variable,
+// reduced to steps that a fetch program can do. Values only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace probed::lang {
+
+// One step; all of them work on one 64-bit number.
+struct PlaceStep {
+  enum class Code : std::uint8_t {
+    load_register,   // the register at byte `operand` of Registers
+    load_vector,     // the low 64 bits of vector register `operand`
+    load_immediate,  // `operand`
+    add,             // adds `operand`
+    add_register,    // adds the register at byte `operand` of Registers
+    dereference,     // the 8 bytes, or `size`, at the number + operand, zero-extended
+    cut,             // `size` bytes of it from bit `right` on, extended to 64 bits
+  };
+  Code code = Code::load_immediate;
+  std::uint8_t size = 8;
+  std::uint8_t right = 0;
+  std::uint64_t operand = 0;
+  bool is_signed = false;  // cut: how it is extended
+};
+
+// What is behind the steps, plus offset: the value itself, or the address of where it is.
+struct Placement {
+  std::vector<PlaceStep> steps;
+  std::uint64_t offset = 0;
+  bool in_memory = false;
+  std::string absent;  // set: there is none at this place in the code, and why
+};
+
+}  // namespace probed::lang

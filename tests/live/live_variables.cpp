@@ -1,0 +1,241 @@
+// Variables by name and source lines on real processes, built by several compilers with several options: the program
+// says itself what its variables hold, and that is compared.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+// Those that this machine's compilers could build (tests/targets/meson.build).
+std::vector<std::string> builds() {
+  std::vector<std::string> found;
+  for (const char* name : {"variables-O0", "variables-O2", "variables-lto", "variables-dwarf4", "variables-clang-O0",
+                           "variables-clang-O2"})
+    if (target_exists(name)) found.emplace_back(name);
+  return found;
+}
+
+struct VariablesTarget : Watched {
+  explicit VariablesTarget(const std::string& name) : Watched(name) {}
+  Json truth(const std::string& command) { return parse_json(ask(command)); }
+  bool ends_well() {
+    target.send("quit\n");
+    return target.finish().ok();
+  }
+};
+
+// One event of one definition, at a command that makes its function be called once.
+Json args_of(RpcClient& client, VariablesTarget& user, const std::string& definition, const std::string& command,
+             Json& truth) {
+  const auto probes = add(client, user.pid(), {definition});
+  Events events(client);
+  truth = user.truth(command);
+  REQUIRE(events.reach(1));
+  const Json args = events.all().at(0).at("args");
+  remove_all(client, probes);
+  return args;
+}
+
+void check_parameters(const Json& args, const Json& truth) {
+  for (const char* name :
+       {"number", "byte", "text", "colour", "flag", "real", "small", "seventh", "eighth", "node"}) {
+    CAPTURE(name);
+    CHECK(args.at(name) == truth.at(name));
+  }
+}
+
+TEST_CASE("$args are a function's parameters with their names, types and values, whatever compiled it") {
+  for (const std::string& build : builds()) {
+    for (const bool optimize : {false, true}) {
+      CAPTURE(build);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+      VariablesTarget user(build);
+      const auto probes = add(client, user.pid(), {"p:t take $args"});
+      Events events(client);
+      const int rounds = optimize ? 40 : 2;
+      std::vector<Json> truths;
+      for (int i = 0; i < rounds; ++i) truths.push_back(user.truth("take " + std::to_string(i - 5)));
+      REQUIRE(events.reach(static_cast<std::size_t>(rounds)));
+      for (std::size_t i = 0; i < truths.size(); ++i) check_parameters(events.all().at(i).at("args"), truths[i]);
+      remove_all(client, probes);
+      CHECK(user.unharmed());
+      CHECK(user.ends_well());
+    }
+  }
+}
+
+TEST_CASE("at FILE:LINE locals, parameters and statics have their values, or are said to have none") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    VariablesTarget user(build);
+    const Json lines = user.truth("lines");
+    const auto take = std::to_string(lines.at("take").get<int>());
+    Json truth;
+    const Json args = args_of(client, user,
+                              "p:l variables.c:" + take +
+                                  " number text node twice local calls file_static global_number global_words",
+                              "take -5", truth);
+    for (const char* name : {"number", "text", "node", "twice"}) {
+      CAPTURE(name);
+      CHECK(args.at(name) == truth.at(name));
+    }
+    CHECK(args.at("local") == Json({{"x", truth.at("x")}, {"y", truth.at("y")}}));
+    CHECK(args.at("calls") == truth.at("calls"));
+    CHECK((args.at("file_static") == -77 || args.at("file_static").is_null()));
+    CHECK(args.at("global_number") == 65000);
+    CHECK(args.at("global_words") == Json({"one", "two", "three"}));
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("members, elements, pointees and addresses are read along a path; structures become nested objects") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    VariablesTarget user(build);
+    Json truth;
+    const Json args =
+        args_of(client, user,
+                "p:t take name=node->inner.name text=node->inner.text x=node->inner.at.x v=node->values[3] "
+                "all=node->values w=node->weight f=node->inner.flag s=node->inner.small n2=node->next->inner.name "
+                "r=node->real c=node->colour c2=node->next->colour corner=node->corners[1].y node=*node "
+                "corners=node->corners word=global_words[2] list=global_list->values[1] first=$arg4->values[2] "
+                "raw=+0(text):u8 as=number:u8 bytes=text:u8[4] at=text:x64 null=node->next->next->values[0]",
+                "take 7", truth);
+    CHECK(args.at("name") == "abcdefg");
+    CHECK(args.at("text") == "a text");
+    CHECK(args.at("x") == 7);
+    CHECK(args.at("v") == -400);
+    CHECK(args.at("all") == Json({1, -2, 300, -400}));
+    CHECK(args.at("w") == 7.25);
+    CHECK(args.at("f") == 5);
+    CHECK(args.at("s") == -7);
+    CHECK(args.at("n2") == "12345678");
+    CHECK(args.at("r").get<double>() == doctest::Approx(3.14159));
+    CHECK(args.at("c") == "kGreen");
+    CHECK(args.at("c2") == 99);
+    CHECK(args.at("corner") == 13);
+    CHECK(args.at("corners") == Json::parse(R"([{"x":10,"y":11},{"x":12,"y":13}])"));
+    const Json& node = args.at("node");
+    CHECK(node.at("inner").at("at") == Json({{"x", 7}, {"y", -7}}));
+    CHECK(node.at("inner").at("name") == "abcdefg");
+    CHECK(node.at("weight") == 7.25);
+    CHECK(node.at("corners")[0].at("y") == 11);
+    CHECK(node.at("colour") == "kGreen");
+    CHECK(args.at("word") == "three");
+    CHECK(args.at("list") == -2);
+    CHECK(args.at("first") == 300);
+    CHECK(args.at("raw") == 's');
+    CHECK(args.at("as") == 7);
+    CHECK(args.at("bytes") == Json({'s', 'o', 'm', 'e'}));
+    CHECK(args.at("at").get<std::string>().starts_with("0x"));
+    CHECK(args.at("null").is_null());
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  VariablesTarget user("variables-O0");
+  const Json lines = client.call("symbols.lines", {{"pid", user.pid()}, {"file", "variables.c"}}).at("lines");
+  unsigned wanted = 0, next = 0;  // a gap inside of late()
+  for (std::size_t i = 1; i < lines.size(); ++i)
+    if (lines[i].at("function") == "late" && lines[i - 1].at("function") == "late" &&
+        lines[i].at("line") > lines[i - 1].at("line").get<unsigned>() + 1 && wanted == 0) {
+      next = lines[i].at("line");
+      wanted = next - 1;
+    }
+  REQUIRE(wanted > 0);
+  const Json probe = add(client, user.pid(), {"p:m variables.c:" + std::to_string(wanted)}).at(0);
+  CHECK(probe.at("notes").at(0).get<std::string>().find("line " + std::to_string(next)) != std::string::npos);
+  Events events(client);
+  user.truth("late 3");
+  CHECK(events.reach(1));
+  const Json beyond = add_error(client, user.pid(), {"p:b variables.c:100000"});
+  CHECK(reason_of(beyond) == "no-such-symbol");
+  CHECK(hint_of(beyond).find("probectl lines") != std::string::npos);
+  CHECK(reason_of(add_error(client, user.pid(), {"p:n nosuchfile.c:1"})) == "no-such-symbol");
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("what can't be named is refused with its reason and its column, and nothing is changed") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  VariablesTarget user("variables-O0");
+  struct Row {
+    const char *definition, *reason, *said;
+    int column;
+  };
+  for (const Row& row : {Row{"p:e take numbr", "bad-definition", "number", 9},
+                         Row{"p:e take node->nosuch", "bad-definition", "has no member", 9},
+                         Row{"p:e take a=number->x", "bad-definition", "no members", 11},
+                         Row{"p:e take node->values[4]", "bad-definition", "last element", 9},
+                         Row{"p:e take number:string", "bad-definition", "needs memory", 9},
+                         Row{"p:e take $arg11->x", "bad-definition", "10 parameters", 9}}) {
+    CAPTURE(row.definition);
+    const Json error = add_error(client, user.pid(), {row.definition});
+    CHECK(reason_of(error) == row.reason);
+    CHECK(error.dump().find(row.said) != std::string::npos);
+    CHECK(error.at("data").at("column") == row.column);
+  }
+  CHECK(tracer_of(user.pid()) == 0);
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a variable that isn't there yet is null in the event and said to be when the probe is added") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  VariablesTarget user("variables-O0");
+  const Json probe = add(client, user.pid(), {"p:u take number twice"}).at(0);
+  CHECK(probe.at("notes").at(0).get<std::string>().starts_with("twice is null: "));
+  Events events(client);
+  const Json truth = user.truth("take 4");
+  REQUIRE(events.reach(1));
+  CHECK(events.all().at(0).at("args").at("number") == 4);
+  CHECK(events.all().at(0).at("args").at("twice").is_null());
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("filters compare variables and members") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  VariablesTarget user("variables-O2");
+  Json params = add_params(user.pid(), {"p:f take number node=*node"});
+  params["probes"][0]["filter"] = "number > 2 && node.inner.at.y == -4";
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  for (int i = 0; i < 6; ++i) user.truth("take " + std::to_string(i));
+  CHECK(counts_of(client, probe) == Counts{1, 0, 5});
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("probectl vars and lines list what there is to name") {
+  Daemon daemon;
+  VariablesTarget user("variables-O2");
+  const std::string pid = std::to_string(user.pid());
+  const CommandResult vars = probectl(daemon, {"vars", "-p", pid, "take"});
+  REQUIRE(vars.ok());
+  CHECK(vars.out.find("parameter  node  struct Node *") != std::string::npos);
+  CHECK(vars.out.find("static     file_static  long") != std::string::npos);
+  const CommandResult lines = probectl(daemon, {"lines", "-p", pid, "variables.c", "--json"});
+  REQUIRE(lines.ok());
+  const auto listed = json_lines(lines.out);
+  CHECK(std::ranges::any_of(listed, [](const Json& l) { return l.at("function") == "late"; }));
+  CHECK(std::ranges::all_of(
+      listed, [](const Json& l) { return l.at("file").get<std::string>().ends_with("/variables.c"); }));
+  const CommandResult none = probectl(daemon, {"lines", "-p", pid, "nosuch.c"});
+  CHECK(none.exit == Exit{1, 0});
+  CHECK(user.ends_well());
+}
+
+}  // namespace
+}  // namespace probed::live

@@ -1,0 +1,144 @@
+// variables: functions with parameters and variables of every kind. On command, one a line, it calls them and prints
+// what their values were, as the members of a JSON object:
+//   lines     {"take":N,"late":N}: lines of this file to probe
+//   take N    one call of take(); answers with the values of its variables
+//   late N    one call of late(), whose variables are computed on the way
+//   chain N   one call of chain()
+//   quit
+// Built with several compilers and options (meson.build): the values don't depend on them, their places do.
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "protocol.h"
+
+enum Colour { kBlue = -3, kRed = 1, kGreen = 5 };
+
+struct Point {
+  int x, y;
+};
+
+struct Inner {
+  char name[8];
+  const char* text;
+  struct Point at;
+  unsigned flag : 3;
+  int small : 5;
+};
+
+struct Node {
+  struct Node* next;
+  struct Inner inner;
+  double weight;
+  short values[4];
+  struct Point corners[2];
+  union {
+    uint32_t bits;
+    float real;
+  };
+  enum Colour colour;
+};
+
+static long file_static = -77;
+unsigned short global_number = 65000;
+const char* global_words[3] = {"one", "two", "three"};
+struct Node* global_list;
+
+// The value is needed here, wherever the compiler keeps it.
+#define KEEP(value) __asm__ volatile("" : : "g"(value) : "memory")
+
+static int take_line, late_line;
+
+TARGET_FUNCTION long take(int number, unsigned char byte, const char* text, struct Node* node, enum Colour colour,
+                          bool flag, double real, float small, int64_t seventh, int16_t eighth) {
+  static int calls;
+  ++calls;
+  int twice = number * 2;
+  struct Point local = {number + 1, number + 2};
+  KEEP(&local);
+  KEEP(twice);
+  long sum = twice + byte + (long)strlen(text) + node->values[0] + colour + flag + (long)real + (long)small + seventh;
+  take_line = __LINE__ + 1;
+  KEEP(sum);
+  KEEP(number);
+  KEEP(text);
+  KEEP(node);
+  KEEP(twice);
+  KEEP(colour);
+  KEEP(flag);
+  KEEP(byte);
+  KEEP(seventh);
+  KEEP(eighth);
+  KEEP(calls);
+  KEEP(sum);
+  KEEP(&local);
+  return sum + eighth + local.x;
+}
+
+TARGET_FUNCTION int late(int number) {
+  // A comment and an empty line: no code.
+
+  int squared = number * number;
+  KEEP(squared);
+  for (int i = 0; i < 2; ++i) {
+    int inner = squared + i;
+    late_line = __LINE__ + 1;
+    KEEP(inner);
+    KEEP(i);
+    KEEP(squared);
+  }
+  return squared;
+}
+
+TARGET_FUNCTION int chain(struct Node* list, int index) { return list->next->values[index & 3]; }
+
+static struct Node nodes[2];
+
+static void set_up(int n) {
+  struct Node node = {&nodes[1], {"abcdefg", "a text", {n, -n}, 5, -7}, n + 0.25, {1, -2, 300, -400},
+                      {{10, 11}, {12, 13}}, {0x40490fdb}, kGreen};
+  nodes[0] = node;
+  nodes[1] = node;
+  nodes[1].next = NULL;
+  memcpy(nodes[1].inner.name, "12345678", 8);  // no zero behind it
+  nodes[1].colour = (enum Colour)99;
+  global_list = nodes;
+}
+
+static void obey(const char* line) {
+  int n = 0;
+  static int calls;
+  if (strcmp(line, "lines") == 0) {
+    set_up(1);
+    take(1, 1, "x", nodes, kRed, true, 1, 1, 1, 1);
+    ++calls;
+    late(1);
+    printf("{\"take\":%d,\"late\":%d}\n", take_line, late_line);
+  } else if (sscanf(line, "take %d", &n) == 1) {
+    set_up(n);
+    ++calls;
+    take(n, 200, "some text", nodes, kBlue, true, n + 0.5, 2.25f, 5000000000 + n, -8);
+    printf("{\"number\":%d,\"byte\":200,\"text\":\"some text\",\"colour\":\"kBlue\",\"flag\":true,\"real\":%g,"
+           "\"small\":2.25,\"seventh\":%lld,\"eighth\":-8,\"twice\":%d,\"calls\":%d,\"node\":\"%p\",\"x\":%d,\"y\":%d}\n",
+           n, n + 0.5, 5000000000LL + n, n * 2, calls, (void*)nodes, n + 1, n + 2);
+  } else if (sscanf(line, "late %d", &n) == 1) {
+    late(n);
+    printf("{\"squared\":%d}\n", n * n);
+  } else if (sscanf(line, "chain %d", &n) == 1) {
+    set_up(n);
+    printf("{\"value\":%d}\n", chain(nodes, n));
+  } else if (strcmp(line, "go") != 0) {
+    printf("unknown command\n");
+  }
+  fflush(stdout);
+}
+
+int main(void) {
+  KEEP(file_static);
+  KEEP(global_number);
+  KEEP(global_words[1]);
+  set_up(1);
+  target_ready("variables");
+  for (char line[128]; target_line(line, sizeof line), strcmp(line, "quit") != 0;) obey(line);
+  return target_result(1);
+}
