@@ -2,6 +2,7 @@
 #include "daemon/dwarf/die.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace probed::dwarf {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 constexpr std::size_t kMaxEntries = 32u << 20;   // of a unit: what a compiler makes of the largest ones is a tenth
 constexpr std::size_t kMaxUnits = 1u << 20;      // of a file
 constexpr unsigned kMaxReferences = 16;          // from an instance to what it is an instance of
-constexpr std::size_t kMaxAbbreviations = 1u << 20;
+constexpr std::size_t kMaxAbbreviations = 1u << 16;
+constexpr std::uint32_t kMaxAttributes = 128;  // of one entry; compilers write a third of that
 
 bool is_reference(std::uint16_t form) {
   return (form >= FORM_ref_addr && form <= FORM_ref_udata) || form == FORM_ref_sig8 || form == FORM_GNU_ref_alt ||
@@ -29,6 +31,7 @@ bool Attribute::is_block() const {
 Bytes Unit::bytes() const { return file_->sections()[section_].first(end_); }
 
 void Unit::parse_abbreviations() const {
+  if (std::exchange(has_abbreviations_, true)) return;
   Cursor c(file_->sections()[Section::abbrev], abbreviations_at_);
   while (abbreviations_.size() < kMaxAbbreviations) {
     const std::uint64_t code = c.uleb();
@@ -38,6 +41,9 @@ void Unit::parse_abbreviations() const {
     a.has_children = c.take<std::uint8_t>() != 0;
     a.first = static_cast<std::uint32_t>(specifications_.size());
     while (c.good()) {
+      std::size_t& budget = file_->abbreviation_budget();
+      if (budget == 0 || specifications_.size() - a.first > kMaxAttributes) return;
+      --budget;
       Specification s;
       s.name = static_cast<std::uint16_t>(c.uleb());
       s.form = static_cast<std::uint16_t>(c.uleb());
@@ -56,7 +62,9 @@ void Unit::parse_abbreviations() const {
 void Unit::parse_entries() const {
   Cursor c(bytes(), first_);
   std::vector<std::uint32_t> open;  // entries whose children are being read
-  while (c.good() && c.left() > 0 && entries_.size() < kMaxEntries) {
+  std::size_t& budget = file_->entry_budget();
+  while (c.good() && c.left() > 0 && entries_.size() < kMaxEntries && budget > 0) {
+    --budget;
     const std::uint64_t at = c.at();
     const std::uint64_t code = c.uleb();
     if (code == 0) {
@@ -89,6 +97,19 @@ const std::vector<Unit::Entry>& Unit::entries() const {
   return entries_;
 }
 
+void Unit::forget_entries() const {
+  parsed_ = false;
+  entries_ = {};
+}
+
+// Without looking at all the others: units are looked through for what their first entries say.
+const Unit::Abbreviation* Unit::abbreviation_of_first() const {
+  parse_abbreviations();
+  Cursor c(bytes(), first_);
+  const auto known = by_code_.find(c.uleb());
+  return c.good() && known != by_code_.end() ? &abbreviations_[known->second] : nullptr;
+}
+
 Die Unit::at(std::uint64_t offset) const {
   const auto& all = entries();
   const auto found = std::ranges::lower_bound(all, offset, {}, &Entry::offset);
@@ -97,11 +118,19 @@ Die Unit::at(std::uint64_t offset) const {
 }
 
 std::uint16_t Unit::tag_of(std::uint32_t index) const {
+  if (index == 0 && !parsed_) {
+    const Abbreviation* a = abbreviation_of_first();
+    return a ? a->tag : std::uint16_t{0};
+  }
   const auto& all = entries();
   return index < all.size() ? abbreviations_[all[index].abbreviation].tag : std::uint16_t{0};
 }
 
 std::optional<Attribute> Unit::attribute(std::uint32_t index, std::uint16_t name) const {
+  if (index == 0) {
+    const Abbreviation* a = abbreviation_of_first();
+    return a ? find(*a, first_, name) : std::nullopt;
+  }
   const auto& all = entries();
   if (index >= all.size()) return std::nullopt;
   return find(abbreviations_[all[index].abbreviation], offset_ + all[index].offset, name);

@@ -62,6 +62,8 @@ class Unit {
   Die root() const { return {this, 0}; }
   // Parsed at the first need; empty when the unit is damaged.
   const std::vector<Entry>& entries() const;
+  bool is_parsed() const { return parsed_; }
+  void forget_entries() const;  // they are parsed again at the next need, the same
   // The entry at an offset from the unit's start.
   Die at(std::uint64_t offset) const;
 
@@ -84,6 +86,7 @@ class Unit {
 
  private:
   void parse_abbreviations() const;
+  const Abbreviation* abbreviation_of_first() const;
   void parse_entries() const;
   std::optional<Attribute> find(const Abbreviation& abbreviation, std::uint64_t at, std::uint16_t name) const;
   Attribute read_value(Cursor& c, std::uint16_t form, std::int64_t constant) const;
@@ -96,7 +99,7 @@ class Unit {
   std::uint8_t version_ = 0, address_size_ = 8, offset_size_ = 4;
   bool is_type_ = false;
 
-  mutable bool parsed_ = false;
+  mutable bool parsed_ = false, has_abbreviations_ = false;
   mutable std::vector<Specification> specifications_;
   mutable std::vector<Abbreviation> abbreviations_;
   mutable std::unordered_map<std::uint64_t, std::uint32_t> by_code_;
@@ -115,6 +118,9 @@ class File {
   const Unit* unit_at(std::uint64_t offset) const;  // the one around this offset of .debug_info
   Die type_by_signature(std::uint64_t signature) const;
   const File* alternate() const { return alternate_.get(); }
+  // What may still be parsed, in entries and in attributes of abbreviations: a hostile file can make one byte cost much.
+  std::size_t& entry_budget() const { return entry_budget_; }
+  std::size_t& abbreviation_budget() const { return abbreviation_budget_; }
   std::size_t memory_bytes() const;
 
  private:
@@ -125,6 +131,7 @@ class File {
   std::vector<std::unique_ptr<Unit>> units_;  // .debug_info's by offset, then .debug_types'
   std::size_t info_units_ = 0;
   std::unordered_map<std::uint64_t, const Unit*> types_;
+  mutable std::size_t entry_budget_ = 256u << 20, abbreviation_budget_ = 256u << 20;
 };
 
 // ---- of one entry ----

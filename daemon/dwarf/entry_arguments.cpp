@@ -28,10 +28,14 @@ bool is_by_reference(const Type& type) {
   return type.kind == TypeKind::structure && number_of(type.die, AT_calling_convention) == kPassByReference;
 }
 
+// Of 16 bytes there can't be many members: who has more is damaged, and not known.
 bool has_floating(const Type& type, unsigned depth) {
+  constexpr std::size_t kMaxMembers = 32;
   if (type.kind == TypeKind::floating || type.kind == TypeKind::none || depth > 4) return true;
   if (type.kind == TypeKind::array) return has_floating(element_of(type), depth + 1);
-  return std::ranges::any_of(members_of(type), [&](const Member& m) { return has_floating(m.type, depth + 1); });
+  const std::vector<Member> members = members_of(type);
+  return members.size() > kMaxMembers ||
+         std::ranges::any_of(members, [&](const Member& m) { return has_floating(m.type, depth + 1); });
 }
 
 class Assigner {

@@ -120,12 +120,14 @@ Die DebugInfo::global(std::string_view name) const {
     have_globals_ = true;
     for (const auto& unit : file_->units()) {
       if (unit->is_type_unit()) continue;
+      const bool was_parsed = unit->is_parsed();
       for (std::uint32_t i = 0; i < unit->entries().size(); ++i) {
         const Die die{unit.get(), i};
         if (unit->tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
         if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
         globals_.try_emplace(std::string(name_of(die)), die);
       }
+      if (!was_parsed) unit->forget_entries();
     }
   }
   const auto found = globals_.find(std::string(name));

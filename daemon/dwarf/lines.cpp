@@ -10,7 +10,11 @@ constexpr std::size_t kMaxFiles = 1u << 18, kMaxRows = 16u << 20;
 
 enum ContentType : std::uint16_t { LNCT_path = 1, LNCT_directory_index = 2 };
 
+constexpr std::size_t kMaxPath = 4096;  // PATH_MAX
+
 std::string joined(std::string_view folder, std::string_view name) {
+  folder = folder.substr(0, kMaxPath);
+  name = name.substr(0, kMaxPath);
   if (name.starts_with('/') || folder.empty()) return std::string(name);
   return std::string(folder) + "/" + std::string(name);
 }

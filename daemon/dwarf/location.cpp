@@ -114,6 +114,7 @@ class Expression {
       }
       case OP_plus: return plus();
       case OP_minus: return minus();
+      case OP_and: return mask();
       case OP_regx: return in_register(c.uleb());
       case OP_bregx: {
         const std::uint64_t number = c.uleb();
@@ -180,6 +181,21 @@ class Expression {
     push(std::move(left));
   }
 
+  // With all bits of a smaller number: that is how LLVM cuts.
+  void mask() {
+    const Symbolic right = pop();
+    const unsigned size = right.offset == 0xff ? 1 : right.offset == 0xffff ? 2 : right.offset == 0xffff'ffff ? 4 : 0;
+    if (!right.is_constant() || size == 0) return fail(kTooHard);
+    cut(pop(), size, false);
+  }
+
+  void cut(Symbolic value, std::uint64_t size, bool is_signed) {
+    if (value.is_constant()) value.steps.push_back({Step::load_immediate, 8, 0, 0});
+    if (value.offset != 0) value.steps.push_back({Step::add, 8, 0, std::exchange(value.offset, 0)});
+    if (size < 8) value.steps.push_back({Step::cut, static_cast<std::uint8_t>(size), 0, 0, is_signed});
+    push(std::move(value));
+  }
+
   void push_on_frame(std::uint64_t offset) {
     const auto base = attribute(around_.function, AT_frame_base);
     if (!base || nesting_ >= kMaxNesting) return fail("nothing says where its function's frame is");
@@ -210,12 +226,7 @@ class Expression {
     const bool is_integer = encoding == ATE_signed || encoding == ATE_unsigned || encoding == ATE_boolean ||
                             encoding == ATE_signed_char || encoding == ATE_unsigned_char || encoding == ATE_address;
     if (!is_integer || (size != 1 && size != 2 && size != 4 && size != 8)) return fail(kTooHard);
-    Symbolic value = pop();
-    if (value.is_constant()) value.steps.push_back({Step::load_immediate, 8, 0, 0});
-    if (value.offset != 0) value.steps.push_back({Step::add, 8, 0, std::exchange(value.offset, 0)});
-    const bool is_signed = encoding == ATE_signed || encoding == ATE_signed_char;
-    if (size < 8) value.steps.push_back({Step::cut, static_cast<std::uint8_t>(size), 0, 0, is_signed});
-    push(std::move(value));
+    cut(pop(), size, encoding == ATE_signed || encoding == ATE_signed_char);
   }
 
   // What a register held when the function was entered.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr unsigned kMaxChain = 32;
 constexpr unsigned kMaxNesting = 8;
+constexpr unsigned kMaxLooked = 1u << 16;  // members that are looked at for one
 constexpr std::size_t kMaxMembers = 4096;
 
 bool is_qualifier(std::uint16_t t) {
@@ -59,7 +60,10 @@ std::vector<Die> dimensions_of(Die array) {
   return out;
 }
 
-Type array_type(Die die, std::size_t dimension) {
+// Arrays of arrays, enumerations of enumerations: a type that is its own part must end somewhere.
+Type type_at(Die written, unsigned depth);
+
+Type array_type(Die die, std::size_t dimension, unsigned depth) {
   Type type;
   type.kind = TypeKind::array;
   type.die = die;
@@ -67,7 +71,7 @@ Type array_type(Die die, std::size_t dimension) {
   const std::vector<Die> dimensions = dimensions_of(die);
   if (dimension >= dimensions.size()) return type;
   type.count = count_of(dimensions[dimension]);
-  std::uint64_t bytes = type_of(die).size;
+  std::uint64_t bytes = type_at(type.element, depth + 1).size;
   for (std::size_t i = dimension; i < dimensions.size(); ++i) {
     const auto count = count_of(dimensions[i]);
     if (!count || __builtin_mul_overflow(bytes, *count, &bytes)) return type;
@@ -99,11 +103,14 @@ Die defined(Die die) {
 }  // namespace
 
 Type type_of(Die die) { return type_itself(referenced(die, AT_type)); }
+Type type_itself(Die written) { return type_at(written, 0); }
 
-Type type_itself(Die written) {
+namespace {
+
+Type type_at(Die written, unsigned depth) {
   Type type;
   const Die die = without_qualifiers(written);
-  if (!die) return type;
+  if (!die || depth > kMaxNesting) return type;
   type.die = die;
   type.size = number_of(die, AT_byte_size).value_or(0);
   switch (tag(die)) {
@@ -124,7 +131,7 @@ Type type_itself(Die written) {
       break;
     case TAG_enumeration_type: {
       type.kind = TypeKind::enumeration;
-      const Type underlying = attribute(die, AT_type) ? type_of(die) : Type{};
+      const Type underlying = attribute(die, AT_type) ? type_at(referenced(die, AT_type), depth + 1) : Type{};
       type.is_signed = underlying.is_signed;
       if (type.size == 0) type.size = underlying.size;
       break;
@@ -136,18 +143,20 @@ Type type_itself(Die written) {
       type.die = defined(die);
       type.size = number_of(type.die, AT_byte_size).value_or(0);
       break;
-    case TAG_array_type: return array_type(die, 0);
+    case TAG_array_type: return array_type(die, 0, depth);
     case TAG_subroutine_type: type.kind = TypeKind::function; break;
     default: break;
   }
   return type;
 }
 
+}  // namespace
+
 Type element_of(const Type& array) {
   const std::vector<Die> dimensions = dimensions_of(array.die);
   if (dimensions.size() <= 1) return type_itself(array.element);
   // The inner dimensions: an array of the same entry with one dimension less. Only two are told apart.
-  return array_type(array.die, 1);
+  return array_type(array.die, 1, 0);
 }
 
 // ---- names ----
@@ -257,15 +266,16 @@ bool place_member(Member& m) {
   return true;
 }
 
-std::optional<Member> find_member_in(const Type& structure, std::string_view name, unsigned depth) {
-  if (depth > kMaxNesting) return std::nullopt;
+std::optional<Member> find_member_in(const Type& structure, std::string_view name, unsigned depth, unsigned& looked) {
+  if (depth > kMaxNesting || looked > kMaxLooked) return std::nullopt;
   const std::vector<Member> all = members_of(structure);
+  looked += static_cast<unsigned>(all.size()) + 1;
   for (const Member& m : all)
     if (m.name == name && tag(m.die) == TAG_member) return m;
   for (const Member& outer : all) {
     const bool is_base = tag(outer.die) == TAG_inheritance;
     if ((!is_base && !outer.name.empty()) || outer.type.kind != TypeKind::structure) continue;
-    if (auto inner = find_member_in(outer.type, name, depth + 1)) {
+    if (auto inner = find_member_in(outer.type, name, depth + 1, looked)) {
       inner->offset += outer.offset;
       return inner;
     }
@@ -291,7 +301,8 @@ std::vector<Member> members_of(const Type& structure) {
 }
 
 std::optional<Member> find_member(const Type& structure, std::string_view name) {
-  return find_member_in(structure, name, 0);
+  unsigned looked = 0;
+  return find_member_in(structure, name, 0, looked);
 }
 
 }  // namespace probed::dwarf

@@ -36,8 +36,10 @@ bool is_on_frame(const Attribute& value) {
 bool same_register(const Location& a, const Location& b) {
   const lang::Placement x = place_of(a, 1), y = place_of(b, 1);
   if (!x.absent.empty() || !y.absent.empty() || x.in_memory || y.in_memory) return true;  // nothing to compare
-  return x.steps.size() == 1 && y.steps.size() == 1 && x.steps[0].code == y.steps[0].code &&
-         x.steps[0].operand == y.steps[0].operand;
+  if (x.steps.empty() || y.steps.empty()) return false;
+  // It may be a part of the register.
+  const bool is_cut = std::all_of(x.steps.begin() + 1, x.steps.end(), [](const auto& s) { return s.code == Step::cut; });
+  return is_cut && x.steps[0].code == y.steps[0].code && x.steps[0].operand == y.steps[0].operand;
 }
 
 }  // namespace
@@ -46,6 +48,7 @@ Location behind(const Location& pointer, std::uint64_t offset) {
   lang::Placement place = place_of(pointer, 8);
   if (!place.absent.empty()) return absent(place.absent);
   if (place.in_memory) {
+    if (place.steps.empty()) place.steps.push_back({Step::load_immediate, 8, 0, 0});
     place.steps.push_back({Step::dereference, 8, 0, place.offset});
     place.offset = 0;
   }

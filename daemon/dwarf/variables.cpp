@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "daemon/dwarf/info.hpp"
 #include "daemon/dwarf/types.hpp"
 #include "daemon/dwarf/variable_finder.hpp"
 

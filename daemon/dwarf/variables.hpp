@@ -12,11 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/dwarf/info.hpp"
 #include "daemon/lang/definition.hpp"
 #include "proto/result.hpp"
 
 namespace probed::dwarf {
+
+class DebugInfo;  // info.hpp
 
 enum class Shape : std::uint8_t {
   number,     // integers, bool, floating point, enumerations

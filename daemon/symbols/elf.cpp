@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/code_flow.hpp"
 
 namespace probed::symbols {

@@ -17,13 +17,16 @@
 #include <vector>
 
 #include "arch/region.hpp"
-#include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/debug_file.hpp"
 #include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
 #include "daemon/symbols/elf_image.hpp"
 #include "daemon/symbols/symbol_table.hpp"
 #include "daemon/symbols/usdt.hpp"
+
+namespace probed::dwarf {
+class DebugInfo;  // info.hpp
+}
 
 namespace probed::symbols {
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "daemon/base/hex.hpp"
+#include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
