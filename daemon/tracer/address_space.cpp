@@ -255,9 +255,15 @@ Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
 }
 
 void AddressSpace::remove_site(RemoteAddr address, const Layout& layout) {
+  forget_site(address, layout);
+  landing_.flush(memory_);
+}
+
+void AddressSpace::forget_site(RemoteAddr address, const Layout& layout) {
   const auto it = sites_.find(address);
   if (it == sites_.end()) return;
   set_armed(it->second, false, layout);
+  landing_.stage(address, address);  // the copy is about to become another instruction's
   if (it->second.slot) xol_.retire(it->second.slot);
   in_order_.erase(address);
   sites_.erase(it);
@@ -273,11 +279,13 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
     take_out_jumps(found, layout);
     pages.emplace(memory_, layout.mappings());
   }
-  for (const RemoteAddr address : addresses) remove_site(address, layout);
-  if (!pages || !pages->flush()) return;
-  // The program has changed its text at this very moment: one after the other, then.
-  pages.reset();
-  for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+  for (const RemoteAddr address : addresses) forget_site(address, layout);
+  if (pages && pages->flush()) {
+    // The program has changed its text at this very moment: one after the other, then.
+    pages.reset();
+    for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+  }
+  landing_.flush(memory_);
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
@@ -338,6 +346,7 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
   for (const Patch& patch : patches_of(&jump)) overlay_->add(patch);
+  landing_.set(memory_, site.plan.address, jump.tail);  // the copy ends where the jump's bytes will be
   site.jump = std::make_shared<Jump>(std::move(jump));
   return true;
 }
@@ -399,6 +408,7 @@ void AddressSpace::forget_jump(Site& site) {
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
   // A child that was forked before may still have it.
   if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
+  if (site.slot) landing_.set(memory_, site.plan.address, site.slot);
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
@@ -595,6 +605,10 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
+  clone->landing_ = landing_;
+  for (const auto& [address, site] : clone->in_order_)
+    if (site->slot) clone->landing_.stage(address, site->slot);
+  clone->landing_.flush(clone->memory_);
   clean(clone->memory_, layout, true);
   clean_semaphores(clone->memory_, layout, true);
   return clone;

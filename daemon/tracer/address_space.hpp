@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "daemon/tracer/detours.hpp"
+#include "daemon/tracer/landing.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/optimisation.hpp"
@@ -59,6 +60,9 @@ class AddressSpace {
   // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
+  // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.
+  Landing& landing() { return landing_; }
+  const Landing& landing() const { return landing_; }
   const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
   Site* find(RemoteAddr address);
   // A site at another address whose instruction shares bytes with this one; null: none.
@@ -170,12 +174,14 @@ class AddressSpace {
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
   void forget_jump(Site& site);
+  void forget_site(RemoteAddr address, const Layout& layout);
   void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
   std::vector<Imprint> imprints() const;
   const SitePlan* plan_at(RemoteAddr address) const;
 
   TargetMemory memory_;
   XolAreas xol_;
+  Landing landing_;
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   std::map<RemoteAddr, Site*> in_order_;  // the same

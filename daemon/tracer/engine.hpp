@@ -7,6 +7,7 @@
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
 //   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
 //   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
+//   engine_landing.cpp  where threads are to go on when this daemon is killed
 //   engine_masks.cpp  whose signal masks have to be known for that, and how they are
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_loader.cpp the dynamic loader: held when it has loaded something, and before a program's constructors
@@ -194,6 +195,7 @@ class Engine {
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
   void learn_actions_first(std::shared_ptr<Batch> batch);
+  void prepare_landing_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes);
   bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
   void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
@@ -247,6 +249,10 @@ class Engine {
   bool loader_has_report(const Tracee& tracee, const ProbeProgram& program);
   void hold_for_loader(Tracee& tracee);
   void release_late_loaders();
+
+  // engine_landing.cpp
+  bool lacks_landing(const Process& process, std::size_t more) const;
+  void prepare_landing(Tracee& tracee, std::size_t more);
 
   // engine_traps.cpp
   struct AfterTrap {

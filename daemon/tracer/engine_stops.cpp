@@ -382,6 +382,7 @@ bool Engine::on_trap(Tracee& tracee) {
   if (after.program_first) {
     leave_slot(tracee);
     regs.set_pc(address.value);
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     tracee.stands = regs;
     deliver(tracee, SIGTRAP);
@@ -393,6 +394,7 @@ bool Engine::on_trap(Tracee& tracee) {
   } else {
     leave_slot(tracee);
     regs.set_pc(address.value);
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     if (process.detaching)
       release(tracee, after.signal);
@@ -419,6 +421,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
   if (!follow_rewriting(tracee, site)) {
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     return resume(tracee, after.signal);
   }
@@ -444,15 +447,16 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
 void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
-  } else if (!site.slot) {
+  } else if (site.plan.insn.emulable && !step) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
-    PROBED_CHECK(done, "a site without a slot is emulable");
+    PROBED_CHECK(done, "what is said to be emulable is");
     if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
     if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, false, 0};
   }
+  native::mark_dealt_with(regs);
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
   if (hold && signal == 0 && !tracee.process->detaching) return hold_for_loader(tracee);
   resume(tracee, signal);
@@ -554,6 +558,7 @@ void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
   regs.set_pc(process.space->entry()->address.value);
   process.space->remove_entry();
+  native::mark_dealt_with(regs);
   ptrace::set_registers(tracee.tid, regs);
   if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs)) return resume(tracee);
   mend_entry_mask(tracee);

@@ -34,6 +34,8 @@ class TargetMemory final : public events::MemoryReader {
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
   bool write(RemoteAddr to, std::span<const std::byte> from);
+  // The same, whatever gather() says.
+  bool write_at_once(RemoteAddr to, std::span<const std::byte> from);
   // The text of /proc/PID/maps; empty when it can't be read. That descriptor, too, stays with the address space it was
   // opened on (fs/proc/task_mmu.c, proc_maps_open): by its pid a vfork child that has just executed another program
   // would answer for its parent's memory.
