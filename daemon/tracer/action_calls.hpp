@@ -57,9 +57,13 @@ class ActionCalls {
   AddressSpace& space_;
 };
 
-// engine_landing.cpp. The landing becomes SIGTRAP's action where that is the default one now; it goes again before the
-// program is let go, or gets a SIGTRAP of its own.
+// engine_landing.cpp. The landing becomes SIGTRAP's action where that is the default one now; it goes before the program
+// gets a SIGTRAP of its own, and is left behind before it is let go.
 void install_landing(Process& process, ActionCalls& calls);
 void remove_landing(Process& process, ActionCalls& calls);
+void leave_landing(Process& process, ActionCalls& calls);
+// Whether the action that has just been fetched is the landing. One that the kernel has reset (trap_action.hpp) becomes
+// what it was before.
+bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now);
 
 }  // namespace probed::tracer

@@ -119,6 +119,13 @@ void restore_island(TargetMemory& memory, const Patch& island) {
   if (holds(memory, island.at, after(island))) memory.write(island.at, as_bytes(before(island)));
 }
 
+// Of another byte of what a plan was made from.
+symbols::Backing backing_of(const SitePlan& plan, RemoteAddr at) {
+  symbols::Backing backing = plan.backing;
+  if (backing.from_file()) backing.offset += at.value - plan.address.value;
+  return backing;
+}
+
 bool is_trap(std::uint8_t byte) { return native::is_breakpoint(std::span(&byte, 1)); }
 
 // Whether what an armed site has put into the text is still there.
@@ -285,7 +292,27 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
     pages.reset();
     for (const SitePlan& plan : plans) restore(memory_, plan, layout);
   }
+  pages.reset();
+  for (const SitePlan& plan : plans)
+    if (journal_) journal_->note_taken_out(plan.address);
   landing_.flush(memory_);
+}
+
+void AddressSpace::keep_journal(std::unique_ptr<Journal> journal) {
+  journal_ = std::move(journal);
+  if (!journal_) return;
+  for (const auto& [address, site] : in_order_)
+    if (site->armed) journal_->note_breakpoint(site->plan);
+  for (const auto& [at, semaphore] : semaphores_) {
+    if (semaphore.ours == 0) continue;
+    journal_->begin_semaphore(at, semaphore.backing, semaphore.ours, 0);
+    journal_->end_semaphore(at);
+  }
+}
+
+void AddressSpace::drop_journal() {
+  if (journal_) journal_->remove();
+  journal_.reset();
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
@@ -300,11 +327,13 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
     note_removed(site.plan);
     drop_jump(site, layout);
     misses_breakpoints_ |= !restore(memory_, site.plan, layout);
+    if (journal_ && !memory_.gathers()) journal_->note_taken_out(site.plan.address);
     site.armed = false;
     return true;
   }
   if (closed_ || !layout.holds(site.plan) || !holds_original(memory_, site.plan)) return false;
   copies_given_back_ = false;
+  if (journal_) journal_->note_breakpoint(site.plan);
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
   if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
   places_in_page_.set(site.plan.address.value % kPageSize);
@@ -315,6 +344,7 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
 void AddressSpace::renew_site(Site& site, const SitePlan& plan, RemoteAddr slot) {
   PROBED_CHECK(site.plan.address == plan.address && !site.jump, "a site keeps its address");
   if (site.slot) xol_.retire(site.slot);
+  if (journal_ && site.armed) journal_->note_breakpoint(plan);
   site.plan = plan;
   site.slot = slot;
   site.rewritten = true;
@@ -345,7 +375,10 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   const auto tail = before(jump.head).subspan(1);
   if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
-  for (const Patch& patch : patches_of(&jump)) overlay_->add(patch);
+  for (const Patch& patch : patches_of(&jump)) {
+    overlay_->add(patch);
+    if (journal_) journal_->note_patch(patch, backing_of(site.plan, patch.at));
+  }
   landing_.set(memory_, site.plan.address, jump.tail);  // the copy ends where the jump's bytes will be
   site.jump = std::make_shared<Jump>(std::move(jump));
   return true;
@@ -434,6 +467,7 @@ std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
 }
 
 bool AddressSpace::plant_entry(const SitePlan& plan) {
+  if (journal_) journal_->note_breakpoint(plan);
   if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) return false;
   entry_ = plan;
   return true;
@@ -442,6 +476,7 @@ bool AddressSpace::plant_entry(const SitePlan& plan) {
 void AddressSpace::remove_entry() {
   if (!entry_) return;
   restore(memory_, *entry_, Layout::unknown());
+  if (journal_) journal_->note_taken_out(entry_->address);
   note_removed(*entry_);
   entry_.reset();
 }

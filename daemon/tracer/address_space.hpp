@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "daemon/tracer/detours.hpp"
+#include "daemon/tracer/journal.hpp"
 #include "daemon/tracer/landing.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/memory.hpp"
@@ -63,6 +64,12 @@ class AddressSpace {
   // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.
   Landing& landing() { return landing_; }
   const Landing& landing() const { return landing_; }
+  // Told of everything before it is in the target; null: none is kept.
+  Journal* journal() { return journal_.get(); }
+  // What is in the target already is written there at once.
+  void keep_journal(std::unique_ptr<Journal> journal);
+  // Nothing of ours is in this memory any more, or the memory itself has gone.
+  void drop_journal();
   const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
   Site* find(RemoteAddr address);
   // A site at another address whose instruction shares bytes with this one; null: none.
@@ -182,6 +189,7 @@ class AddressSpace {
   TargetMemory memory_;
   XolAreas xol_;
   Landing landing_;
+  std::unique_ptr<Journal> journal_;
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   std::map<RemoteAddr, Site*> in_order_;  // the same

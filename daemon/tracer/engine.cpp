@@ -261,7 +261,10 @@ void Engine::forget_process(Process& process) {
   const std::shared_ptr<AddressSpace> space = process.space;
   processes_.erase(process.id.pid);
   const bool last = space && std::ranges::none_of(processes_, [&](const auto& p) { return p.second->space == space; });
-  if (last) close_feeds(*space);
+  if (last) {
+    close_feeds(*space);
+    space->drop_journal();
+  }
   if (space && space->touched()) {
     recent_spaces_.push_back(space);
     if (recent_spaces_.size() > kRecentSpaces) recent_spaces_.pop_front();

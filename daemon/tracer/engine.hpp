@@ -108,6 +108,9 @@ class Engine {
  public:
   Engine(Waiter& waiter, HitSink sink, Listener& listener) : waiter_(waiter), recorder_(sink), listener_(listener) {}
 
+  // Where journals are kept (journal.hpp), before the first attach(); empty: nowhere.
+  void set_state_directory(std::string directory) { state_directory_ = std::move(directory); }
+
   // ---- commands ----
 
   // Seizes every thread; stops none. Again for an attached process: merges the parameters.
@@ -253,6 +256,7 @@ class Engine {
   // engine_landing.cpp
   bool lacks_landing(const Process& process, std::size_t more) const;
   void prepare_landing(Tracee& tracee, std::size_t more);
+  void begin_journal(const Process& process);
 
   // engine_traps.cpp
   struct AfterTrap {
@@ -369,6 +373,7 @@ class Engine {
   void release_orphan(pid_t tid);
 
   Waiter& waiter_;
+  std::string state_directory_;
   HitRecorder recorder_;
   Listener& listener_;
   bool armed_ = true;

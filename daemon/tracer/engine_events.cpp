@@ -129,6 +129,7 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   const Layout layout = parent_space->touched() ? Layout::of(memory) : Layout::unknown();
   if (process.follow_fork && !process.detaching && memory.valid()) {
     process.space = parent_space->clone_for(std::move(memory), layout);
+    begin_journal(process);
     child.slot = {};
     listener_.process_forked(process.root, pid);
     if (!forget_detours(child, *parent_space)) return;
@@ -198,7 +199,10 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.comm_read = {};
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
   const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
-  if (process.before_exec && std::ranges::none_of(processes_, has_it)) close_feeds(*process.before_exec);
+  if (process.before_exec && std::ranges::none_of(processes_, has_it)) {
+    close_feeds(*process.before_exec);
+    process.before_exec->drop_journal();
+  }
   ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});

@@ -1,4 +1,4 @@
-// The landing in a target (landing.hpp): mapped, and made SIGTRAP's action, before its first breakpoint.
+// Ready for the day on which this daemon is killed: a target's journal, and its landing (landing.hpp): mapped, and made SIGTRAP's action, before its first breakpoint.
 //
 // Only where the program has left SIGTRAP at its default. There the action belongs to nobody: a SIGTRAP of the program's
 // own finds the default in its place (before_own_signal, and the landing itself when no tracer lives). Who asks for the
@@ -50,7 +50,7 @@ bool map_landing_table(RemoteSyscalls& remote, AddressSpace& space, std::size_t 
 bool Engine::lacks_landing(const Process& process, std::size_t more) const {
   if (!native::kHasLanding) return false;
   const Landing& landing = process.space->landing();
-  const bool installed = process.actions.landing || process.actions.of(SIGTRAP).known;
+  const bool installed = process.actions.landing_in_place() || process.actions.of(SIGTRAP).known;
   return !landing.ready() || !landing.has_room(more) || !installed;
 }
 
@@ -69,20 +69,49 @@ void Engine::prepare_landing(Tracee& tracee, std::size_t more) {
                  process.id.pid);
 }
 
+// Before anything is written into its text. The landing may be in its way already: inherited, or its creator's.
+void Engine::begin_journal(const Process& process) {
+  AddressSpace& space = *process.space;
+  if (space.journal() || state_directory_.empty()) return;
+  space.keep_journal(Journal::create(state_directory_, process.id));
+  if (const auto& landing = process.actions.landing; space.journal() && landing)
+    space.journal()->note_landing(landing->ours, landing->before);
+}
+
 void install_landing(Process& process, ActionCalls& calls) {
   const Landing& landing = process.space->landing();
   if (!landing.ready() || process.actions.of(SIGTRAP).known) return;
-  const auto now = calls.get(SIGTRAP);
-  if (!now || landing.is_ours(*now) || disposition_of(*now) != Disposition::standard) return;
+  auto now = calls.get(SIGTRAP);
+  if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
+  if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
   if (calls.replace(SIGTRAP, *now, landing.action())) process.actions.landing = LandingAction{landing.action(), *now};
+}
+
+bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now) {
+  auto& landing = process.actions.landing;
+  if (!landing || !now) return false;
+  landing->in_place = now->handler == landing->ours.handler;
+  if (was_reset(*now, landing->ours) && calls.replace(SIGTRAP, *now, landing->before)) now = landing->before;
+  return landing->in_place;
+}
+
+void remove_landing(Process& process, ActionCalls& calls) {
+  auto& landing = process.actions.landing;
+  if (!landing) return;
+  auto now = calls.get(SIGTRAP);
+  if (note_landing(process, calls, now) && calls.replace(SIGTRAP, *now, landing->before)) landing->in_place = false;
 }
 
 // A program that has put another action in the landing's place may have kept it, to put it back one day: the code stays
 // then.
-void remove_landing(Process& process, ActionCalls& calls) {
-  const auto was = std::exchange(process.actions.landing, std::nullopt);
-  if (!was || calls.replace(SIGTRAP, was->ours, was->before)) return;
-  process.space->xol().forget_area(process.space->landing().page());
+void leave_landing(Process& process, ActionCalls& calls) {
+  auto& landing = process.actions.landing;
+  if (!landing || calls.replace(SIGTRAP, landing->ours, landing->before)) return landing.reset();
+  auto now = calls.get(SIGTRAP);
+  if (note_landing(process, calls, now)) calls.replace(SIGTRAP, *now, landing->before);
+  if (now && disposition_of(*now) == Disposition::handled && !landing->in_place)
+    process.space->xol().forget_area(process.space->landing().page());
+  landing.reset();
 }
 
 }  // namespace probed::tracer

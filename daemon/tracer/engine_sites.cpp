@@ -87,6 +87,7 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
+  begin_journal(*process);
   process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
   if (!std::exchange(batch->actions_learned, true) && must_learn_actions(*process))
     return learn_actions_first(std::move(batch));

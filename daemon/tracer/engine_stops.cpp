@@ -49,12 +49,6 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
   return true;
 }
 
-// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
-bool was_only_interrupted(const ptrace::Registers& regs) {
-  return native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
-         may_be_made_again(native::syscall_number(regs));
-}
-
 // Back in front of the probed instruction, as if nothing had happened.
 void undo(const CopyPoint* point, const Slot& slot, RemoteAddr base, ptrace::Registers& regs) {
   if (point) {

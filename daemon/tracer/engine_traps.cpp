@@ -47,7 +47,7 @@ bool ignores(const std::optional<Action>& action) { return action && disposition
 // What /proc should show.
 Disposition known_disposition(const Process& process, int signal) {
   const auto& known = process.actions.of(signal).known;
-  if (signal == SIGTRAP && process.actions.landing) return Disposition::handled;
+  if (signal == SIGTRAP && process.actions.landing_in_place()) return Disposition::handled;
   return known ? disposition_of(*known) : Disposition::standard;
 }
 
@@ -63,12 +63,15 @@ enum class Seen : std::uint8_t { as_known, changed, reset, unknown };
 // Compares what is in the kernel with what we know; learns and marks what is new.
 Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   Arrangement& is = process.actions.of(signal);
-  const auto now = calls.get(signal);
+  auto now = calls.get(signal);
   if (!now) return Seen::unknown;
   is.fetched = coarse_now();
-  auto& landing = process.actions.landing;
-  if (signal == SIGTRAP && landing && *now == landing->ours) return Seen::as_known;
-  if (signal == SIGTRAP) landing.reset();
+  if (signal == SIGTRAP && note_landing(process, calls, now)) {
+    is.owed = false;
+    is.known.reset();
+    return Seen::as_known;
+  }
+  if (!now) return Seen::unknown;
   if (is.known && was_reset(*now, *is.known)) {
     is.contended = true;
     return Seen::reset;
@@ -239,7 +242,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
   if (merged) after.signal = signal;
   const bool as_known = now == known_disposition(process, signal) && !others_changed(process, *all, signal);
   const auto age = coarse_now() - is.fetched;
-  const bool stale = is.known ? age > kLookAge : signal == SIGTRAP && process.actions.landing && age > kLandingAge;
+  const bool stale = is.known ? age > kLookAge : signal == SIGTRAP && process.actions.landing_in_place() && age > kLandingAge;
   if ((as_known && !stale) || (standard && is.owed && !safe_to_ignore(process, signal))) return;
   const bool alone = standard && !suspect_others(tracee, signal);
   const bool handled = handles(is.known);
@@ -393,7 +396,7 @@ bool Engine::leave_actions(Tracee& tracee) {
     calls.replace(signal, *now, unmarked(known));
   };
   const bool alive = with_actions(tracee, 0, [&](ActionCalls& calls) {
-    remove_landing(process, calls);
+    leave_landing(process, calls);
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   });

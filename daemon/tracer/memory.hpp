@@ -42,6 +42,7 @@ class TargetMemory final : public events::MemoryReader {
   std::string maps_text() const;
   // From now on small reads and writes go there where it takes them; null: no longer.
   void gather(TextPages* pages) { pages_ = pages; }
+  bool gathers() const { return pages_ != nullptr; }
 
  private:
   std::ptrdiff_t read_piece(RemoteAddr from, std::span<std::byte> to) const;
