@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "arch/aarch64/regs.hpp"
 #include "arch/orphan.hpp"
@@ -15,5 +16,13 @@ inline constexpr bool kHasLanding = false;
 
 inline LandingCode build_landing(std::uint64_t) { return {}; }
 inline void mark_dealt_with(Registers&) {}
+
+struct CallRecord {
+  CallPadHead head;
+};
+inline constexpr std::size_t kAfterCall = 4;
+
+inline std::vector<std::uint8_t> build_call_pad(std::uint64_t) { return {}; }
+inline CallRecord call_record(const Registers&, std::uint64_t) { return {}; }
 
 }  // namespace probed::arch::aarch64

@@ -116,4 +116,53 @@ LandingCode build_landing(std::uint64_t address) {
   return {{room.begin(), room.begin() + a.size()}, handler, restorer};
 }
 
+// The mask first: what comes in then finds a stack that is the program's, as it is all the time.
+std::vector<std::uint8_t> build_call_pad(std::uint64_t address) {
+  std::array<std::uint8_t, kCallPadData> room{};
+  Assembler a(room, address, false);
+  const auto data = [&](std::size_t member) { return Mem::at(address + kCallPadData + member); };
+  constexpr std::int32_t kSigSetmask = 2, kRedZone = 128;
+  a.bytes({0x0f, 0x05});
+  PROBED_CHECK(a.size() == kAfterCall, "the way back follows the call");
+  a.mov_imm(Reg::rdi, kSigSetmask);
+  a.lea(Reg::rsi, data(offsetof(CallRecord, mask)));
+  a.mov_imm(Reg::rdx, 0);
+  a.mov_imm(Reg::r10, kSigsetSize);
+  syscall(a, kRtSigprocmask);
+  a.lea(Reg::rsp, Reg::rsp + -kRedZone);
+  a.load(Reg::rax, data(offsetof(CallRecord, flags)));
+  a.push(Reg::rax);
+  a.bytes({0x9d});  // popfq; no instruction behind it changes flags
+  a.lea(Reg::rsp, Reg::rsp + kRedZone);
+  for (std::uint8_t number = 0; number < 16; ++number) {
+    const auto reg = static_cast<Reg>(number);
+    if (reg != Reg::rsp) a.load(reg, data(offsetof(CallRecord, registers) + 8 * number));
+  }
+  a.bytes({0xff, 0x25});  // jmp [rip + distance]
+  const auto distance = static_cast<std::uint32_t>(address + kCallPadData + offsetof(CallRecord, rip) - (a.here() + 4));
+  for (unsigned i = 0; i < 4; ++i) a.bytes({static_cast<std::uint8_t>(distance >> (8 * i))});
+  PROBED_CHECK(!a.full() && !a.stretched(), "a pad's code fits in front of its data");
+  return {room.begin(), room.begin() + a.size()};
+}
+
+CallRecord call_record(const Registers& regs, std::uint64_t mask) {
+  constexpr std::int64_t kRestartSys = -512, kRestartNoIntr = -513, kRestartNoHand = -514, kRestartBlock = -516;
+  constexpr std::uint64_t kRestartSyscall = 219;
+  Registers r = regs;
+  const std::int64_t result = syscall_result(r);
+  if (in_syscall(r) && (result == kRestartSys || result == kRestartNoIntr || result == kRestartNoHand)) {
+    rewind_syscall(r);
+  } else if (in_syscall(r) && result == kRestartBlock) {
+    rewind_syscall(r);
+    r.rax = kRestartSyscall;
+  }
+  CallRecord record;
+  record.mask = mask;
+  record.flags = r.eflags;
+  record.rip = r.rip;
+  record.registers = {r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi,
+                      r.r8,  r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15};
+  return record;
+}
+
 }  // namespace probed::arch::x86_64

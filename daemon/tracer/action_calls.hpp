@@ -20,9 +20,11 @@ class ActionCalls {
   bool replace(int signal, const Action& expected, Action wanted) {
     std::optional<Action> replaced = call(signal, &wanted);
     if (replaced == expected) return true;
-    for (int i = 0; i < 8 && replaced && *replaced != wanted; ++i) {
-      wanted = *replaced;
-      replaced = call(signal, &wanted);
+    for (int i = 0; i < 8 && replaced; ++i) {
+      const Action theirs = *replaced;
+      replaced = call(signal, &theirs);
+      if (replaced == wanted) break;
+      wanted = theirs;  // it has set yet another one in between
     }
     return false;
   }

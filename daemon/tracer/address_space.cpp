@@ -637,6 +637,7 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->semaphores_ = semaphores_;
   clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
+  clone->call_pad_ = call_pad_;
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
@@ -671,6 +672,18 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid,
       ranges.push_back({page, kPageSize});
   }
   return ranges;
+}
+
+// The pad that was found before, as long as its memory is there and nobody is on his way back through it.
+CallPad AddressSpace::call_pad(pid_t pid) {
+  arch::CallPadHead head;
+  const auto bytes = std::as_writable_bytes(std::span(&head, 1));
+  const bool known = call_pad_ && memory_.read_some(call_pad_ + arch::kCallPadData, bytes) == bytes.size() &&
+                     head.mark == arch::CallPadHead::kMark && head.busy == 0;
+  CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
+  call_pad_ = pad.at;
+  if (!pad.at) pad.plain_call = syscall_insn(pid);
+  return pad;
 }
 
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {

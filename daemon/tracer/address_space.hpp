@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/tracer/call_pads.hpp"
 #include "daemon/tracer/detours.hpp"
 #include "daemon/tracer/journal.hpp"
 #include "daemon/tracer/landing.hpp"
@@ -164,8 +165,8 @@ class AddressSpace {
   bool copies_given_back() const { return copies_given_back_; }
   void set_copies_given_back() { copies_given_back_ = true; }
 
-  // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
-  RemoteAddr syscall_insn(pid_t pid);
+  // Where a thread may make calls for us.
+  CallPad call_pad(pid_t pid);
 
  private:
   // A site as it was when its breakpoint, or its last jump, was taken out.
@@ -177,6 +178,8 @@ class AddressSpace {
   void settle_semaphores(Site& site, const Layout& layout);
   void move_semaphore(RemoteAddr at, bool up, const Layout& layout);
   void clean_semaphores(TargetMemory& copy, const Layout& layout, bool keep) const;
+  // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
+  RemoteAddr syscall_insn(pid_t pid);
   bool write_armed(Site& site, bool armed, const Layout& layout);
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
@@ -206,7 +209,7 @@ class AddressSpace {
     std::uint16_t ours = 0, most = 0;
   };
   std::map<RemoteAddr, Semaphore> semaphores_;
-  RemoteAddr syscall_insn_;
+  RemoteAddr syscall_insn_, call_pad_;
   RemoteAddr scratch_;
   bool closed_ = false;
   bool misses_breakpoints_ = false;

@@ -165,9 +165,9 @@ class Engine {
   // engine.cpp
   Process* find_process(pid_t pid);
   // Runs f(RemoteSyscalls&) in a thread that stands in an event stop. False: the thread died meanwhile.
-  // `put_back`: see RemoteSyscalls.
+  // `put_back`, `trapped_at`: see RemoteSyscalls.
   template <class F>
-  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0);
+  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
   Result<void> seize_sharers(Process& process);
@@ -270,7 +270,7 @@ class Engine {
     int signal = 0;              // a signal of the program's own that is to be pending again: resume with it
   };
   template <class F>
-  bool with_actions(Tracee& tracee, int put_back, F f);
+  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {});
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
   bool stop_others(const Tracee& tracee);

@@ -118,10 +118,9 @@ bool Engine::give_back(Tracee& tracee, const WaitStatus& status) {
     std::exchange(tracee.borrowed, std::nullopt)->give_back(tracee.tid);
     return false;
   }
-  // The interrupt traps before the first user instruction. What can arrive with everything blocked is SIGSTOP.
-  ptrace::set_registers(tracee.tid, tracee.borrowed->regs);
-  ptrace::interrupt(tracee.tid);
-  ptrace::resume(tracee.tid, kind == Kind::signal && status.signal() == SIGSTOP ? SIGSTOP : 0);
+  // What can arrive with everything blocked is SIGSTOP.
+  const bool stops = kind == Kind::signal && status.signal() == SIGSTOP;
+  tracee.borrowed->go_on_to_event_stop(tracee.tid, stops ? SIGSTOP : 0);
   return true;
 }
 

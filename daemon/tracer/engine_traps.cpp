@@ -66,6 +66,7 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   auto now = calls.get(signal);
   if (!now) return Seen::unknown;
   is.fetched = coarse_now();
+  const bool landing_was_here = signal == SIGTRAP && process.actions.landing_in_place();
   if (signal == SIGTRAP && note_landing(process, calls, now)) {
     is.owed = false;
     is.known.reset();
@@ -79,7 +80,7 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   is.owed = false;
   if (disposition_of(*now) == Disposition::standard) {
     is.known.reset();
-    if (signal == SIGTRAP && !process.detaching) install_landing(process, calls);
+    if (landing_was_here && !process.detaching) install_landing(process, calls);
     return Seen::changed;
   }
   if (is.known == *now) return Seen::as_known;
@@ -114,11 +115,18 @@ bool others_changed(const Process& process, const Dispositions& now, int but) {
   });
 }
 
+// The breakpoint that the thread stands behind, whose SIGTRAP this is; 0: it is a step's, or another signal.
+RemoteAddr trapped_at(const Tracee& tracee, int signal) {
+  ptrace::Registers regs;
+  if (signal != SIGTRAP || tracee.stepping || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return {};
+  return {native::breakpoint_address(regs.pc())};
+}
+
 }  // namespace
 
 // Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died.
 template <class F>
-bool Engine::with_actions(Tracee& tracee, int put_back, F f) {
+bool Engine::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at) {
   Process& process = *tracee.process;
   const bool in_signal = tracee.stop == WaitStatus::Kind::signal;
   const bool alive = with_remote_calls(
@@ -127,7 +135,7 @@ bool Engine::with_actions(Tracee& tracee, int put_back, F f) {
         ActionCalls calls(remote, *process.space);
         f(calls);
       },
-      put_back);
+      put_back, trapped_at);
   // An interrupt that somebody is waiting for (to let it go, for a job, a round, to see whether it has left a detour)
   // has been taken for our own.
   if (alive && in_signal) ptrace::interrupt(tracee.tid);
@@ -258,7 +266,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
       }
       put_back(process, each, calls);
     }
-  });
+  }, trapped_at(tracee, signal));
   if (!after.alive) return;
   if (had_none) watch_at_first(process);
   if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
@@ -266,7 +274,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
 
 // Where the thread isn't to go on from this stop. False: it has died.
 bool Engine::queue_trap_again(Tracee& tracee) {
-  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {});
+  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {}, trapped_at(tracee, SIGTRAP));
 }
 
 // ---- a signal of the program's own, of those kinds

@@ -254,7 +254,7 @@ void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& head
   if (header.landing == 0 || found == threads.stopped().end()) return;
   const pid_t tid = found->first;
   AddressSpace space(TargetMemory::open(header.pid));
-  RemoteSyscalls remote(waiter, tid, space.syscall_insn(tid));
+  RemoteSyscalls remote(waiter, tid, space.call_pad(tid));
   ActionCalls calls(remote, space);
   const auto now = calls.get(SIGTRAP);
   if (now && now->handler == header.landing) calls.replace(SIGTRAP, *now, header.action);
