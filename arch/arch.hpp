@@ -17,6 +17,8 @@
 //   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(),
 //   plan_region(),
 //                   short_jump()
+//   orphan.hpp    the code that threads land in when their tracer has died, in terms of arch/orphan.hpp: kHasLanding,
+//                 build_landing(), mark_dealt_with(Registers)
 //   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
@@ -32,6 +34,7 @@
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
 #include "arch/x86_64/exits.hpp"
+#include "arch/x86_64/orphan.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
@@ -45,6 +48,7 @@ namespace native = x86_64;
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
 #include "arch/aarch64/exits.hpp"
+#include "arch/aarch64/orphan.hpp"
 #include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"

@@ -18,7 +18,9 @@
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "daemon/guard.hpp"
 #include "daemon/options.hpp"
+#include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
 
 namespace probed {
@@ -26,6 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
+constexpr auto kRecoverPatience = 2s;  // for targets of a killed daemon that another tracer holds
 
 void set_up_log(const std::string& level) {
   // To stderr, systemd style: the journal adds the time. <N> is the priority (sd-daemon(3)) when it listens.
@@ -55,19 +58,6 @@ Result<void> make_default_directory(const Options& options) {
   if (::mkdir(directory.c_str(), 0755) != 0)
     return errno == EEXIST ? Result<void>() : cannot("make", directory, errno, "choose another --socket");
   ::chmod(directory.c_str(), 0755);  // whatever the umask
-  return {};
-}
-
-// Nothing is kept there yet; but whoever names a place is told now when it won't do.
-Result<void> make_state_directory(const std::string& directory) {
-  if (directory.empty()) return {};
-  constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
-  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-    return cannot("make --state-dir", directory, errno, kHint);
-  struct stat file {};
-  if (::stat(directory.c_str(), &file) != 0) return cannot("use --state-dir", directory, errno, kHint);
-  if (!S_ISDIR(file.st_mode)) return cannot("use --state-dir", directory, ENOTDIR, kHint);
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) return cannot("write to --state-dir", directory, errno, kHint);
   return {};
 }
 
@@ -108,13 +98,17 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
-  if (auto made = make_state_directory(options.state_dir); !made) return fail(made.error());
   std::string where;
   auto listener = open_listener(options, where);
   if (!listener) return fail(listener.error());
+  auto state = StateDirectory::open(state_directory(options));
+  if (!state && !options.state_dir.empty()) return fail(state.error());
+  if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
+  if (state) tracer::recover_all(state->path(), kRecoverPatience);
+  const UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
 
   boost::asio::io_context io(1);
-  control::ControllerImpl controller(io, options.queue_bytes);
+  control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
   api::ServerOptions server_options;
   server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
   api::Server server(io, controller, std::move(listener).value(), server_options);
@@ -141,6 +135,7 @@ int run(const Options& options) {
   server.start();
   announce(options, where);
   io.run();
+  if (state && options.state_dir.empty()) state->remove();
   std::error_code not_empty;
   if (options.remove_directory) std::filesystem::remove(std::filesystem::path(options.socket).parent_path(), not_empty);
   return 0;
@@ -154,5 +149,7 @@ int main(int argc, char** argv) {
   const auto options = probed::parse_options(argc, argv, status);
   if (!options) return status;
   probed::set_up_log(options->log_level);
+  if (options->guard_fd >= 0) return probed::run_guard(options->guard_fd, options->state_dir);
+  if (options->recover) return probed::recover_by_hand(probed::state_directory(*options));
   return probed::run(*options);
 }

@@ -76,7 +76,10 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--socket", options.socket, "Unix socket to listen on (or $PROBED_SOCKET)")->capture_default_str();
   app.add_option("--socket-mode", mode, "its permissions, octal")->capture_default_str();
   app.add_option("--socket-group", group, "its group");
-  app.add_option("--state-dir", options.state_dir, "made when it is missing; nothing is kept there in this version");
+  app.add_option("--state-dir", options.state_dir, "made when it is missing: what has to be put back in targets should this daemon be killed "
+                 "[the socket's path and .state]");
+  app.add_flag("--recover", options.recover, "put back what a killed daemon has left in its targets, and exit");
+  app.add_option("--guard", options.guard_fd)->group("");  // guard.hpp
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -13,7 +13,9 @@ inline constexpr const char* kDefaultSocket = "/run/probed/probed.sock";
 
 struct Options {
   std::string socket;
-  std::string state_dir;  // empty: not given
+  std::string state_dir;  // empty: not given; see guard.hpp
+  bool recover = false;   // put right what a killed daemon has left, and end
+  int guard_fd = -1;      // this is a guard, which waits for the end of that descriptor
   mode_t socket_mode = 0600;
   std::optional<std::string> socket_group;
   std::size_t queue_bytes = 0;

@@ -25,7 +25,8 @@ namespace probed::control {
 class ControllerImpl final : public Controller {
  public:
   // queue_bytes: room for hits on their way from the tracer, a power of two.
-  ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes);
+  // state_directory: for the tracer's journals; empty: none are kept.
+  ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes, std::string state_directory = {});
   ~ControllerImpl() override;
 
   // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.

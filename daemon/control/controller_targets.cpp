@@ -68,7 +68,7 @@ static symbols::ModuleCache::Options module_options(symbols::Debuginfod& servers
   return options;
 }
 
-ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes)
+ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes, std::string state_directory)
     : io_(io),
       queue_(queue_bytes),
       queue_event_(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -76,6 +76,7 @@ ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_by
       modules_(module_options(debuginfod_)),
       listener_(std::make_unique<TracerListener>(*this)),
       tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {
+  tracer_->post([directory = std::move(state_directory)](tracer::Engine& engine) { engine.set_state_directory(directory); });
   poll_hits();
 }
 

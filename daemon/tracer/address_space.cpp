@@ -119,6 +119,13 @@ void restore_island(TargetMemory& memory, const Patch& island) {
   if (holds(memory, island.at, after(island))) memory.write(island.at, as_bytes(before(island)));
 }
 
+// Of another byte of what a plan was made from.
+symbols::Backing backing_of(const SitePlan& plan, RemoteAddr at) {
+  symbols::Backing backing = plan.backing;
+  if (backing.from_file()) backing.offset += at.value - plan.address.value;
+  return backing;
+}
+
 bool is_trap(std::uint8_t byte) { return native::is_breakpoint(std::span(&byte, 1)); }
 
 // Whether what an armed site has put into the text is still there.
@@ -255,9 +262,15 @@ Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
 }
 
 void AddressSpace::remove_site(RemoteAddr address, const Layout& layout) {
+  forget_site(address, layout);
+  landing_.flush(memory_);
+}
+
+void AddressSpace::forget_site(RemoteAddr address, const Layout& layout) {
   const auto it = sites_.find(address);
   if (it == sites_.end()) return;
   set_armed(it->second, false, layout);
+  landing_.stage(address, address);  // the copy is about to become another instruction's
   if (it->second.slot) xol_.retire(it->second.slot);
   in_order_.erase(address);
   sites_.erase(it);
@@ -273,11 +286,33 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
     take_out_jumps(found, layout);
     pages.emplace(memory_, layout.mappings());
   }
-  for (const RemoteAddr address : addresses) remove_site(address, layout);
-  if (!pages || !pages->flush()) return;
-  // The program has changed its text at this very moment: one after the other, then.
+  for (const RemoteAddr address : addresses) forget_site(address, layout);
+  if (pages && pages->flush()) {
+    // The program has changed its text at this very moment: one after the other, then.
+    pages.reset();
+    for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+  }
   pages.reset();
-  for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+  for (const SitePlan& plan : plans)
+    if (journal_) journal_->note_taken_out(plan.address);
+  landing_.flush(memory_);
+}
+
+void AddressSpace::keep_journal(std::unique_ptr<Journal> journal) {
+  journal_ = std::move(journal);
+  if (!journal_) return;
+  for (const auto& [address, site] : in_order_)
+    if (site->armed) journal_->note_breakpoint(site->plan);
+  for (const auto& [at, semaphore] : semaphores_) {
+    if (semaphore.ours == 0) continue;
+    journal_->begin_semaphore(at, semaphore.backing, semaphore.ours, 0);
+    journal_->end_semaphore(at);
+  }
+}
+
+void AddressSpace::drop_journal() {
+  if (journal_) journal_->remove();
+  journal_.reset();
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
@@ -292,11 +327,13 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
     note_removed(site.plan);
     drop_jump(site, layout);
     misses_breakpoints_ |= !restore(memory_, site.plan, layout);
+    if (journal_ && !memory_.gathers()) journal_->note_taken_out(site.plan.address);
     site.armed = false;
     return true;
   }
   if (closed_ || !layout.holds(site.plan) || !holds_original(memory_, site.plan)) return false;
   copies_given_back_ = false;
+  if (journal_) journal_->note_breakpoint(site.plan);
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
   if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
   places_in_page_.set(site.plan.address.value % kPageSize);
@@ -307,6 +344,7 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
 void AddressSpace::renew_site(Site& site, const SitePlan& plan, RemoteAddr slot) {
   PROBED_CHECK(site.plan.address == plan.address && !site.jump, "a site keeps its address");
   if (site.slot) xol_.retire(site.slot);
+  if (journal_ && site.armed) journal_->note_breakpoint(plan);
   site.plan = plan;
   site.slot = slot;
   site.rewritten = true;
@@ -337,7 +375,11 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   const auto tail = before(jump.head).subspan(1);
   if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
-  for (const Patch& patch : patches_of(&jump)) overlay_->add(patch);
+  for (const Patch& patch : patches_of(&jump)) {
+    overlay_->add(patch);
+    if (journal_) journal_->note_patch(patch, backing_of(site.plan, patch.at));
+  }
+  landing_.set(memory_, site.plan.address, jump.tail);  // the copy ends where the jump's bytes will be
   site.jump = std::make_shared<Jump>(std::move(jump));
   return true;
 }
@@ -399,6 +441,7 @@ void AddressSpace::forget_jump(Site& site) {
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
   // A child that was forked before may still have it.
   if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
+  if (site.slot) landing_.set(memory_, site.plan.address, site.slot);
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
@@ -424,6 +467,7 @@ std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
 }
 
 bool AddressSpace::plant_entry(const SitePlan& plan) {
+  if (journal_) journal_->note_breakpoint(plan);
   if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) return false;
   entry_ = plan;
   return true;
@@ -432,6 +476,7 @@ bool AddressSpace::plant_entry(const SitePlan& plan) {
 void AddressSpace::remove_entry() {
   if (!entry_) return;
   restore(memory_, *entry_, Layout::unknown());
+  if (journal_) journal_->note_taken_out(entry_->address);
   note_removed(*entry_);
   entry_.reset();
 }
@@ -593,9 +638,14 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->semaphores_ = semaphores_;
   clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
+  clone->call_pad_ = call_pad_;
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
+  clone->landing_ = landing_;
+  for (const auto& [address, site] : clone->in_order_)
+    if (site->slot) clone->landing_.stage(address, site->slot);
+  clone->landing_.flush(clone->memory_);
   clean(clone->memory_, layout, true);
   clean_semaphores(clone->memory_, layout, true);
   return clone;
@@ -623,6 +673,18 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid,
       ranges.push_back({page, kPageSize});
   }
   return ranges;
+}
+
+// The pad that was found before, as long as its memory is there and nobody is on his way back through it.
+CallPad AddressSpace::call_pad(pid_t pid) {
+  arch::CallPadHead head;
+  const auto bytes = std::as_writable_bytes(std::span(&head, 1));
+  const bool known = call_pad_ && memory_.read_some(call_pad_ + arch::kCallPadData, bytes) == bytes.size() &&
+                     head.mark == arch::CallPadHead::kMark && head.busy == 0;
+  CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
+  call_pad_ = pad.at;
+  if (!pad.at) pad.plain_call = syscall_insn(pid);
+  return pad;
 }
 
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {

@@ -18,7 +18,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/tracer/call_pads.hpp"
 #include "daemon/tracer/detours.hpp"
+#include "daemon/tracer/journal.hpp"
+#include "daemon/tracer/landing.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/optimisation.hpp"
@@ -62,6 +65,15 @@ class AddressSpace {
   // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
+  // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.
+  Landing& landing() { return landing_; }
+  const Landing& landing() const { return landing_; }
+  // Told of everything before it is in the target; null: none is kept.
+  Journal* journal() { return journal_.get(); }
+  // What is in the target already is written there at once.
+  void keep_journal(std::unique_ptr<Journal> journal);
+  // Nothing of ours is in this memory any more, or the memory itself has gone.
+  void drop_journal();
   const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
   Site* find(RemoteAddr address);
   // A site at another address whose instruction shares bytes with this one; null: none.
@@ -156,8 +168,8 @@ class AddressSpace {
   bool copies_given_back() const { return copies_given_back_; }
   void set_copies_given_back() { copies_given_back_ = true; }
 
-  // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
-  RemoteAddr syscall_insn(pid_t pid);
+  // Where a thread may make calls for us.
+  CallPad call_pad(pid_t pid);
 
  private:
   // A site as it was when its breakpoint, or its last jump, was taken out.
@@ -169,10 +181,13 @@ class AddressSpace {
   void settle_semaphores(Site& site, const Layout& layout);
   void move_semaphore(RemoteAddr at, bool up, const Layout& layout);
   void clean_semaphores(TargetMemory& copy, const Layout& layout, bool keep) const;
+  // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
+  RemoteAddr syscall_insn(pid_t pid);
   bool write_armed(Site& site, bool armed, const Layout& layout);
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
   void forget_jump(Site& site);
+  void forget_site(RemoteAddr address, const Layout& layout);
   void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
   std::vector<Imprint> imprints() const;
   const SitePlan* plan_at(RemoteAddr address) const;
@@ -180,6 +195,8 @@ class AddressSpace {
   TargetMemory memory_;
   XolAreas xol_;
   std::unique_ptr<ReturnStacks> returns_ = std::make_unique<ReturnStacks>();
+  Landing landing_;
+  std::unique_ptr<Journal> journal_;
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   std::map<RemoteAddr, Site*> in_order_;  // the same
@@ -196,7 +213,7 @@ class AddressSpace {
     std::uint16_t ours = 0, most = 0;
   };
   std::map<RemoteAddr, Semaphore> semaphores_;
-  RemoteAddr syscall_insn_;
+  RemoteAddr syscall_insn_, call_pad_;
   RemoteAddr scratch_;
   bool closed_ = false;
   bool misses_breakpoints_ = false;

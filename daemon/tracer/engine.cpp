@@ -262,7 +262,10 @@ void Engine::forget_process(Process& process) {
   const std::shared_ptr<AddressSpace> space = process.space;
   processes_.erase(process.id.pid);
   const bool last = space && std::ranges::none_of(processes_, [&](const auto& p) { return p.second->space == space; });
-  if (last) close_feeds(*space);
+  if (last) {
+    close_feeds(*space);
+    space->drop_journal();
+  }
   if (space && space->touched()) {
     recent_spaces_.push_back(space);
     if (recent_spaces_.size() > kRecentSpaces) recent_spaces_.pop_front();
@@ -397,7 +400,7 @@ void Engine::leave_together(Process& process) {
   const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
   process.leave_together_until.reset();
-  bool left = !process.actions.any_known();
+  bool left = !process.actions.any_ours();
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);
     if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;

@@ -7,6 +7,7 @@
 //   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
 //   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
 //   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
+//   engine_landing.cpp  where threads are to go on when this daemon is killed
 //   engine_masks.cpp  whose signal masks have to be known for that, and how they are
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_loader.cpp the dynamic loader: held when it has loaded something, and before a program's constructors
@@ -107,6 +108,9 @@ class Engine {
  public:
   Engine(Waiter& waiter, HitSink sink, Listener& listener) : waiter_(waiter), recorder_(sink), listener_(listener) {}
 
+  // Where journals are kept (journal.hpp), before the first attach(); empty: nowhere.
+  void set_state_directory(std::string directory) { state_directory_ = std::move(directory); }
+
   // ---- commands ----
 
   // Seizes every thread; stops none. Again for an attached process: merges the parameters.
@@ -161,9 +165,9 @@ class Engine {
   // engine.cpp
   Process* find_process(pid_t pid);
   // Runs f(RemoteSyscalls&) in a thread that stands in an event stop. False: the thread died meanwhile.
-  // `put_back`: see RemoteSyscalls.
+  // `put_back`, `trapped_at`: see RemoteSyscalls.
   template <class F>
-  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0);
+  bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
   Result<void> seize_sharers(Process& process);
@@ -194,6 +198,7 @@ class Engine {
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
   void learn_actions_first(std::shared_ptr<Batch> batch);
+  void prepare_landing_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes);
   bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
   void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
@@ -253,6 +258,11 @@ class Engine {
   void hold_for_loader(Tracee& tracee);
   void release_late_loaders();
 
+  // engine_landing.cpp
+  bool lacks_landing(const Process& process, std::size_t more) const;
+  void prepare_landing(Tracee& tracee, std::size_t more);
+  void begin_journal(const Process& process);
+
   // engine_traps.cpp
   struct AfterTrap {
     bool alive = true;
@@ -265,7 +275,7 @@ class Engine {
     int signal = 0;              // a signal of the program's own that is to be pending again: resume with it
   };
   template <class F>
-  bool with_actions(Tracee& tracee, int put_back, F f);
+  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {});
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
   bool stop_others(const Tracee& tracee);
@@ -368,6 +378,7 @@ class Engine {
   void release_orphan(pid_t tid);
 
   Waiter& waiter_;
+  std::string state_directory_;
   HitRecorder recorder_;
   Listener& listener_;
   bool armed_ = true;

@@ -129,6 +129,7 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   const Layout layout = parent_space->touched() ? Layout::of(memory) : Layout::unknown();
   if (process.follow_fork && !process.detaching && memory.valid()) {
     process.space = parent_space->clone_for(std::move(memory), layout);
+    begin_journal(process);
     child.slot = {};
     listener_.process_forked(process.root, pid);
     if (!forget_detours(child, *parent_space)) return;
@@ -202,6 +203,7 @@ void Engine::on_exec(Tracee& tracee) {
   if (process.before_exec && std::ranges::none_of(processes_, has_it)) {
     process.before_exec->returns().program_ended();
     close_feeds(*process.before_exec);
+    process.before_exec->drop_journal();
   }
   ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))

@@ -200,6 +200,7 @@ bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan) {
     return false;
   }
   space.xol().publish(*slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
+  space.landing().set(space.memory(), plan.address, *slot);
   space.renew_site(site, plan, *slot);
   eligible(space, site, true);
   return true;

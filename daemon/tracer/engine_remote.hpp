@@ -7,8 +7,8 @@
 namespace probed::tracer {
 
 template <class F>
-bool Engine::with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back) {
-  RemoteSyscalls remote(waiter_, tracee.tid, space.syscall_insn(tracee.tid), put_back);
+bool Engine::with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back, RemoteAddr trapped_at) {
+  RemoteSyscalls remote(waiter_, tracee.tid, space.call_pad(tracee.tid), put_back, trapped_at);
   f(remote);
   const bool alive = remote.finish();
   if (alive && remote.ran()) {

@@ -26,7 +26,10 @@ constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
 constexpr std::size_t kLargeBatch = 64;    // sites from which on text is read and written by the page
 
-bool needs_slot(const SiteRequest& request) { return !request.plan.insn.emulable || request.program->force_step; }
+// What is emulated while somebody traces needs a copy for when nobody does (landing.hpp).
+bool needs_slot(const SiteRequest& request) {
+  return native::kHasLanding || !request.plan.insn.emulable || request.program->force_step;
+}
 
 // Its detours' loads may fault: what can't be absent is read from registers and from the stack.
 bool may_follow_bad_pointers(const SiteRequest& request) {
@@ -67,7 +70,7 @@ struct Engine::Batch {
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
   std::vector<RemoteAddr> disturbed;                 // sites that have lost their jumps to it
   unsigned growth = 0;
-  bool actions_learned = false;
+  bool actions_learned = false, landing_prepared = false;
 };
 
 void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> requests, Done done) {
@@ -84,9 +87,12 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (!process || process->detaching)
     return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
+  begin_journal(*process);
   process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
   if (!std::exchange(batch->actions_learned, true) && must_learn_actions(*process))
     return learn_actions_first(std::move(batch));
+  if (!std::exchange(batch->landing_prepared, true) && lacks_landing(*process, batch->requests.size()))
+    return prepare_landing_first(std::move(batch));
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
@@ -155,6 +161,8 @@ Result<void> Engine::commit_batch(Batch& batch) {
     batch.disturbed.push_back(request.plan.address);
   }
   heal_if_moved(space);
+  for (const auto& [address, slot] : batch.slots) space.landing().stage(address, slot);
+  space.landing().flush(space.memory());
   std::optional<TextPages> pages;
   if (batch.requests.size() >= kLargeBatch && layout.known()) pages.emplace(space.memory(), layout.mappings());
   const auto flush = [&]() -> Result<void> {
@@ -235,6 +243,19 @@ void Engine::learn_actions_first(std::shared_ptr<Batch> batch) {
     batch->done(std::move(error));
   };
   request_job(*find_process(batch->pid), Job{learn, fail, {}});
+}
+
+// Where threads go on without us is to be there before the first of them can be sent there.
+void Engine::prepare_landing_first(std::shared_ptr<Batch> batch) {
+  const auto prepare = [this, batch](Tracee& tracee) {
+    prepare_landing(tracee, batch->requests.size());
+    continue_batch(batch);
+  };
+  const auto fail = [this, batch](Error error) {
+    roll_back(*batch);
+    batch->done(std::move(error));
+  };
+  request_job(*find_process(batch->pid), Job{prepare, fail, {}});
 }
 
 // Maps an area with room for `bytes` of slots near an address, then goes on with the batch.

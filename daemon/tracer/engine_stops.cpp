@@ -49,12 +49,6 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
   return true;
 }
 
-// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
-bool was_only_interrupted(const ptrace::Registers& regs) {
-  return native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
-         may_be_made_again(native::syscall_number(regs));
-}
-
 // Back in front of the probed instruction, as if nothing had happened.
 void undo(const CopyPoint* point, const Slot& slot, RemoteAddr base, ptrace::Registers& regs) {
   if (point) {
@@ -124,10 +118,9 @@ bool Engine::give_back(Tracee& tracee, const WaitStatus& status) {
     std::exchange(tracee.borrowed, std::nullopt)->give_back(tracee.tid);
     return false;
   }
-  // The interrupt traps before the first user instruction. What can arrive with everything blocked is SIGSTOP.
-  ptrace::set_registers(tracee.tid, tracee.borrowed->regs);
-  ptrace::interrupt(tracee.tid);
-  ptrace::resume(tracee.tid, kind == Kind::signal && status.signal() == SIGSTOP ? SIGSTOP : 0);
+  // What can arrive with everything blocked is SIGSTOP.
+  const bool stops = kind == Kind::signal && status.signal() == SIGSTOP;
+  tracee.borrowed->go_on_to_event_stop(tracee.tid, stops ? SIGSTOP : 0);
   return true;
 }
 
@@ -382,6 +375,7 @@ bool Engine::on_trap(Tracee& tracee) {
   if (after.program_first) {
     leave_slot(tracee);
     regs.set_pc(address.value);
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     tracee.stands = regs;
     deliver(tracee, SIGTRAP);
@@ -393,6 +387,7 @@ bool Engine::on_trap(Tracee& tracee) {
   } else {
     leave_slot(tracee);
     regs.set_pc(address.value);
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     if (process.detaching)
       release(tracee, after.signal);
@@ -419,6 +414,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
   if (!follow_rewriting(tracee, site)) {
+    native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     return resume(tracee, after.signal);
   }
@@ -450,15 +446,16 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
 void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
-  } else if (!site.slot) {
+  } else if (site.plan.insn.emulable && !step) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
-    PROBED_CHECK(done, "a site without a slot is emulable");
+    PROBED_CHECK(done, "what is said to be emulable is");
     if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
     if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, false, 0};
   }
+  native::mark_dealt_with(regs);
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
   if (hold && signal == 0 && !tracee.process->detaching) return hold_for_loader(tracee);
   resume(tracee, signal);
@@ -560,6 +557,7 @@ void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
   regs.set_pc(process.space->entry()->address.value);
   process.space->remove_entry();
+  native::mark_dealt_with(regs);
   ptrace::set_registers(tracee.tid, regs);
   if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs)) return resume(tracee);
   mend_entry_mask(tracee);

@@ -1,11 +1,13 @@
-// Small things that engine_stops.cpp and engine_detours.cpp both need to say about stops.
+// Small things that engine_stops.cpp, engine_detours.cpp and recover.cpp all need to say about stops.
 #pragma once
 
 #include <signal.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include "arch/arch.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
@@ -18,6 +20,12 @@ inline constexpr std::uint64_t kSynchronous =
 // A fault of the instruction at hand, not a kill() of the same number: only the kernel sets a positive si_code.
 inline bool is_fault(int signal, const siginfo_t& info) {
   return (kSynchronous & signal_bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
+}
+
+// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
+inline bool was_only_interrupted(const ptrace::Registers& regs) {
+  return arch::native::in_syscall(regs) && arch::native::syscall_result(regs) == -EINTR &&
+         may_be_made_again(arch::native::syscall_number(regs));
 }
 
 // Takes a thread at the end of a copy to where the original program would be.

@@ -18,11 +18,10 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 
+#include "daemon/tracer/action_calls.hpp"
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
@@ -36,17 +35,19 @@ using namespace std::chrono_literals;
 using ptrace::Outcome;
 
 constexpr auto kLookAge = 10ms;
+constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
-constexpr std::uint64_t kSigsetSize = 8;
 
 bool handles(const std::optional<Action>& action) { return action && disposition_of(*action) == Disposition::handled; }
 bool ignores(const std::optional<Action>& action) { return action && disposition_of(*action) == Disposition::ignored; }
 
+// What /proc should show.
 Disposition known_disposition(const Process& process, int signal) {
   const auto& known = process.actions.of(signal).known;
+  if (signal == SIGTRAP && process.actions.landing_in_place()) return Disposition::handled;
   return known ? disposition_of(*known) : Disposition::standard;
 }
 
@@ -57,59 +58,21 @@ bool safe_to_ignore(const Process& process, int signal) {
          std::ranges::none_of(process.threads, [=](pid_t tid) { return signal_pending(tid, signal); });
 }
 
-// A signal's action in the target, by way of a borrowed thread.
-class ActionCalls {
- public:
-  ActionCalls(RemoteSyscalls& remote, AddressSpace& space) : remote_(remote), space_(space) {}
-
-  std::optional<Action> get(int signal) { return call(signal, nullptr); }
-  // Puts one action in place of another. False: the program has set a third one meanwhile, and that stays.
-  bool replace(int signal, const Action& expected, Action wanted) {
-    std::optional<Action> replaced = call(signal, &wanted);
-    if (replaced == expected) return true;
-    for (int i = 0; i < 8 && replaced && *replaced != wanted; ++i) {
-      wanted = *replaced;
-      replaced = call(signal, &wanted);
-    }
-    return false;
-  }
-
- private:
-  // The action before; nullopt: the call can't be made.
-  std::optional<Action> call(int signal, const Action* action) {
-    if (!map_scratch()) return std::nullopt;
-    const RemoteAddr in = space_.scratch(), out = in + sizeof(Action);
-    Action before;
-    if (action && !space_.memory().write(in, std::as_bytes(std::span(action, 1)))) return std::nullopt;
-    const auto number = static_cast<std::uint64_t>(signal);
-    const auto result = remote_.call(SYS_rt_sigaction, {number, action ? in.value : 0, out.value, kSigsetSize, 0, 0});
-    if (!result || *result != 0) return std::nullopt;
-    if (!space_.memory().read(out, std::as_writable_bytes(std::span(&before, 1)))) return std::nullopt;
-    return before;
-  }
-
-  bool map_scratch() {
-    if (space_.scratch()) return true;
-    const auto page =
-        remote_.call(SYS_mmap, {0, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, ~0ULL, 0});
-    if (!page || *page <= 0) return false;
-    space_.set_scratch({static_cast<std::uint64_t>(*page)});
-    space_.xol().add_data(space_.scratch(), kPageSize, false);
-    return true;
-  }
-
-  RemoteSyscalls& remote_;
-  AddressSpace& space_;
-};
-
 enum class Seen : std::uint8_t { as_known, changed, reset, unknown };
 
 // Compares what is in the kernel with what we know; learns and marks what is new.
 Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   Arrangement& is = process.actions.of(signal);
-  const auto now = calls.get(signal);
+  auto now = calls.get(signal);
   if (!now) return Seen::unknown;
   is.fetched = coarse_now();
+  const bool landing_was_here = signal == SIGTRAP && process.actions.landing_in_place();
+  if (signal == SIGTRAP && note_landing(process, calls, now)) {
+    is.owed = false;
+    is.known.reset();
+    return Seen::as_known;
+  }
+  if (!now) return Seen::unknown;
   if (is.known && was_reset(*now, *is.known)) {
     is.contended = true;
     return Seen::reset;
@@ -117,6 +80,7 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   is.owed = false;
   if (disposition_of(*now) == Disposition::standard) {
     is.known.reset();
+    if (landing_was_here && !process.detaching) install_landing(process, calls);
     return Seen::changed;
   }
   if (is.known == *now) return Seen::as_known;
@@ -151,11 +115,18 @@ bool others_changed(const Process& process, const Dispositions& now, int but) {
   });
 }
 
+// The breakpoint that the thread stands behind, whose SIGTRAP this is; 0: it is a step's, or another signal.
+RemoteAddr trapped_at(const Tracee& tracee, int signal) {
+  ptrace::Registers regs;
+  if (signal != SIGTRAP || tracee.stepping || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return {};
+  return {native::breakpoint_address(regs.pc())};
+}
+
 }  // namespace
 
 // Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died.
 template <class F>
-bool Engine::with_actions(Tracee& tracee, int put_back, F f) {
+bool Engine::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at) {
   Process& process = *tracee.process;
   const bool in_signal = tracee.stop == WaitStatus::Kind::signal;
   const bool alive = with_remote_calls(
@@ -164,7 +135,7 @@ bool Engine::with_actions(Tracee& tracee, int put_back, F f) {
         ActionCalls calls(remote, *process.space);
         f(calls);
       },
-      put_back);
+      put_back, trapped_at);
   // An interrupt that somebody is waiting for (to let it go, for a job, a round, to see whether it has left a detour)
   // has been taken for our own.
   if (alive && in_signal) ptrace::interrupt(tracee.tid);
@@ -278,7 +249,8 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
   after.blocks |= merged || (standard && after.in_handler && !is.known);
   if (merged) after.signal = signal;
   const bool as_known = now == known_disposition(process, signal) && !others_changed(process, *all, signal);
-  const bool stale = is.known && coarse_now() - is.fetched > kLookAge;
+  const auto age = coarse_now() - is.fetched;
+  const bool stale = is.known ? age > kLookAge : signal == SIGTRAP && process.actions.landing_in_place() && age > kLandingAge;
   if ((as_known && !stale) || (standard && is.owed && !safe_to_ignore(process, signal))) return;
   const bool alone = standard && !suspect_others(tracee, signal);
   const bool handled = handles(is.known);
@@ -294,7 +266,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
       }
       put_back(process, each, calls);
     }
-  });
+  }, trapped_at(tracee, signal));
   if (!after.alive) return;
   if (had_none) watch_at_first(process);
   if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
@@ -302,7 +274,7 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
 
 // Where the thread isn't to go on from this stop. False: it has died.
 bool Engine::queue_trap_again(Tracee& tracee) {
-  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {});
+  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {}, trapped_at(tracee, SIGTRAP));
 }
 
 // ---- a signal of the program's own, of those kinds
@@ -334,7 +306,9 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
       const bool by_others = suspect_others(tracee, signal);
       const bool dies = forced && (before ? (*before & bit) != 0 : !by_others);
       const bool alive = with_actions(tracee, signal, [&](ActionCalls& calls) {
-        if (reconcile(process, signal, calls) != Seen::reset || dies) return;
+        const Seen seen = reconcile(process, signal, calls);
+        if (signal == SIGTRAP) remove_landing(process, calls);
+        if (seen != Seen::reset || dies) return;
         put_back(process, signal, calls);
         suspect_others(tracee, signal);
       });
@@ -414,10 +388,10 @@ void Engine::mend_entry_mask(Tracee& tracee) {
 }
 
 bool Engine::must_leave_actions(const Process& process) const {
-  return process.actions.any_known() && process.threads.size() == 1;
+  return process.actions.any_ours() && process.threads.size() == 1;
 }
 
-// The last thread takes our marks away, and puts back what is still owed. False: it died meanwhile.
+// The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile.
 bool Engine::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
   const auto leave = [&](ActionCalls& calls, int signal, const Action& known) {
@@ -430,6 +404,7 @@ bool Engine::leave_actions(Tracee& tracee) {
     calls.replace(signal, *now, unmarked(known));
   };
   const bool alive = with_actions(tracee, 0, [&](ActionCalls& calls) {
+    leave_landing(process, calls);
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   });

@@ -102,8 +102,12 @@ std::ptrdiff_t TargetMemory::read_string(RemoteAddr from, std::span<std::byte> t
 }
 
 bool TargetMemory::write(RemoteAddr to, std::span<const std::byte> from) {
+  if (pages_ && addressable(to, from.size()) && pages_->write(to, from)) return true;
+  return write_at_once(to, from);
+}
+
+bool TargetMemory::write_at_once(RemoteAddr to, std::span<const std::byte> from) {
   if (!addressable(to, from.size())) return false;
-  if (pages_ && pages_->write(to, from)) return true;
   std::size_t done = 0;
   while (done < from.size()) {
     const std::ptrdiff_t n = write_piece(to + done, from.subspan(done));

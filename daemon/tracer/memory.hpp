@@ -35,12 +35,15 @@ class TargetMemory final : public events::MemoryReader {
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
   bool write(RemoteAddr to, std::span<const std::byte> from);
+  // The same, whatever gather() says.
+  bool write_at_once(RemoteAddr to, std::span<const std::byte> from);
   // The text of /proc/PID/maps; empty when it can't be read. That descriptor, too, stays with the address space it was
   // opened on (fs/proc/task_mmu.c, proc_maps_open): by its pid a vfork child that has just executed another program
   // would answer for its parent's memory.
   std::string maps_text() const;
   // From now on small reads and writes go there where it takes them; null: no longer.
   void gather(TextPages* pages) { pages_ = pages; }
+  bool gathers() const { return pages_ != nullptr; }
 
  private:
   std::ptrdiff_t read_piece(RemoteAddr from, std::span<std::byte> to) const;

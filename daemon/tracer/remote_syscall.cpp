@@ -27,20 +27,37 @@ bool is_forced(int signal) {
 
 }  // namespace
 
+// Its mask first: until it has its registers it is on its way back, which sets that mask, too.
 void Borrowed::give_back(pid_t tid) const {
-  ptrace::set_registers(tid, regs);
   ptrace::set_sigmask(tid, mask);
   if (dispatch) ptrace::set_syscall_dispatch(tid, *dispatch);
   ptrace::suspend_seccomp(tid, false);
+  ptrace::set_registers(tid, regs);
+  if (pad.at) pad.end();
 }
 
-RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn, int put_back)
-    : waiter_(waiter), tid_(tid), syscall_insn_(syscall_insn), put_back_(put_back) {
+// The interrupt traps before the first user instruction: registers that are set for it never run, and without a pad
+// must be set, as the kernel looks at them on the way.
+void Borrowed::go_on_to_event_stop(pid_t tid, int signal) const {
+  if (!pad.at) ptrace::set_registers(tid, regs);
+  ptrace::interrupt(tid);
+  ptrace::resume(tid, signal);
+}
+
+RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back, RemoteAddr trapped_at)
+    : waiter_(waiter), tid_(tid), syscall_insn_(pad.at ? pad.at : pad.plain_call), put_back_(put_back) {
   if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
   if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
   if ((refusal_ = why_not()) != nullptr) return;
+  ptrace::Registers regs = saved_.regs;
+  if (trapped_at) regs.set_pc(trapped_at.value);
+  if (pad.at && pad.begin(regs, saved_.mask)) saved_.pad = pad;
   // From here on the thread needs giving back.
   usable_ = true;
+  if (saved_.pad.at) {
+    arch::native::prepare_syscall(regs, pad.at.value + arch::native::kAfterCall, 0, {0, 0, 0, 0, 0, 0});
+    ptrace::set_registers(tid_, regs);
+  }
   ptrace::set_sigmask(tid_, kEverything);
 }
 
@@ -62,6 +79,7 @@ bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {
   // An exec in another thread takes this one's id over: what was borrowed is gone then, too.
   if (status && status->stopped() && status->kind() != Kind::exec) return false;
   exit_ = status;
+  if (saved_.pad.at) saved_.pad.end();
   usable_ = false;
   finished_ = true;
   return true;
@@ -124,7 +142,7 @@ bool RemoteSyscalls::run_to_event_stop() {
 bool RemoteSyscalls::finish() {
   if (finished_ || !usable_) return !finished_ || usable_;
   // A pending interrupt traps before the first user instruction, so these registers never run.
-  ptrace::set_registers(tid_, saved_.regs);
+  if (!saved_.pad.at) ptrace::set_registers(tid_, saved_.regs);
   if (run_to_event_stop()) saved_.give_back(tid_);
   finished_ = true;
   return usable_;

@@ -2,7 +2,8 @@
 //
 // Owning thread: the tracer thread. RAII: the constructor borrows a thread that stands in a PTRACE_EVENT_STOP, the
 // destructor gives it back in one, with every register, the signal mask and an interrupted system call's restart state
-// as they were. The thread executes an existing `syscall` instruction of the target; no text is touched.
+// as they were. The thread makes them at a pad (call_pads.hpp): should this process be killed in the middle, it goes
+// back by itself. From the record in the pad to the thread's last register there is no moment at which it would not.
 //
 // How a displaced system call survives: if the thread was stopped inside one, its registers hold -ERESTART*, which the
 // kernel only acts upon on its way out through get_signal() (arch/x86/kernel/signal.c). So we leave the way we came in:
@@ -24,6 +25,7 @@
 #include <optional>
 
 #include "daemon/base/types.hpp"
+#include "daemon/tracer/call_pads.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -34,14 +36,18 @@ struct Borrowed {
   ptrace::Registers regs{};
   std::uint64_t mask = 0;
   std::optional<ptrace::SyscallDispatch> dispatch;  // was on
+  CallPad pad;
 
+  // Whatever stop it is in: its next one, an event stop, is to be the one to give it back in.
+  void go_on_to_event_stop(pid_t tid, int signal) const;
   void give_back(pid_t tid) const;
 };
 
 class RemoteSyscalls {
  public:
   // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
-  RemoteSyscalls(Waiter& waiter, pid_t tid, RemoteAddr syscall_insn, int put_back = 0);
+  // `trapped_at`: the breakpoint that this signal is of, when it is dropped: orphaned, the thread runs into it again.
+  RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back = 0, RemoteAddr trapped_at = {});
   RemoteSyscalls(const RemoteSyscalls&) = delete;
   RemoteSyscalls& operator=(const RemoteSyscalls&) = delete;
   ~RemoteSyscalls();
@@ -71,7 +77,7 @@ class RemoteSyscalls {
 
   Waiter& waiter_;
   pid_t tid_;
-  RemoteAddr syscall_insn_;
+  RemoteAddr syscall_insn_;  // 0: the target has none
   int put_back_;  // signal to pass on at the next resumption
   Borrowed saved_;
   const char* refusal_ = nullptr;

@@ -53,16 +53,26 @@ struct Arrangement {
   std::chrono::steady_clock::time_point fetched{};  // when the kernel was last asked for it
 };
 
+// The landing as SIGTRAP's action, and the default one that it stands for.
+struct LandingAction {
+  Action ours, before;
+  bool in_place = true;  // as far as is known; the program may put it back by itself, having kept it
+};
+
 struct Arrangements {
   std::array<Arrangement, kForcedSignals.size()> all;  // by forced_index()
   std::chrono::steady_clock::time_point looked{};      // when /proc was last asked whether there are any
   bool with_faults = false;  // detours may follow bad pointers here: SIGSEGV and SIGBUS matter, too
+  std::optional<LandingAction> landing;  // nullopt: it never was
 
   Arrangement& of(int signal) { return all[forced_index(signal)]; }
   const Arrangement& of(int signal) const { return all[forced_index(signal)]; }
   bool any_known() const {
     return std::ranges::any_of(all, [](const Arrangement& a) { return a.known.has_value(); });
   }
+  // Whether the kernel has something of ours in it.
+  bool any_ours() const { return landing.has_value() || any_known(); }
+  bool landing_in_place() const { return landing && landing->in_place; }
   bool any_owed() const { return std::ranges::any_of(all, &Arrangement::owed); }
 };
 

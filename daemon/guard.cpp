@@ -1,0 +1,149 @@
+#include "daemon/guard.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "daemon/tracer/recover.hpp"
+#include "daemon/tracer/wait.hpp"
+
+namespace probed {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kLockPatience = 15s;      // a guard's work, at most
+constexpr auto kRecoverPatience = 10s;   // for a target that another tracer holds
+constexpr auto kLockAgain = 5ms;
+constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
+
+Error cannot(const char* what, const std::string& path, int code, std::string hint) {
+  const auto reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
+  return {reason, std::string("cannot ") + what + " " + path + ": " + std::strerror(code), std::move(hint), {}};
+}
+
+std::string lock_name(const std::string& directory) { return directory + "/lock"; }
+
+// Whether the file that was locked is the one of that name still: who removes the directory removes it first.
+bool still_named(int fd, const std::string& path) {
+  struct stat held {}, named {};
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino;
+}
+
+// Invalid: somebody holds it; errno is EWOULDBLOCK, or says why it can't be had at all.
+UniqueFd try_lock(const std::string& directory) {
+  const std::string path = lock_name(directory);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  if (!still_named(fd.get(), path)) return errno = EWOULDBLOCK, UniqueFd();
+  return fd;
+}
+
+Result<void> make_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return cannot("make --state-dir", path, errno, kHint);
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0) return cannot("use --state-dir", path, errno, kHint);
+  if (!S_ISDIR(file.st_mode)) return cannot("use --state-dir", path, ENOTDIR, kHint);
+  if (::access(path.c_str(), W_OK | X_OK) != 0) return cannot("write to --state-dir", path, errno, kHint);
+  return {};
+}
+
+void recover(const std::string& directory) { tracer::recover_all(directory, kRecoverPatience); }
+
+}  // namespace
+
+std::string state_directory(const Options& options) {
+  return options.state_dir.empty() ? options.socket + ".state" : options.state_dir;
+}
+
+Result<StateDirectory> StateDirectory::open(std::string path) {
+  StateDirectory state;
+  state.path_ = std::move(path);
+  const auto until = std::chrono::steady_clock::now() + kLockPatience;
+  for (;;) {
+    if (auto made = make_directory(state.path_); !made) return std::move(made).error();
+    if ((state.lock_ = try_lock(state.path_))) return state;
+    if (errno != EWOULDBLOCK && errno != ENOENT) return cannot("lock", lock_name(state.path_), errno, kHint);
+    if (std::chrono::steady_clock::now() > until)
+      return Error{Reason::internal, "the state directory " + state.path_ + " is in use by another probed",
+                   "give each daemon its own --state-dir", {}};
+    std::this_thread::sleep_for(kLockAgain);
+  }
+}
+
+void StateDirectory::remove() {
+  std::error_code error;
+  const auto mine = [this](const auto& entry) { return entry.path() == lock_name(path_); };
+  if (!std::ranges::all_of(std::filesystem::directory_iterator(path_, error), mine)) return;
+  ::unlink(lock_name(path_).c_str());
+  ::rmdir(path_.c_str());
+}
+
+// ---- the guard ------------------------------------------------------------------------------------------------------
+
+// Forked twice: it is nobody's child that would be waited for.
+UniqueFd start_guard(const std::string& state_directory, const std::string& log_level) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
+  UniqueFd theirs(ends[0]), ours(ends[1]);
+  const std::string number = std::to_string(theirs.get());
+  const char* arguments[] = {"probed",      "--guard",         number.c_str(),    "--state-dir", state_directory.c_str(),
+                             "--log-level", log_level.c_str(), nullptr};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setsid();
+    if (::fork() != 0) ::_exit(0);
+    ::fcntl(theirs.get(), F_SETFD, 0);
+    ::execv("/proc/self/exe", const_cast<char* const*>(arguments));
+    ::_exit(127);
+  }
+  if (child < 0) {
+    spdlog::warn("no guard can be started: {}; should this daemon be killed, start another one to clean up",
+                 std::strerror(errno));
+    return {};
+  }
+  ::waitpid(child, nullptr, 0);
+  return ours;
+}
+
+// Whatever ends the daemon and its group is not to end the guard before its work is done. It holds none of the daemon's
+// descriptors but its log.
+int run_guard(int lifetime, const std::string& state_directory) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(signal, SIG_IGN);
+  ::prctl(PR_SET_NAME, "probed-guard");
+  tracer::Waiter::block_signals();
+  char byte = 0;
+  while (::read(lifetime, &byte, 1) < 0 && errno == EINTR) {
+  }
+  const auto until = std::chrono::steady_clock::now() + kLockPatience;
+  while (::access(state_directory.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < until) {
+    // The daemon's own lock goes with it, a moment after its end of the pipe; the next daemon does the work itself.
+    if (const UniqueFd lock = try_lock(state_directory)) return recover(state_directory), 0;
+    std::this_thread::sleep_for(kLockAgain);
+  }
+  return 0;
+}
+
+int recover_by_hand(const std::string& path) {
+  tracer::Waiter::block_signals();
+  auto state = StateDirectory::open(path);
+  if (!state) {
+    spdlog::error("{} ({})", state.error().message, state.error().hint);
+    return 1;
+  }
+  const auto all = tracer::recover_all(path, kRecoverPatience);
+  if (all.empty()) spdlog::info("nothing to recover in {}", path);
+  return std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
+}
+
+}  // namespace probed

@@ -1,0 +1,43 @@
+// The state directory, and who puts targets right when this daemon is killed.
+//
+// The guard is a process of its own, started first of all and in its own session: it waits for the end of a pipe that
+// only the daemon holds. Whatever the daemon has taken out of its targets by then has no journal any more; the rest is
+// recovered (tracer/recover.hpp). A lock keeps the next daemon off until that is done, and the guard off while a daemon
+// works there.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "daemon/base/fd.hpp"
+#include "daemon/options.hpp"
+#include "proto/result.hpp"
+
+namespace probed {
+
+// Where the journals are: --state-dir, or beside the socket.
+std::string state_directory(const Options& options);
+
+// Makes the directory, and locks it; waits while a guard is at work there.
+class StateDirectory {
+ public:
+  static Result<StateDirectory> open(std::string path);
+  const std::string& path() const { return path_; }
+  // Empty as it is, it goes.
+  void remove();
+
+ private:
+  std::string path_;
+  UniqueFd lock_;
+};
+
+// Before the first thread. The answer is to be kept open; without one there is no guard, which the log says.
+UniqueFd start_guard(const std::string& state_directory, const std::string& log_level);
+
+// The guard's life; `lifetime`: its end of the pipe. An exit status.
+int run_guard(int lifetime, const std::string& state_directory);
+
+// probed --recover.
+int recover_by_hand(const std::string& state_directory);
+
+}  // namespace probed

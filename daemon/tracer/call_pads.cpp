@@ -1,0 +1,85 @@
+#include "daemon/tracer/call_pads.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "daemon/symbols/maps.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using arch::CallPadHead;
+using arch::kCallPadData;
+using arch::kCallPadSize;
+
+constexpr std::uint64_t kPads = 2;    // in one place: one for who comes when a daemon has died on the other
+constexpr std::uint64_t kMargin = 64;  // behind the last byte that isn't zero
+static_assert(kCallPadData + sizeof(native::CallRecord) <= kCallPadSize);
+
+using Bytes = std::array<std::uint8_t, kCallPadSize>;
+
+bool all_zero(std::span<const std::uint8_t> bytes) {
+  return std::ranges::all_of(bytes, [](std::uint8_t b) { return b == 0; });
+}
+
+CallPadHead head_of(const Bytes& bytes) {
+  CallPadHead head;
+  std::memcpy(&head, bytes.data() + kCallPadData, sizeof head);
+  return head;
+}
+
+bool write_pad(TargetMemory& memory, RemoteAddr at) {
+  const auto code = native::build_call_pad(at.value);
+  const CallPadHead head;
+  return !code.empty() && memory.write_at_once(at, std::as_bytes(std::span(code))) &&
+         memory.write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1)));
+}
+
+// The pad at the end of a mapping that nobody uses now; 0: none.
+RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
+  if (mapping.size() < kPads * kCallPadSize + kMargin) return {};
+  bool free_before = true;
+  for (std::uint64_t n = 1; n <= kPads && free_before; ++n) {
+    const RemoteAddr at = mapping.end - n * kCallPadSize;
+    Bytes bytes{};
+    if (!memory.read(at, std::as_writable_bytes(std::span(bytes)))) return {};
+    if (const CallPadHead head = head_of(bytes); head.mark == CallPadHead::kMark) {
+      if (head.busy == 0) return at;
+      continue;
+    }
+    std::array<std::uint8_t, kMargin> margin{};
+    free_before = memory.read(at - kMargin, std::as_writable_bytes(std::span(margin))) && all_zero(margin);
+    if (free_before && all_zero(bytes) && write_pad(memory, at)) return at;
+    if (!all_zero(bytes)) return {};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool CallPad::begin(const native::Registers& regs, std::uint64_t mask) const {
+  native::CallRecord record = native::call_record(regs, mask);
+  record.head.busy = 1;
+  return memory->write_at_once(at + kCallPadData, std::as_bytes(std::span(&record, 1)));
+}
+
+void CallPad::end() const {
+  const CallPadHead head;
+  memory->write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1)));
+}
+
+CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
+  auto maps = native::kHasLanding ? symbols::read_maps(pid) : std::vector<symbols::Mapping>();
+  if (!maps) return {&memory, {}, {}};
+  const auto rank = [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; };
+  std::ranges::stable_sort(*maps, {}, rank);
+  for (const symbols::Mapping& m : *maps) {
+    if (!m.executable || m.writable || m.shared || m.path.empty() || m.path == "[vsyscall]") continue;
+    if (const RemoteAddr at = pad_in(memory, m)) return {&memory, at, {}};
+  }
+  return {&memory, {}, {}};
+}
+
+}  // namespace probed::tracer

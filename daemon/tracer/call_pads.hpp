@@ -1,0 +1,33 @@
+// Where in a target borrowed threads make system calls for us (remote_syscall.hpp), so that one whose tracer dies in the
+// middle finds its way back (arch/orphan.hpp).
+//
+// There must be such a place before anything can be mapped: what nothing uses of the last page of executable memory,
+// behind the end of what was mapped, that of the vdso before all. Pads are found again by their marks, also by whoever
+// comes after a killed daemon, and in copies of the memory. They stay: some hundred bytes that nobody looks at.
+//
+// Owning thread: the tracer thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include "arch/arch.hpp"
+#include "daemon/base/types.hpp"
+#include "daemon/tracer/memory.hpp"
+
+namespace probed::tracer {
+
+struct CallPad {
+  TargetMemory* memory = nullptr;
+  RemoteAddr at;          // 0: there is none
+  RemoteAddr plain_call;  // then: any `syscall` instruction of the target's
+
+  // A thread with these registers and this mask is about to be borrowed. False: the pad can't be written.
+  bool begin(const arch::native::Registers& regs, std::uint64_t mask) const;
+  // It is back.
+  void end() const;
+};
+
+// A pad that no thread is on its way back through; at == 0: none can be had.
+CallPad find_call_pad(TargetMemory& memory, pid_t pid);
+
+}  // namespace probed::tracer

@@ -1,0 +1,117 @@
+// Ready for the day on which this daemon is killed: a target's journal, and its landing (landing.hpp): mapped, and made SIGTRAP's action, before its first breakpoint.
+//
+// Only where the program has left SIGTRAP at its default. There the action belongs to nobody: a SIGTRAP of the program's
+// own finds the default in its place (before_own_signal, and the landing itself when no tracer lives). Who asks for the
+// action sees ours.
+//
+// Owning thread: the tracer thread.
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "daemon/tracer/action_calls.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_remote.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+
+// 0: it can't be mapped.
+RemoteAddr map(RemoteSyscalls& remote, AddressSpace& space, std::uint64_t size, std::uint64_t protection) {
+  const auto at = remote.call(SYS_mmap, {0, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, ~0ULL, 0});
+  if (!at || *at <= 0) return {};
+  const RemoteAddr base{static_cast<std::uint64_t>(*at)};
+  space.xol().add_data(base, size, false);
+  return base;
+}
+
+bool map_landing(RemoteSyscalls& remote, AddressSpace& space) {
+  if (space.landing().ready()) return true;
+  const RemoteAddr page = map(remote, space, kPageSize, PROT_READ | PROT_EXEC);
+  return page && space.landing().write_code(space.memory(), page);
+}
+
+bool map_landing_table(RemoteSyscalls& remote, AddressSpace& space, std::size_t more) {
+  Landing& landing = space.landing();
+  if (landing.has_room(more)) return true;
+  const Landing::Area before = landing.table();
+  const std::uint64_t size = (landing.table_size(more) + kPageSize - 1) / kPageSize * kPageSize;
+  const RemoteAddr table = map(remote, space, size, PROT_READ);
+  if (!table || !landing.move_table(space.memory(), table, landing.table_size(more))) return false;
+  if (before.base && remote.call(SYS_munmap, {before.base.value, before.size, 0, 0, 0, 0}) == 0)
+    space.xol().forget_area(before.base);
+  return true;
+}
+
+}  // namespace
+
+bool Engine::lacks_landing(const Process& process, std::size_t more) const {
+  if (!native::kHasLanding) return false;
+  const Landing& landing = process.space->landing();
+  const bool installed = process.actions.landing_in_place() || process.actions.of(SIGTRAP).known;
+  return !landing.ready() || !landing.has_room(more) || !installed;
+}
+
+// Where that fails the probes work all the same, but for the day on which the daemon is killed.
+void Engine::prepare_landing(Tracee& tracee, std::size_t more) {
+  Process& process = *tracee.process;
+  AddressSpace& space = *process.space;
+  bool done = false;
+  const bool alive = with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
+    done = map_landing(remote, space) && map_landing_table(remote, space, more);
+    ActionCalls calls(remote, space);
+    if (done) install_landing(process, calls);
+  });
+  if (alive && !done)
+    spdlog::warn("process {}: no landing could be mapped: should this daemon be killed, its breakpoints end the process",
+                 process.id.pid);
+}
+
+// Before anything is written into its text. The landing may be in its way already: inherited, or its creator's.
+void Engine::begin_journal(const Process& process) {
+  AddressSpace& space = *process.space;
+  if (space.journal() || state_directory_.empty()) return;
+  space.keep_journal(Journal::create(state_directory_, process.id));
+  if (const auto& landing = process.actions.landing; space.journal() && landing)
+    space.journal()->note_landing(landing->ours, landing->before);
+}
+
+void install_landing(Process& process, ActionCalls& calls) {
+  const Landing& landing = process.space->landing();
+  if (!landing.ready() || process.actions.of(SIGTRAP).known) return;
+  auto now = calls.get(SIGTRAP);
+  if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
+  if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
+  if (calls.replace(SIGTRAP, *now, landing.action())) process.actions.landing = LandingAction{landing.action(), *now};
+}
+
+bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now) {
+  auto& landing = process.actions.landing;
+  if (!landing || !now) return false;
+  landing->in_place = now->handler == landing->ours.handler;
+  if (was_reset(*now, landing->ours) && calls.replace(SIGTRAP, *now, landing->before)) now = landing->before;
+  return landing->in_place;
+}
+
+void remove_landing(Process& process, ActionCalls& calls) {
+  auto& landing = process.actions.landing;
+  if (!landing) return;
+  auto now = calls.get(SIGTRAP);
+  if (note_landing(process, calls, now) && calls.replace(SIGTRAP, *now, landing->before)) landing->in_place = false;
+}
+
+// A program that has put another action in the landing's place may have kept it, to put it back one day: the code stays
+// then.
+void leave_landing(Process& process, ActionCalls& calls) {
+  auto& landing = process.actions.landing;
+  if (!landing || calls.replace(SIGTRAP, landing->ours, landing->before)) return landing.reset();
+  auto now = calls.get(SIGTRAP);
+  if (note_landing(process, calls, now)) calls.replace(SIGTRAP, *now, landing->before);
+  if (now && disposition_of(*now) == Disposition::handled && !landing->in_place)
+    process.space->xol().forget_area(process.space->landing().page());
+  landing.reset();
+}
+
+}  // namespace probed::tracer

@@ -1,0 +1,200 @@
+#include "daemon/tracer/journal.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "daemon/base/file.hpp"
+
+namespace probed::tracer {
+namespace {
+
+constexpr std::size_t kFirstRecords = 64;
+constexpr const char* kEnding = ".journal";
+constexpr std::size_t kMostBytes = 1 << 30;  // of a file that is read back
+
+std::array<char, 40> boot_id() {
+  std::array<char, 40> id{};
+  std::string text;
+  if (read_file("/proc/sys/kernel/random/boot_id", text, id.size()) == 0) std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
+  return id;
+}
+
+std::optional<FoundJournal> read_journal(const std::string& path) {
+  std::string text;
+  FoundJournal found;
+  found.path = path;
+  if (read_file(path, text, kMostBytes) != 0 || text.size() < sizeof found.header) return std::nullopt;
+  std::memcpy(&found.header, text.data(), sizeof found.header);
+  const JournalHeader& header = found.header;
+  if (header.magic != JournalHeader::kMagic || header.record_size != sizeof(JournalRecord)) return std::nullopt;
+  if (header.boot != boot_id()) return std::nullopt;
+  const std::size_t there = (text.size() - sizeof header) / sizeof(JournalRecord);
+  found.records.resize(std::min<std::size_t>(header.record_count, there));
+  if (!found.records.empty())
+    std::memcpy(found.records.data(), text.data() + sizeof header, found.records.size() * sizeof(JournalRecord));
+  return found;
+}
+
+// Another process is to find what follows only together with what precedes: processors keep stores in order, the
+// compiler is told to.
+void in_order() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+}  // namespace
+
+std::unique_ptr<Journal> Journal::create(const std::string& directory, TargetId target) {
+  static std::uint64_t number = 0;
+  static bool said = false;
+  if (directory.empty()) return nullptr;
+  const std::string path = fmt::format("{}/{}-{}-{}{}", directory, target.pid, target.start_time, ++number, kEnding);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  std::unique_ptr<Journal> journal(new Journal(path, std::move(fd)));
+  if (!journal->fd_ || !journal->grow(kFirstRecords)) {
+    if (!std::exchange(said, true))
+      spdlog::warn("no journal can be kept in {}: {}; should this daemon be killed, its probes stay behind", directory,
+                   std::strerror(errno));
+    return nullptr;
+  }
+  JournalHeader& header = journal->header();
+  header.boot = boot_id();
+  header.record_size = sizeof(JournalRecord);
+  header.pid = target.pid;
+  header.start_time = target.start_time;
+  in_order();
+  header.magic = JournalHeader::kMagic;
+  return journal;
+}
+
+Journal::~Journal() {
+  if (map_) ::munmap(map_, mapped_);
+}
+
+void Journal::remove() { ::unlink(path_.c_str()); }
+
+// posix_fallocate: a store into a hole of a full file system would be the end of this process (SIGBUS).
+bool Journal::grow(std::size_t records) {
+  const std::size_t size = sizeof(JournalHeader) + records * sizeof(JournalRecord);
+  if (const int error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size))) return errno = error, false;
+  void* const map = map_ ? ::mremap(map_, mapped_, size, MREMAP_MAYMOVE)
+                         : ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (map == MAP_FAILED) return false;
+  map_ = map;
+  mapped_ = size;
+  capacity_ = records;
+  return true;
+}
+
+JournalRecord& Journal::at(std::size_t index) {
+  return reinterpret_cast<JournalRecord*>(static_cast<char*>(map_) + sizeof(JournalHeader))[index];
+}
+
+JournalRecord* Journal::record(Kind kind, RemoteAddr address) {
+  const auto known = index_.find(key(kind, address));
+  if (known != index_.end()) return &at(known->second);
+  const std::size_t index = header().record_count;
+  if (index == capacity_ && !grow(capacity_ * 2)) return nullptr;
+  index_.emplace(key(kind, address), index);
+  at(index) = JournalRecord{};
+  in_order();
+  header().record_count = index + 1;
+  return &at(index);
+}
+
+void Journal::note_breakpoint(const SitePlan& plan) {
+  JournalRecord* record = this->record(Kind::breakpoint, plan.address);
+  if (!record) return;
+  JournalRecord now;
+  now.kind = Kind::breakpoint;
+  now.in_text = true;
+  now.size = plan.insn.length;
+  now.context = plan.context;
+  static_assert(sizeof plan.bytes <= sizeof now.before);
+  std::ranges::copy(plan.bytes, now.before.begin());
+  now.address = plan.address.value;
+  now.backing = plan.backing;
+  *record = now;
+  in_order();
+}
+
+void Journal::note_taken_out(RemoteAddr breakpoint) {
+  const auto known = index_.find(key(Kind::breakpoint, breakpoint));
+  in_order();
+  if (known != index_.end()) at(known->second).in_text = false;
+}
+
+void Journal::note_patch(const Patch& patch, const symbols::Backing& backing) {
+  JournalRecord* record = this->record(Kind::patch, patch.at);
+  if (!record) return;
+  JournalRecord now;
+  now.kind = Kind::patch;
+  now.in_text = true;
+  now.size = patch.size;
+  std::ranges::copy(patch.before, now.before.begin());
+  std::ranges::copy(patch.after, now.after.begin());
+  now.address = patch.at.value;
+  now.backing = backing;
+  *record = now;
+  in_order();
+}
+
+void Journal::note_landing(const Action& ours, const Action& before) {
+  header().action = before;
+  in_order();
+  header().landing = ours.handler;
+  in_order();
+}
+
+void Journal::begin_semaphore(RemoteAddr at, const symbols::Backing& backing, std::uint16_t ours, std::uint16_t value) {
+  JournalRecord* record = this->record(Kind::semaphore, at);
+  if (!record) return;
+  record->address = at.value;
+  record->backing = backing;
+  record->after_count = ours;
+  record->after_value = value;
+  in_order();
+  record->changing = 1;
+  in_order();
+  record->kind = Kind::semaphore;
+  in_order();
+}
+
+void Journal::end_semaphore(RemoteAddr at) {
+  const auto known = index_.find(key(Kind::semaphore, at));
+  if (known == index_.end()) return;
+  JournalRecord& record = this->at(known->second);
+  in_order();
+  record.count = record.after_count;
+  in_order();
+  record.changing = 0;
+}
+
+std::vector<FoundJournal> find_journals(const std::string& directory) {
+  std::vector<FoundJournal> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string path = entry.path();
+    if (!path.ends_with(kEnding)) continue;
+    if (auto journal = read_journal(path))
+      found.push_back(*std::move(journal));
+    else
+      ::unlink(path.c_str());  // of another boot, or begun and not finished: nothing had been written then
+  }
+  return found;
+}
+
+void rewrite_record(const FoundJournal& journal, std::size_t index, const JournalRecord& record) {
+  const UniqueFd fd(::open(journal.path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  const auto at = static_cast<off_t>(sizeof(JournalHeader) + index * sizeof(JournalRecord));
+  if (!fd || ::pwrite(fd.get(), &record, sizeof record, at) != ssize_t{sizeof record})
+    spdlog::warn("{} can't be written to: {}", journal.path, std::strerror(errno));
+}
+
+}  // namespace probed::tracer

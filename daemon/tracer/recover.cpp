@@ -1,0 +1,347 @@
+#include "daemon/tracer/recover.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "daemon/base/process.hpp"
+#include "daemon/tracer/action_calls.hpp"
+#include "daemon/tracer/engine_stops.hpp"
+#include "daemon/tracer/journal.hpp"
+#include "daemon/tracer/layout.hpp"
+#include "daemon/tracer/wait.hpp"
+
+namespace probed::tracer {
+namespace {
+
+namespace native = arch::native;
+using namespace std::chrono_literals;
+using ptrace::Outcome;
+using Clock = Waiter::Clock;
+using Kind = WaitStatus::Kind;
+
+constexpr auto kStopPatience = 2s;   // until every thread stands still
+constexpr auto kTryAgain = 2ms;      // a process that can't be had yet
+constexpr auto kLookAgain = 5ms;     // for threads that are new, or haven't stopped
+
+SitePlan plan_of(const JournalRecord& record) {
+  SitePlan plan;
+  plan.address = {record.address};
+  plan.insn.length = record.size;
+  std::copy_n(record.before.begin(), plan.bytes.size(), plan.bytes.begin());
+  plan.context = record.context;
+  plan.backing = record.backing;
+  return plan;
+}
+
+Patch patch_of(const JournalRecord& record) {
+  Patch patch;
+  patch.at = {record.address};
+  patch.size = std::min<std::uint8_t>(record.size, Patch::kMaxSize);
+  std::copy_n(record.before.begin(), patch.before.size(), patch.before.begin());
+  std::copy_n(record.after.begin(), patch.after.size(), patch.after.begin());
+  return patch;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+// The text of one target, put back while its threads run, in the order in which the daemon would have.
+class Text {
+ public:
+  Text(TargetMemory& memory, std::span<const JournalRecord> records)
+      : memory_(memory), layout_(Layout::of(memory)), records_(records) {
+    for (const JournalRecord& record : records)
+      if (record.kind == JournalRecord::Kind::breakpoint) breakpoints_.insert(record.address);
+  }
+
+  // Breakpoints over jumps first: who runs into them lands in the detour's tail. Behind them the program's bytes, then
+  // the first ones.
+  std::size_t put_back() {
+    for_each(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r); });
+    std::size_t places = 0;
+    for_each(JournalRecord::Kind::breakpoint, [&](const JournalRecord& r) { places += take_out_breakpoint(r); });
+    return places;
+  }
+
+  // The second jumps of two, in padding, that nobody stands at. Every thread stands still.
+  void put_back_islands(const std::set<std::uint64_t>& occupied) {
+    for_each(JournalRecord::Kind::patch, [&](const JournalRecord& r) {
+      if (!is_island(r) || occupied.contains(r.address)) return;
+      if (is_there(patch_of(r))) memory_.write(RemoteAddr{r.address}, std::as_bytes(before(patch_of(r))));
+    });
+  }
+
+  // Says so in the journal, step by step as the daemon did: whoever recovers next lowers none of them again.
+  void lower_semaphores(const FoundJournal& journal) {
+    for (std::size_t i = 0; i < records_.size(); ++i)
+      if (records_[i].kind == JournalRecord::Kind::semaphore) lower_semaphore(journal, i);
+  }
+
+ private:
+  template <class F>
+  void for_each(JournalRecord::Kind kind, F f) {
+    for (const JournalRecord& record : records_)
+      if (record.kind == kind) f(record);
+  }
+  bool is_island(const JournalRecord& record) const { return !breakpoints_.contains(record.address); }
+
+  bool is_there(const Patch& patch) const {
+    std::array<std::uint8_t, Patch::kMaxSize> now{};
+    const auto bytes = std::span(now).first(patch.size);
+    return memory_.read_some(patch.at, std::as_writable_bytes(bytes)) == bytes.size() &&
+           std::ranges::equal(bytes, after(patch));
+  }
+
+  void take_out_jump(const JournalRecord& record) {
+    if (is_island(record) || !layout_.holds(plan_of(record))) return;
+    const Patch patch = patch_of(record);
+    std::array<std::uint8_t, Patch::kMaxSize> now{};
+    const auto bytes = std::span(now).first(patch.size);
+    if (memory_.read_some(patch.at, std::as_writable_bytes(bytes)) != bytes.size()) return;
+    if (!settle(bytes, patch, true)) return;
+    constexpr std::size_t kTrap = native::kBreakpointSize;
+    memory_.write(patch.at, std::as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
+    memory_.write(patch.at + kTrap, std::as_bytes(bytes.subspan(kTrap)));
+  }
+
+  bool take_out_breakpoint(const JournalRecord& record) {
+    const SitePlan plan = plan_of(record);
+    if (!record.in_text || !layout_.holds(plan) || !holds_breakpoint(memory_, plan)) return false;
+    return memory_.write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize));
+  }
+
+  void lower_semaphore(const FoundJournal& journal, std::size_t index) {
+    JournalRecord record = records_[index];
+    const RemoteAddr at{record.address};
+    const symbols::Mapping* mapping = layout_.known() ? layout_.at(at) : nullptr;
+    if (layout_.known() && (!mapping || !mapping->writable || mapping->shared || mapping->backing(at) != record.backing))
+      return;
+    std::uint16_t value = 0;
+    const auto bytes = std::as_writable_bytes(std::span(&value, 1));
+    if (memory_.read_some(at, bytes) != bytes.size()) return;
+    const bool changed = record.changing != 0 && value == record.after_value;
+    const std::uint16_t ours = changed ? record.after_count : record.count;
+    value = static_cast<std::uint16_t>(value - std::min(value, ours));
+    record.count = ours;
+    record.after_count = 0;
+    record.after_value = value;
+    record.changing = 1;
+    rewrite_record(journal, index, record);
+    memory_.write(at, bytes);
+  }
+
+  TargetMemory& memory_;
+  Layout layout_;
+  std::span<const JournalRecord> records_;
+  std::set<std::uint64_t> breakpoints_;
+};
+
+// ---- threads --------------------------------------------------------------------------------------------------------
+
+// Every thread of a process, seized, brought to a stop in which nothing of ours is on its way to it, and let go.
+class Threads {
+ public:
+  Threads(Waiter& waiter, pid_t pid) : waiter_(waiter), pid_(pid) {}
+
+  // False: another tracer has it, or it may not be traced; nothing has been stopped.
+  bool seize() {
+    if (ptrace::seize(pid_) != Outcome::ok && !seize_others()) return false;
+    running_.insert(pid_);
+    return true;
+  }
+
+  // False: some are in an uninterruptible wait.
+  bool stop() {
+    const auto until = Clock::now() + kStopPatience;
+    while (Clock::now() < until) {
+      const bool found = seize_others();
+      for (const pid_t tid : running_) ptrace::interrupt(tid);
+      if (!found && running_.empty()) return true;
+      gather();
+    }
+    return false;
+  }
+
+  const std::map<pid_t, Kind>& stopped() const { return stopped_; }
+  // It has ended, or has been borrowed.
+  void now_stands_in(pid_t tid, std::optional<Kind> stop) {
+    stopped_.erase(tid);
+    if (stop) stopped_.emplace(tid, *stop);
+  }
+
+  void let_go() {
+    for (const auto& [tid, stop] : stopped_) ptrace::detach(tid, 0);
+    stopped_.clear();
+  }
+
+ private:
+  // True: there were some that we didn't have.
+  bool seize_others() {
+    bool found = false;
+    const auto ids = process::thread_ids(pid_);
+    for (const pid_t tid : ids ? *ids : std::vector<pid_t>())
+      if (!running_.contains(tid) && !stopped_.contains(tid) && ptrace::seize(tid) == Outcome::ok)
+        found = running_.insert(tid).second;
+    return found;
+  }
+
+  void gather() {
+    waiter_.set_alarm(Clock::now() + kLookAgain);
+    while (!running_.empty()) {
+      const auto stop = waiter_.wait();
+      if (stop)
+        handle(*stop);
+      else if (waiter_.take_wake())
+        return;
+    }
+  }
+
+  void handle(const Stop& stop) {
+    const Kind kind = stop.status.kind();
+    if (!stop.status.stopped()) return forget(stop.tid);
+    if (!running_.contains(stop.tid) && !is_ours(stop.tid)) return void(ptrace::detach(stop.tid, 0));
+    running_.insert(stop.tid);
+    if (kind == Kind::interrupt || kind == Kind::group_stop) {
+      ptrace::note_event_stop(stop.tid);
+      // What it has run into is to be delivered while there is somebody to take it.
+      if (synchronous_signal_pending(stop.tid)) return void(ptrace::resume(stop.tid, 0));
+      running_.erase(stop.tid);
+      stopped_.insert_or_assign(stop.tid, kind);
+      if (kind == Kind::interrupt) put_back_interrupted_call(stop.tid);
+      return;
+    }
+    ptrace::interrupt(stop.tid);
+    ptrace::resume(stop.tid, kind == Kind::signal ? stop.status.signal() : 0);
+  }
+
+  // A new task of one that we have; a thread of it, or another process.
+  bool is_ours(pid_t tid) const {
+    const auto group = process::thread_group(tid);
+    return group && *group == pid_;
+  }
+
+  void forget(pid_t tid) {
+    running_.erase(tid);
+    stopped_.erase(tid);
+  }
+
+  static void put_back_interrupted_call(pid_t tid) {
+    ptrace::Registers regs;
+    if (ptrace::get_registers(tid, regs) != Outcome::ok || !was_only_interrupted(regs)) return;
+    native::restart_unless_handled(regs);
+    ptrace::set_registers(tid, regs);
+  }
+
+  Waiter& waiter_;
+  pid_t pid_;
+  std::set<pid_t> running_;
+  std::map<pid_t, Kind> stopped_;
+};
+
+// ---- one target -----------------------------------------------------------------------------------------------------
+
+// Every thread stands still, and none has a trap on its way.
+void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& header) {
+  const auto found = std::ranges::find(threads.stopped(), Kind::interrupt, [](const auto& t) { return t.second; });
+  if (header.landing == 0 || found == threads.stopped().end()) return;
+  const pid_t tid = found->first;
+  AddressSpace space(TargetMemory::open(header.pid));
+  RemoteSyscalls remote(waiter, tid, space.call_pad(tid));
+  ActionCalls calls(remote, space);
+  const auto now = calls.get(SIGTRAP);
+  if (now && now->handler == header.landing) calls.replace(SIGTRAP, *now, header.action);
+  if (space.scratch()) remote.call(SYS_munmap, {space.scratch().value, kPageSize, 0, 0, 0, 0});
+  const bool alive = remote.finish();
+  threads.now_stands_in(tid, !alive                ? std::nullopt
+                             : remote.ran() ? std::optional(remote.final_stop())
+                                            : std::optional(Kind::interrupt));
+}
+
+std::set<std::uint64_t> places_of(const Threads& threads) {
+  std::set<std::uint64_t> places;
+  ptrace::Registers regs;
+  for (const auto& [tid, stop] : threads.stopped())
+    if (ptrace::get_registers(tid, regs) == Outcome::ok) places.insert(regs.pc());
+  return places;
+}
+
+bool is_same(const JournalHeader& header) {
+  const auto id = process::target_id(header.pid);
+  if (!id || *id != TargetId{header.pid, header.start_time}) return false;
+  const auto threads = process::thread_ids(header.pid);
+  return process::state(header.pid) != 'Z' || (threads && threads->size() > 1);
+}
+
+std::string why_not_ours(pid_t pid) {
+  const auto tracer = process::tracer_pid(pid);
+  if (!tracer || *tracer == 0) return fmt::format("process {} may not be traced: {}", pid, std::strerror(errno));
+  return fmt::format("process {} is traced by {} ({}): end that tracer, then run probed --recover", pid, *tracer,
+                     process::comm(*tracer));
+}
+
+Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
+  Recovered result{journal.header.pid, false, 0, {}};
+  if (!is_same(journal.header)) return result.gone = true, result;
+  Threads threads(waiter, result.pid);
+  if (!threads.seize()) {
+    result.gone = !is_same(journal.header);
+    if (!result.gone) result.problem = why_not_ours(result.pid);
+    return result;
+  }
+  TargetMemory memory = TargetMemory::open(result.pid);
+  Text text(memory, journal.records);
+  result.places = text.put_back();
+  text.lower_semaphores(journal);
+  if (threads.stop()) {
+    text.put_back_islands(places_of(threads));
+    put_action_back(waiter, threads, journal.header);
+  } else {
+    spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",
+                 result.pid);
+  }
+  threads.let_go();
+  return result;
+}
+
+void tell(const Recovered& one) {
+  if (one.gone) return spdlog::info("process {} has gone: nothing to put back", one.pid);
+  if (!one.problem.empty()) return spdlog::error("{}", one.problem);
+  spdlog::info("process {}: put back {} places of its text; the memory that was mapped into it stays", one.pid,
+               one.places);
+}
+
+std::vector<Recovered> recover_found(const std::string& directory, std::chrono::milliseconds patience) {
+  Waiter waiter;
+  waiter.bind_to_this_thread();
+  std::vector<Recovered> all;
+  const auto until = Clock::now() + patience;
+  for (const FoundJournal& journal : find_journals(directory)) {
+    Recovered one = recover_one(waiter, journal);
+    while (!one.problem.empty() && Clock::now() < until) {
+      std::this_thread::sleep_for(kTryAgain);
+      one = recover_one(waiter, journal);
+    }
+    if (one.problem.empty()) ::unlink(journal.path.c_str());
+    tell(one);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Recovered> recover_all(const std::string& directory, std::chrono::milliseconds patience) {
+  std::vector<Recovered> all;
+  std::thread([&] { all = recover_found(directory, patience); }).join();
+  return all;
+}
+
+}  // namespace probed::tracer

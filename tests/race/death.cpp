@@ -1,0 +1,147 @@
+// The daemon is killed at random moments while its targets run through its probes, together with its guard or alone: no
+// target dies, hangs or computes something else, and afterwards nothing of ours is in its text.
+//
+// PROBED_TEST_SEED=N repeats a run; PROBED_TEST_KILLS=N says how often (default 50).
+#include <doctest/doctest.h>
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+unsigned from_environment(const char* name, unsigned otherwise) {
+  const char* text = std::getenv(name);
+  return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
+}
+
+unsigned seed() {
+  static const unsigned value = [] {
+    const unsigned chosen = from_environment("PROBED_TEST_SEED", std::random_device()());
+    MESSAGE("seed: PROBED_TEST_SEED=" << chosen);
+    return chosen;
+  }();
+  return value;
+}
+
+unsigned kills() { return from_environment("PROBED_TEST_KILLS", 50); }
+
+// The guard that looks after a state directory; 0: none is left.
+pid_t guard_of(const std::string& state) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    const std::string line = read_file(entry.path() / "cmdline");
+    if (line.find("--guard") != std::string::npos && line.find(state) != std::string::npos) return pid;
+  }
+  return 0;
+}
+
+bool has_journals(const std::string& state) {
+  std::error_code error;
+  const auto is_journal = [](const auto& entry) { return entry.path().extension() == ".journal"; };
+  return std::ranges::any_of(std::filesystem::directory_iterator(state, error), is_journal);
+}
+
+struct Mode {
+  const char* name;
+  bool optimize;
+  std::vector<std::string> definitions;
+  Json options;
+};
+
+// What a client does until its daemon dies under it.
+void work_until_killed(const std::string& socket, pid_t pid, const Mode& mode, unsigned random_seed) try {
+  std::mt19937 random(random_seed);
+  RpcClient client(socket);
+  if (!mode.optimize) client.request("daemon.optimize", {{"enabled", false}});
+  for (;;) {
+    Json probes = Json::array();
+    for (const std::string& definition : mode.definitions)
+      if (random() % 3 != 0) probes.push_back({{"definition", definition}});
+    Json params = mode.options;
+    params["pid"] = pid;
+    params["probes"] = probes;
+    const Json reply = client.request("probe.add", params, Millis{5000});
+    if (reply.is_null()) return;  // killed
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));  // a random moment is the point
+    if (random() % 2 == 0 && client.request("target.detach", {{"pid", pid}}, Millis{5000}).is_null()) return;
+    if (!reply.contains("result")) continue;
+    Json ids = Json::array();
+    for (const Json& probe : reply.at("result").at("probes")) ids.push_back(probe.at("id"));
+    if (client.request("probe.remove", {{"ids", ids}}, Millis{5000}).is_null()) return;
+  }
+} catch (...) {  // its daemon has gone
+}
+
+void one_kill(Target& target, const std::string& directory, const Mode& mode, std::mt19937& random, bool guard_too) {
+  const std::string socket = directory + "/s", state = socket + ".state";
+  Process daemon({required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
+  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(state) != 0; }));
+  REQUIRE(eventually([&] {
+    try {
+      RpcClient probe(socket);
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }));
+  const pid_t guard = guard_of(state);
+  std::thread client([&, s = random()] { work_until_killed(socket, target.pid(), mode, static_cast<unsigned>(s)); });
+  std::this_thread::sleep_for(std::chrono::microseconds(20'000 + random() % 150'000));  // a random moment is the point
+  if (guard_too) kill(guard, SIGKILL);
+  daemon.signal(SIGKILL);
+  client.join();
+  REQUIRE(daemon.wait());
+  const auto dead = target.wait(Millis{0});
+  REQUIRE_MESSAGE(!dead, dead);
+  if (guard_too) {
+    const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
+    CHECK_MESSAGE(recovered.ok(), recovered.err);
+  }
+  CHECK(eventually([&] { return !has_journals(state) && guard_of(state) == 0; }));
+  CHECK_MESSAGE(tracer_of(target.pid()) == 0, tracer_of(target.pid()));
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  REQUIRE(target.running());
+}
+
+void kill_again_and_again(const Mode& mode, unsigned times) {
+  CAPTURE(mode.name);
+  std::mt19937 random(seed());
+  TempDir directory;
+  Target target("counter", {"3", "0"});
+  target.go();
+  for (unsigned i = 0; i < times; ++i) {
+    CAPTURE(i);
+    one_kill(target, directory.path(), mode, random, i % 3 == 2);
+  }
+  // And it can be probed as any other.
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
+  CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
+  remove_all(client, probes);
+  target.send("stop\n");
+  const TargetReport report = target.finish();
+  CHECK_MESSAGE(report.ok(), report.out << "exit " << report.exit.code << " signal " << report.exit.signal);
+}
+
+}  // namespace
+
+TEST_CASE("a daemon that is killed while threads hit its breakpoints leaves every one of them alive, and its text whole") {
+  kill_again_and_again({"boosted", false, {"work a=$arg1:s32", "work+0", "libc:strlen"}, Json::object()}, kills() / 2);
+  kill_again_and_again({"stepped", false, {"work a=$arg1:s32"}, {{"x-step", true}}}, kills() / 2);
+}
+
+}  // namespace probed::live
