@@ -3,6 +3,8 @@
 //
 //   decode.hpp    Insn decode(std::span<const std::uint8_t> bytes, std::uint64_t address);
 //                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
+//   context.hpp   Refusal refusal_in_context(std::span<const std::uint8_t> code, std::size_t at): what surrounds the
+//                   instruction at offset `at` and forbids a probe; kContextReach bytes on either side are looked at
 //   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t
 //   original,
 //                                         std::uint64_t copy_address);
@@ -28,6 +30,7 @@
 
 #if defined(__x86_64__)
 #include "arch/x86_64/blacklist.hpp"
+#include "arch/x86_64/context.hpp"
 #include "arch/x86_64/decode.hpp"
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
@@ -41,6 +44,7 @@ namespace native = x86_64;
 }
 #elif defined(__aarch64__)
 #include "arch/aarch64/blacklist.hpp"
+#include "arch/aarch64/context.hpp"
 #include "arch/aarch64/decode.hpp"
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
