@@ -15,6 +15,7 @@ std::optional<std::uint64_t> branch_distance(Form form, std::uint32_t word) {
     case Form::branch:
     case Form::branch_link: return distance_field(word, 0, 26);
     case Form::branch_condition:
+    case Form::branch_consistent:
     case Form::branch_compare: return distance_field(word, 5, 19);
     case Form::branch_test: return distance_field(word, 5, 14);
     default: return std::nullopt;

@@ -28,7 +28,8 @@ constexpr FormRow kForms[] = {
     // Branches, exception generating and system instructions: all of them.
     {0xfc000000, 0x14000000, Form::branch, Flow::jump, Refusal::none, "b"},
     {0xfc000000, 0x94000000, Form::branch_link, Flow::call, Refusal::none, "bl"},
-    {0xff000000, 0x54000000, Form::branch_condition, Flow::cond_jump, Refusal::none, "b.cond, bc.cond"},
+    {0xff000010, 0x54000000, Form::branch_condition, Flow::cond_jump, Refusal::none, "b.cond"},
+    {0xff000010, 0x54000010, Form::branch_consistent, Flow::cond_jump, Refusal::none, "bc.cond"},
     {0xffc0001f, 0x5500001f, Form::refused, Flow::ret, Refusal::position, "retaasppc, retabsppc, label"},
     {0x7e000000, 0x34000000, Form::branch_compare, Flow::cond_jump, Refusal::none, "cbz, cbnz"},
     {0x7e000000, 0x36000000, Form::branch_test, Flow::cond_jump, Refusal::none, "tbz, tbnz"},

@@ -28,7 +28,8 @@ enum class Form : std::uint8_t {
   prefetch_literal,
   branch,                     // b
   branch_link,                // bl
-  branch_condition,           // b.cond, bc.cond
+  branch_condition,           // b.cond
+  branch_consistent,          // bc.cond: the same, but faults on processors that don't have it
   branch_compare,             // cbz, cbnz
   branch_test,                // tbz, tbnz
   branch_register,            // br

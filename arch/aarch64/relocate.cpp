@@ -163,6 +163,7 @@ Refusal write_copy(const Source& source, CopyWriter& out) {
     case Form::branch: jump(source, out); break;
     case Form::branch_link: call(source, out); break;
     case Form::branch_condition:
+    case Form::branch_consistent:
     case Form::branch_compare:
     case Form::branch_test: branch_over(source, out); break;
     case Form::branch_register:

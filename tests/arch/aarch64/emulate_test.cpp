@@ -106,6 +106,16 @@ TEST_CASE("aarch64 branches through registers go there, and calls set x30") {
   CHECK(after(0x97fffff0, regs).x[30] == kOriginal + 4);
 }
 
+TEST_CASE("an aarch64 branch to a tagged pointer goes where the pointer points without its tag") {
+  Registers regs = some_registers();
+  regs.x[1] = 0xab00'7fff'1234'5678;
+  CHECK(after(0xd61f0020, regs).pc() == 0x7fff'1234'5678);  // br x1
+  CHECK(after(0xd63f0020, regs).pc() == 0x7fff'1234'5678);  // blr x1
+  CHECK(after(0xd65f0020, regs).pc() == 0x7fff'1234'5678);  // ret x1
+  regs.x[1] = 0xab80'0000'0000'0000;
+  CHECK(after(0xd61f0020, regs).pc() == regs.x[1]);
+}
+
 TEST_CASE("aarch64 addresses are counted from the instruction") {
   Registers regs = some_registers();
   CHECK(after(0x707fffe1, regs).x[1] == kOriginal + 1048575);  // adr x1, . + 1048575

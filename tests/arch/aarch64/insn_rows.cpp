@@ -78,7 +78,7 @@ constexpr InsnRow kInsns[] = {
     {"b.eq . + 8", 0x54000040, Flow::cond_jump, Refusal::none, kEmulable, 8},
     {"b.al . - 8", 0x54ffffce, Flow::cond_jump, Refusal::none, kEmulable, -8},
     {"b.nv . + 1048572", 0x547fffef, Flow::cond_jump, Refusal::none, kEmulable, 1048572},
-    {"bc.ne . + 12", 0x54000071, Flow::cond_jump, Refusal::none, kEmulable, 12},
+    {"bc.ne . + 12", 0x54000071, Flow::cond_jump, Refusal::none, 0, 12},
     {"cbz x0, . - 4", 0xb4ffffe0, Flow::cond_jump, Refusal::none, kEmulable, -4},
     {"cbz wzr, . + 4", 0x3400003f, Flow::cond_jump, Refusal::none, kEmulable, 4},
     {"cbnz w0, . + 8", 0x35000040, Flow::cond_jump, Refusal::none, kEmulable, 8},
