@@ -5,6 +5,7 @@
 //                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
 //   context.hpp   Refusal refusal_in_context(std::span<const std::uint8_t> code, std::size_t at): what surrounds the
 //                   instruction at offset `at` and forbids a probe; kContextReach bytes on either side are looked at
+//   machine.hpp   kElfMachine, the loader's relocations, kInsnAlignment, kHighestAddress, kCopyReach
 //   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t
 //   original,
 //                                         std::uint64_t copy_address);
@@ -19,7 +20,7 @@
 //   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(),
 //   plan_region(),
 //                   short_jump()
-//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
+//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), kTrapMovesPc, is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
 //   operand.hpp   what assemblers call registers and memory, for static probes: parse_operand()
@@ -35,6 +36,7 @@
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
 #include "arch/x86_64/exits.hpp"
+#include "arch/x86_64/machine.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
@@ -49,6 +51,7 @@ namespace native = x86_64;
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
 #include "arch/aarch64/exits.hpp"
+#include "arch/aarch64/machine.hpp"
 #include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"

@@ -13,6 +13,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/left_calls.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -47,12 +48,6 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
   if (found == tracee.rehits.rend()) return false;
   tracee.rehits.erase(std::prev(found.base()), tracee.rehits.end());
   return true;
-}
-
-// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
-bool was_only_interrupted(const ptrace::Registers& regs) {
-  return native::in_syscall(regs) && native::syscall_result(regs) == -EINTR &&
-         may_be_made_again(native::syscall_number(regs));
 }
 
 // Back in front of the probed instruction, as if nothing had happened.
@@ -289,8 +284,9 @@ void Engine::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (was_only_interrupted(regs) && would_be_ignored(tracee.tid, signal)) {
-    native::restart_unless_handled(regs);
+  if (was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
+    if (make_again(tracee.tid, regs)) ptrace::set_registers(tracee.tid, regs);
+  } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {
     ptrace::set_registers(tracee.tid, regs);
   }
   if (tracee.process->detaching) return release(tracee, signal);
@@ -407,6 +403,8 @@ bool Engine::on_trap(Tracee& tracee) {
 // of the breakpoint's size it may stand because we emulated that, or sent it there; it is unlikely to be seen there by
 // chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
+  // About to execute it is as good: then it is executed now.
+  if (!native::kTrapMovesPc) return armed;
   if (plan.insn.length > native::kBreakpointSize) return true;
   std::uint64_t mask = 0;
   if (const auto known = known_mask(tracee); known && (*known & signal_bit(SIGTRAP)) != 0) return true;
@@ -453,7 +451,7 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
   } else if (!site.slot) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "a site without a slot is emulable");
-    if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
+    if (native::kTrapMovesPc && site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
@@ -517,9 +515,9 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   RemoteAddr base;
   const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (!in_slot) leave_slot(tracee);
-  if (!was_only_interrupted(regs)) return;
-  native::restart_unless_handled(regs);
+  if (!was_only_interrupted(tracee.tid, regs) || !make_again(tracee.tid, regs)) return;
   ptrace::set_registers(tracee.tid, regs);
+  if (!native::kRegistersTellCall) tracee.made_again = regs;
 }
 
 void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
