@@ -33,13 +33,14 @@ bool is_behind_call(pid_t tid, const ptrace::Registers& regs) {
 
 // /proc/TID/syscall shows the arguments of the call a thread is in, the first as it was when it was made
 // (syscall_get_arguments). Having told us of the stop, the kernel takes the thread for outside of any; so it is given a
-// number while we look.
+// number while we look. Kernels that show the result there instead have lost the argument: nullopt.
 std::optional<std::uint64_t> first_argument(pid_t tid, const ptrace::Registers& regs) {
   constexpr int kNone = -1;
   if (ptrace::set_system_call(tid, static_cast<int>(native::syscall_number(regs))) != Outcome::ok) return std::nullopt;
   const auto argument = first_argument_shown(tid);
   ptrace::set_system_call(tid, kNone);
-  return argument;
+  const auto result = static_cast<std::uint64_t>(native::syscall_result(regs));
+  return argument == result ? std::nullopt : argument;
 }
 
 }  // namespace
