@@ -3,6 +3,9 @@
 //
 //   decode.hpp    Insn decode(std::span<const std::uint8_t> bytes, std::uint64_t address);
 //                   bytes: from the instruction on, as many as are readable, at most kMaxInsnLength are looked at.
+//   context.hpp   Refusal refusal_in_context(std::span<const std::uint8_t> code, std::size_t at): what surrounds the
+//                   instruction at offset `at` and forbids a probe; kContextReach bytes on either side are looked at
+//   machine.hpp   kElfMachine, the loader's relocations, kInsnAlignment, kHighestAddress, kCopyReach
 //   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t
 //   original,
 //                                         std::uint64_t copy_address);
@@ -19,7 +22,7 @@
 //                   short_jump()
 //   orphan.hpp    the code that threads land in when their tracer has died, in terms of arch/orphan.hpp: kHasLanding,
 //                 build_landing(), mark_dealt_with(Registers)
-//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), is_breakpoint(bytes)
+//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), kTrapMovesPc, is_breakpoint(bytes)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
 //   operand.hpp   what assemblers call registers and memory, for static probes: parse_operand()
@@ -30,10 +33,12 @@
 
 #if defined(__x86_64__)
 #include "arch/x86_64/blacklist.hpp"
+#include "arch/x86_64/context.hpp"
 #include "arch/x86_64/decode.hpp"
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/emulate.hpp"
 #include "arch/x86_64/exits.hpp"
+#include "arch/x86_64/machine.hpp"
 #include "arch/x86_64/orphan.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
@@ -44,10 +49,12 @@ namespace native = x86_64;
 }
 #elif defined(__aarch64__)
 #include "arch/aarch64/blacklist.hpp"
+#include "arch/aarch64/context.hpp"
 #include "arch/aarch64/decode.hpp"
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/emulate.hpp"
 #include "arch/aarch64/exits.hpp"
+#include "arch/aarch64/machine.hpp"
 #include "arch/aarch64/orphan.hpp"
 #include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"

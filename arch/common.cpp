@@ -22,6 +22,11 @@ std::string_view describe(Refusal refusal) {
              "cannot be kept when the instruction is moved";
     case Refusal::exclusive:
       return "the instruction is inside an exclusive load/store sequence, which a probe would break";
+    case Refusal::sequence:
+      return "the instruction belongs together with its neighbours, which the processor expects to follow each other "
+             "(a memory copy, or movprfx and what it prepares)";
+    case Refusal::position:
+      return "the instruction signs or checks a return address with its own address, which differs where it is moved to";
     case Refusal::stack_operand:
       return "the call takes its target from rsp or from where it pushes its own return address";
     case Refusal::out_of_range:

@@ -23,6 +23,8 @@ enum class Refusal : std::uint8_t {
   software_interrupt,  // int n other than 0x80
   operand_override,    // a 66h branch (CPU vendors disagree on its meaning), a 67h RIP-relative operand
   exclusive,           // aarch64: inside an exclusive load/store sequence
+  sequence,            // aarch64: works only directly behind or in front of its neighbours
+  position,            // aarch64: signs or checks a return address with its own address
   stack_operand,       // a call whose target is rsp or lies where the call pushes the return address
   out_of_range,        // the copy can't reach what the instruction refers to from where injected memory is
   unsupported,         // this architecture's port doesn't do it yet

@@ -1,4 +1,5 @@
-// Instructions done by changing registers alone, aarch64. Not done yet: no instruction is emulable. Any thread; pure.
+// Instructions done by changing registers alone: no copy is executed, so nothing can be interrupted in the middle.
+// Any thread; pure. Called on every hit of such a probe.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace probed::arch::aarch64 {
 
-// False, regs untouched: !insn.emulable, which is always so for now.
+// Does nop, bti, adr, adrp, prfm (literal) and every branch that isn't authenticated. insn_bytes: at least 4. The pc of
+// regs must be the instruction's address. True: regs are as after it. False (regs untouched): !insn.emulable.
 bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, Registers& regs);
 
 }  // namespace probed::arch::aarch64

@@ -12,10 +12,10 @@ namespace probed::arch::aarch64 {
 
 // struct user_pt_regs (asm/ptrace.h), which is NT_PRSTATUS's layout.
 //
-// Seam for the port: unlike x86-64, what belongs to an interrupted system call is not in here. The number is a register
-// set of its own (NT_ARM_SYSTEM_CALL, one int, writable), and the first argument, which the result in x0 overwrites
-// (orig_x0), is in no register set at all: it must be kept from the system-call-entry stop. The functions below that
-// would need either say so.
+// What belongs to an interrupted system call is not in here. The number is a register set of its own
+// (NT_ARM_SYSTEM_CALL), which the kernel clears before it lets a tracer look (arch/arm64/kernel/signal.c, do_signal), as
+// it has already decided by then that the call is to be made again: the pc is in front of the svc and x0 holds the first
+// argument once more. Where it has decided otherwise the argument is kept in orig_x0, which no register set shows.
 struct Registers {
   std::array<std::uint64_t, 31> x;
   std::uint64_t stack_pointer;
@@ -38,7 +38,9 @@ static_assert(offsetof(Registers, stack_pointer) == 248 && offsetof(Registers, p
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 8;
-inline constexpr bool kCallPushesReturnAddress = false;  // it is in x30
+// At a function's first instruction the return address is at sp, or in a register.
+inline constexpr bool kCallPushesReturnAddress = false;
+inline std::uint64_t return_address_register(const Registers& r) { return r.x[30]; }
 
 // The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
 // nullopt: no such register.
@@ -67,17 +69,20 @@ inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 
 // ---- system calls ----
 
-// Always false until the port brings NT_ARM_SYSTEM_CALL: these registers alone cannot tell.
+// Whether the registers of a thread that is stopped on its way out of a call still tell which it was, and whether the
+// kernel looks at its result only after that stop.
+inline constexpr bool kRegistersTellCall = false;
+// The register set that holds the call's number, one int (linux/elf.h, NT_ARM_SYSTEM_CALL).
+inline constexpr int kSystemCallSet = 0x404;
 inline bool in_syscall(const Registers&) { return false; }
+// Only of a thread that is known to be right behind a svc: programs may use x8 for what they like.
 inline std::uint64_t syscall_number(const Registers& r) { return r.x[8]; }
 inline std::int64_t syscall_result(const Registers& r) { return static_cast<std::int64_t>(r.x[0]); }
-// Makes the call again unless a signal handler runs first. The port needs orig_x0 for that, as for the next one.
-inline void restart_unless_handled(Registers& r) { r.program_counter -= 4; }
-// Puts the pc back in front of the svc. Incomplete until the port keeps orig_x0: x0 still holds the call's result.
-inline void rewind_syscall(Registers& r) {
-  r.program_counter -= 4;
-}
-// At the stop at a call's entry: no call is made. Incomplete until the port sets NT_ARM_SYSTEM_CALL.
+// Puts the thread back in front of the svc; its first argument is to be put into x0.
+inline void rewind_syscall(Registers& r) { r.program_counter -= 4; }
+inline void restart_unless_handled(Registers& r) { rewind_syscall(r); }
+inline void set_first_argument(Registers& r, std::uint64_t value) { r.x[0] = value; }
+// At the stop at a call's entry the number is in its own register set only.
 inline void skip_syscall(Registers&) {}
 // The reverse, with the result the program is to see.
 inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
@@ -88,8 +93,10 @@ inline void undo_rewind_syscall(Registers& r, std::int64_t result) {
 inline bool same_execution(const Registers& a, const Registers& b) { return a == b; }
 // n: 0 to 5.
 inline std::uint64_t syscall_argument(const Registers& r, unsigned n) { return r.x[n]; }
-// Prepares registers so that resuming at a `svc #0` at `insn` performs call `nr`. The thread must not be about to
-// restart a call of its own: set NT_ARM_SYSTEM_CALL to -1 first.
+// What the kernel has changed of `regs` so that the call that they are in front of is gone on with: it becomes
+// restart_syscall (setup_restart_syscall in arch/arm64/include/asm/syscall.h).
+inline void take_restart(Registers& regs, const Registers& now) { regs.x[8] = now.x[8]; }
+// Prepares registers so that resuming at a `svc #0` at `insn` performs call `nr`.
 inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {
   r.program_counter = insn;
   r.x[8] = nr;

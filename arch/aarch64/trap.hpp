@@ -17,6 +17,9 @@ constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {
   return pc_after_trap;
 }
 
+// The trap's pc is the breakpoint's: executed or about to be, the thread stands in the same place.
+inline constexpr bool kTrapMovesPc = false;
+
 // Whether a brk, with any immediate, starts here. Fewer than 4 bytes are no instruction.
 bool is_breakpoint(std::span<const std::uint8_t> bytes);
 

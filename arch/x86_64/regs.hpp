@@ -29,7 +29,9 @@ struct Registers {
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 6;
-inline constexpr bool kCallPushesReturnAddress = true;  // at a function's first instruction it is at sp
+// At a function's first instruction the return address is at sp, or in a register.
+inline constexpr bool kCallPushesReturnAddress = true;
+inline std::uint64_t return_address_register(const Registers&) { return 0; }
 
 // The offset in Registers of a register by the kernel's name (ax, di, ip, sp, flags, r8, orig_ax, ...) or the
 // assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
@@ -58,6 +60,10 @@ inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, 
 
 // ---- system calls ----
 
+// Whether the registers of a thread that is stopped on its way out of a call still tell which it was, and whether the
+// kernel looks at its result only after that stop.
+inline constexpr bool kRegistersTellCall = true;
+
 // Whether the thread is stopped inside a system call that will be restarted or returns an error from interruption.
 inline bool in_syscall(const Registers& r) { return static_cast<std::int64_t>(r.orig_rax) >= 0; }
 inline std::uint64_t syscall_number(const Registers& r) { return r.orig_rax; }
@@ -66,6 +72,9 @@ inline std::int64_t syscall_result(const Registers& r) { return static_cast<std:
 // is what the kernel does with a result of -ERESTARTNOHAND (arch/x86/kernel/signal.c), which its headers keep to
 // itself.
 inline void restart_unless_handled(Registers& r) { r.rax = static_cast<std::uint64_t>(-514LL); }
+// Where the kernel doesn't keep the first argument of an interrupted call in these registers.
+inline void set_first_argument(Registers& r, std::uint64_t value) { r.rdi = value; }
+inline constexpr int kSystemCallSet = 0;  // no such register set
 // Puts the thread back in front of the system call instruction it has just been interrupted in, its number restored.
 // It is 2 bytes long in every form (syscall, sysenter, int 0x80).
 inline void rewind_syscall(Registers& r) {
@@ -92,6 +101,8 @@ inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {
   const std::uint64_t args[] = {r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9};
   return args[n];
 }
+// What the kernel has changed of `regs` so that the call that they are in front of is gone on with.
+inline void take_restart(Registers&, const Registers&) {}
 // Prepares registers so that resuming at a `syscall` instruction at `insn` performs call `nr`.
 inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {
   r.rip = insn;

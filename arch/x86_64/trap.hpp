@@ -17,6 +17,9 @@ constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {
   return pc_after_trap - kBreakpointSize;
 }
 
+// The trap's pc is behind the breakpoint: where it stands tells that it was executed.
+inline constexpr bool kTrapMovesPc = true;
+
 // Whether an instruction that traps into a debugger starts here: cc, cd 03, f1, with any prefixes in front. Bytes that
 // end inside prefixes are no breakpoint.
 bool is_breakpoint(std::span<const std::uint8_t> bytes);

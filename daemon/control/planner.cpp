@@ -240,6 +240,24 @@ Result<void> Planner::check_blacklist(const symbols::Site& site) {
   return {};
 }
 
+Result<void> Planner::check_context(const symbols::Site& site) {
+  constexpr std::uint64_t kReach = native::kContextReach;
+  if constexpr (kReach == 0) return {};
+  RemoteAddr from = std::max(site.address - std::min(site.address.value, kReach), site.function_start);
+  auto code = original_bytes(from, site.address.value - from.value + kReach);
+  if (code.size() <= site.address.value - from.value) {  // nothing is mapped in front
+    from = site.address;
+    code = original_bytes(from, kReach);
+  }
+  const arch::Refusal refusal = native::refusal_in_context(code, site.address.value - from.value);
+  if (refusal == arch::Refusal::none) return {};
+  return Error{Reason::unsupported_instruction,
+               fmt::format("the instruction at {} can't be probed where it stands: {}", place(site),
+                           arch::describe(refusal)),
+               "probe an instruction outside of the sequence, or the function's start",
+               {}};
+}
+
 // Its file tells who put it there: text is changed in memory only by debuggers and by us.
 Error Planner::existing_breakpoint(const symbols::Site& site) const {
   const symbols::Mapping* mapping = symbols_.mapping_at(site.address);
@@ -290,6 +308,7 @@ Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
         fmt::format("the instruction at {} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
         "probe the instruction before or after it",
         {}};
+  if (auto fit = check_context(site); !fit) return std::move(fit).error();
   const bool calls = plan.insn.flow == arch::Flow::call || plan.insn.flow == arch::Flow::indirect_call;
   if (calls && shadow_stack_)
     return Error{Reason::unsupported_instruction,

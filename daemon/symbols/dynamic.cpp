@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+
+#include "arch/arch.hpp"
 
 namespace probed::symbols {
 namespace {
+
+namespace native = arch::native;
 
 constexpr std::uint64_t kMaxDynamicEntries = 4096;
 constexpr std::uint64_t kMaxStrings = 128u << 20;
@@ -13,14 +18,6 @@ constexpr std::uint64_t kMaxSymbols = 4u << 20;
 constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;  // chromium: 30 MB before RELR
 constexpr std::size_t kMaxSlots = 1u << 20;
 constexpr std::size_t kMaxVersions = 4096;
-
-#if defined(__x86_64__)
-constexpr std::uint32_t kIrelative = R_X86_64_IRELATIVE;
-constexpr std::uint32_t kBySymbol[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
-#elif defined(__aarch64__)
-constexpr std::uint32_t kIrelative = R_AARCH64_IRELATIVE;
-constexpr std::uint32_t kBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
-#endif
 
 using Tags = DynamicTags;
 
@@ -160,8 +157,10 @@ class SlotReader {
       Elf64_Rela rela;
       std::memcpy(&rela, bytes->data() + i, sizeof rela);
       const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(rela.r_info));
-      if (type == kIrelative) slots.push_back({{rela.r_offset}, {static_cast<std::uint64_t>(rela.r_addend)}, {}});
-      if (std::find(std::begin(kBySymbol), std::end(kBySymbol), type) != std::end(kBySymbol)) add_named(rela, slots);
+      if (type == native::kRelocationByResolver)
+        slots.push_back({{rela.r_offset}, {static_cast<std::uint64_t>(rela.r_addend)}, {}});
+      if (std::ranges::find(native::kRelocationsBySymbol, type) != std::end(native::kRelocationsBySymbol))
+        add_named(rela, slots);
     }
   }
 

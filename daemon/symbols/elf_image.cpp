@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "arch/arch.hpp"
+
 namespace probed::symbols {
 namespace {
 
@@ -17,12 +19,6 @@ constexpr std::size_t kMaxSections = 65536;
 constexpr std::uint64_t kMaxSectionNames = 4u << 20;
 constexpr std::uint64_t kMaxNotes = 64u << 10;
 constexpr std::size_t kMaxBuildId = 64;
-
-#if defined(__x86_64__)
-constexpr Elf64_Half kMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr Elf64_Half kMachine = EM_AARCH64;
-#endif
 
 bool pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
@@ -40,7 +36,7 @@ std::string_view objection(const Elf64_Ehdr& h) {
   if (std::memcmp(h.e_ident, ELFMAG, SELFMAG) != 0) return "not an ELF file";
   if (h.e_ident[EI_CLASS] == ELFCLASS32) return "a 32-bit ELF file";
   if (h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB) return "an ELF file of an unknown kind";
-  if (h.e_machine != kMachine) return "an ELF file for another machine";
+  if (h.e_machine != arch::native::kElfMachine) return "an ELF file for another machine";
   if (h.e_type != ET_EXEC && h.e_type != ET_DYN) return "neither a program nor a shared library";
   if (h.e_phentsize != sizeof(Elf64_Phdr) && h.e_phnum != 0) return "an ELF file with damaged program headers";
   if (h.e_phnum > kMaxSegments) return "an ELF file with too many program headers";

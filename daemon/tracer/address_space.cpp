@@ -203,8 +203,12 @@ RemoteAddr find_syscall_insn(const TargetMemory& memory, const symbols::Mapping&
     const std::size_t size = std::min<std::uint64_t>(kPiece, mapping.end.value - at.value);
     const std::size_t got = memory.read_some(at, std::span(piece).first(size));
     const auto end = piece.begin() + static_cast<std::ptrdiff_t>(got);
-    const auto hit = std::search(piece.begin(), end, as_bytes(wanted).begin(), as_bytes(wanted).end());
-    if (hit != end) return at + static_cast<std::uint64_t>(hit - piece.begin());
+    for (auto from = piece.begin();; ++from) {
+      from = std::search(from, end, as_bytes(wanted).begin(), as_bytes(wanted).end());
+      if (from == end) break;
+      const RemoteAddr hit = at + static_cast<std::uint64_t>(from - piece.begin());
+      if (hit.value % native::kInsnAlignment == 0) return hit;
+    }
   }
   return {};
 }

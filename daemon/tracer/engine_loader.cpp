@@ -72,7 +72,7 @@ bool Engine::plant_entry_breakpoint(Process& process) {
     const Layout layout = Layout::of(space.memory());
     const symbols::Mapping* mapping = layout.at(auxiliary.loader);
     const auto hook = mapping ? symbols::find_loader_hook(process.id.pid, *mapping) : std::nullopt;
-    if (hook && native::kCallPushesReturnAddress && plant(space, hook->function)) {
+    if (hook && plant(space, hook->function)) {
       process.loader_hook = hook->function;
       process.loader_state = hook->state;
       return true;
@@ -91,8 +91,8 @@ bool Engine::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
   if (read_state(space, process.loader_state).value_or(r_debug::RT_CONSISTENT) == r_debug::RT_CONSISTENT) return false;
   // The next call is the one, whatever is read there: a program that refers to _r_debug gets the variable moved to it.
   process.loader_state = {};
-  std::uint64_t back = 0;
-  if (!space.memory().read({regs.sp()}, std::as_writable_bytes(std::span(&back, 1)))) return false;
+  std::uint64_t back = native::return_address_register(regs);
+  if (native::kCallPushesReturnAddress && !space.memory().read({regs.sp()}, std::as_writable_bytes(std::span(&back, 1)))) return false;
   return plant(space, {back});
 }
 

@@ -13,6 +13,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/left_calls.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -282,8 +283,9 @@ void Engine::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (was_only_interrupted(regs) && would_be_ignored(tracee.tid, signal)) {
-    native::restart_unless_handled(regs);
+  if (was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
+    if (make_again(tracee.tid, regs)) ptrace::set_registers(tracee.tid, regs);
+  } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {
     ptrace::set_registers(tracee.tid, regs);
   }
   if (tracee.process->detaching) return release(tracee, signal);
@@ -402,6 +404,8 @@ bool Engine::on_trap(Tracee& tracee) {
 // of the breakpoint's size it may stand because we emulated that, or sent it there; it is unlikely to be seen there by
 // chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
+  // About to execute it is as good: then it is executed now.
+  if (!native::kTrapMovesPc) return armed;
   if (plan.insn.length > native::kBreakpointSize) return true;
   std::uint64_t mask = 0;
   if (const auto known = known_mask(tracee); known && (*known & signal_bit(SIGTRAP)) != 0) return true;
@@ -449,7 +453,7 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
   } else if (site.plan.insn.emulable && !step) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "what is said to be emulable is");
-    if (site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
+    if (native::kTrapMovesPc && site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
@@ -514,9 +518,9 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   RemoteAddr base;
   const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (!in_slot) leave_slot(tracee);
-  if (!was_only_interrupted(regs)) return;
-  native::restart_unless_handled(regs);
+  if (!was_only_interrupted(tracee.tid, regs) || !make_again(tracee.tid, regs)) return;
   ptrace::set_registers(tracee.tid, regs);
+  if (!native::kRegistersTellCall) tracee.made_again = regs;
 }
 
 void Engine::on_interrupt(Tracee& tracee, bool group_stop) {

@@ -103,6 +103,11 @@ Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now) {
   return set_registers(tid, regs);
 }
 
+Outcome set_system_call(pid_t tid, int number) {
+  iovec io{&number, sizeof number};
+  return call(PTRACE_SETREGSET, tid, arch::native::kSystemCallSet, pointer(&io));
+}
+
 // glibc returns the word (ptrace(2), "C library/kernel differences"), so only errno tells -1 from an error.
 Outcome peek_word(pid_t tid, std::uint64_t address, std::uint64_t& word) {
   errno = 0;

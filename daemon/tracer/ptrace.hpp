@@ -47,6 +47,9 @@ Outcome set_registers(pid_t tid, const Registers& regs);
 // than half the price (a twelfth of a whole hit; tests/bench, part-pc-only).
 Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now);
 
+// The number of the call that the thread is in, where it is no general register (native::kSystemCallSet).
+Outcome set_system_call(pid_t tid, int number);
+
 // The word at an aligned address, text included; the thread must stand still.
 Outcome peek_word(pid_t tid, std::uint64_t address, std::uint64_t& word);
 Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word);

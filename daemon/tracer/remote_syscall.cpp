@@ -2,7 +2,9 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "daemon/tracer/interrupted_calls.hpp"
@@ -11,6 +13,7 @@ namespace probed::tracer {
 namespace {
 
 using namespace std::chrono_literals;
+namespace native = arch::native;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
@@ -59,6 +62,23 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
     ptrace::set_registers(tid_, regs);
   }
   ptrace::set_sigmask(tid_, kEverything);
+  if (!native::kRegistersTellCall) usable_ = settle() && usable_;
+}
+
+// Where the kernel moves the pc in front of an interrupted call before it lets us look, it may still make another call of
+// it on the way back to the program: a sleep is gone on with by restart_syscall. So the thread is sent to the very call's
+// entry, which tells which it is, and the call is not made.
+bool RemoteSyscalls::settle() {
+  std::uint64_t word = 0;
+  ptrace::Registers at_entry{};
+  const std::uint64_t pc = saved_.regs.pc();
+  if (ptrace::peek_word(tid_, pc / sizeof word * sizeof word, word) != Outcome::ok) return true;  // it isn't at a call
+  const std::uint8_t* const insn = reinterpret_cast<const std::uint8_t*>(&word) + pc % sizeof word;
+  const bool whole = pc % sizeof word + std::size(native::kSyscallInsn) <= sizeof word;
+  if (!whole || !std::equal(std::begin(native::kSyscallInsn), std::end(native::kSyscallInsn), insn)) return true;
+  if (!run_to_syscall_stop() || ptrace::get_registers(tid_, at_entry) != Outcome::ok) return false;
+  native::take_restart(saved_.regs, at_entry);
+  return ptrace::set_system_call(tid_, -1) == Outcome::ok && run_to_syscall_stop();
 }
 
 RemoteSyscalls::~RemoteSyscalls() { finish(); }

@@ -72,6 +72,7 @@ class RemoteSyscalls {
   const char* why_not();
   bool run_to_syscall_stop();
   bool run_to_event_stop();
+  bool settle();
   std::optional<WaitStatus> next_stop(bool resumed);
   bool gone(std::optional<WaitStatus> status);
 

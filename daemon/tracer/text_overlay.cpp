@@ -7,17 +7,19 @@
 namespace probed::tracer {
 
 bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap) {
-  const std::uint8_t trap = arch::native::kBreakpoint[0], first = bytes[0];
-  const auto tail = bytes.subspan(1);
-  const bool whole_tail = std::ranges::equal(tail, after(patch).subspan(1));
-  const bool old_tail = std::ranges::equal(tail, before(patch).subspan(1));
-  const bool head = first == patch.after[0] || first == patch.before[0] || first == trap;
-  if (!head || (!whole_tail && !old_tail)) return false;
-  const bool trapped = first == trap || first == patch.after[0];
-  const std::uint8_t wanted = keep_trap && trapped ? trap : patch.before[0];
-  if (first == wanted && old_tail) return false;
-  std::ranges::copy(before(patch), bytes.begin());
-  bytes[0] = wanted;
+  constexpr std::size_t kHead = arch::native::kBreakpointSize;
+  const std::span<const std::uint8_t> trap(arch::native::kBreakpoint), written = after(patch), old = before(patch);
+  const auto begins_with = [&](std::span<const std::uint8_t> head) {
+    return std::ranges::equal(bytes.first(kHead), head.first(kHead));
+  };
+  const bool whole_tail = std::ranges::equal(bytes.subspan(kHead), written.subspan(kHead));
+  const bool old_tail = std::ranges::equal(bytes.subspan(kHead), old.subspan(kHead));
+  const bool trapped = begins_with(trap) || begins_with(written);
+  if ((!trapped && !begins_with(old)) || (!whole_tail && !old_tail)) return false;
+  const auto wanted = keep_trap && trapped ? trap : old;
+  if (begins_with(wanted) && old_tail) return false;
+  std::ranges::copy(old, bytes.begin());
+  std::ranges::copy(wanted.first(kHead), bytes.begin());
   return true;
 }
 

@@ -108,6 +108,8 @@ struct Tracee {
   std::vector<Rehit> rehits;         // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
+  // As it was left in front of a call that our interrupt made fail, where the kernel doesn't undo that for a handler.
+  std::optional<ptrace::Registers> made_again;
   bool hidden = false;        // was let go to die with a core dump, for which the breakpoints were taken out
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
   int action_looked = 0;      // the action has been looked at for this signal, which it gets next; 0: for none

@@ -8,7 +8,7 @@ namespace probed::tracer {
 namespace {
 
 constexpr std::uint64_t kLowestAddress = 0x10000;          // vm.mmap_min_addr's default
-constexpr std::uint64_t kHighestAddress = 0x7fffffff0000;  // below every architecture's user limit
+using arch::native::kHighestAddress;
 constexpr std::uint64_t kGuard = 0x10000;                  // distance kept from neighbouring mappings
 
 std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }

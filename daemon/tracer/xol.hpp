@@ -23,8 +23,8 @@ inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also ri
 inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;  // of the largest slots
 inline constexpr std::uint64_t kSlotUnit = 8;                   // every slot has a multiple of this
 constexpr std::uint64_t slot_size(std::size_t copy_room) { return (copy_room + kSlotUnit - 1) / kSlotUnit * kSlotUnit; }
-// How far from its site a slot may be, so that relocated operands and jumps within the module still reach (±2 GiB).
-inline constexpr std::uint64_t kSlotReach = 0x60000000;
+// How far from its site a slot may be.
+inline constexpr std::uint64_t kSlotReach = arch::native::kCopyReach;
 
 struct Slot {
   RemoteAddr original;  // the probed instruction

@@ -36,6 +36,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "old_calls.h"
 #include "work.h"
 
 enum { kWaitMs = 40, kTickMs = 10, kHour = 3600 };

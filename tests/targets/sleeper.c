@@ -21,6 +21,7 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "old_calls.h"
 #include "work.h"
 
 static atomic_bool stop_now;

@@ -314,17 +314,17 @@ FUNCTION(drive_syscall)
   jmp shape_syscall
 END(drive_syscall)
 
-// long drive_rep_movsb(void* to, const void* from, long count): the end of what was written
 FUNCTION(shape_rep_movsb)
   rep movsb
   mov %rdi, %rax
   ret
 END(shape_rep_movsb)
 
-FUNCTION(drive_rep_movsb)
+// long rep_movsb(void* to, const void* from, long count): the end of what was written
+FUNCTION(rep_movsb)
   mov %rdx, %rcx
   jmp shape_rep_movsb
-END(drive_rep_movsb)
+END(rep_movsb)
 
 // ---- rip-relative operands ------------------------------------------------------------------------------------------
 

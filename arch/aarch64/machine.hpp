@@ -1,0 +1,25 @@
+// What files and address spaces of this architecture look like. Constant data.
+#pragma once
+
+#include <elf.h>
+
+#include <cstdint>
+
+namespace probed::arch::aarch64 {
+
+inline constexpr Elf64_Half kElfMachine = EM_AARCH64;
+// Relocations that the loader writes the address of a function by: what a resolver returns; a symbol's.
+inline constexpr std::uint32_t kRelocationByResolver = R_AARCH64_IRELATIVE;
+inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
+
+// Every instruction begins at a multiple of this.
+inline constexpr std::uint64_t kInsnAlignment = 4;
+
+// 48 bits: where kernels have fewer, nothing is mapped up there, and mapping there fails; beyond that the kernel maps
+// only what asks for it (Documentation/arm64/memory.rst).
+inline constexpr std::uint64_t kHighestAddress = 0xffff'ffff'0000;
+// How far from an instruction its copy may be: the copy's b reaches ±128 MiB, and has to get to where a branch of the
+// original leads within 1 MiB.
+inline constexpr std::uint64_t kCopyReach = 0x0780'0000;
+
+}  // namespace probed::arch::aarch64
