@@ -77,16 +77,19 @@ int interruption_cost(pid_t tid) {
   return may_be_made_again(number) ? 2 : 1;
 }
 
-// "NUMBER 0xARGUMENT 0x... SP PC", or "-1 SP PC" outside of any call, or "running".
-std::optional<std::uint64_t> first_argument_shown(pid_t tid) {
+// "NUMBER 0xARGUMENT, six of them, SP PC", or "-1 SP PC" outside of any call, or "running".
+std::optional<BlockedCall> blocked_call(pid_t tid) {
   const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
-  constexpr std::string_view kPrefix = " 0x";
-  const std::size_t at = text.find(kPrefix);
-  if (text.empty() || text[0] < '0' || text[0] > '9' || at == text.npos) return std::nullopt;
-  std::uint64_t value = 0;
-  const char* const from = text.data() + at + kPrefix.size();
-  if (std::from_chars(from, text.data() + text.size(), value, 16).ec != std::errc()) return std::nullopt;
-  return value;
+  std::array<std::uint64_t, 9> words{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto [next, error] = std::from_chars(at, end, words[i], i == 0 ? 10 : 16);
+    if (error != std::errc()) return std::nullopt;
+    at = std::find(next, end, 'x');  // of the next word's 0x
+    at += at != end ? 1 : 0;
+  }
+  return BlockedCall{words[0], words[1], words[7], words[8]};
 }
 
 bool may_be_cloning(pid_t tid) {

@@ -18,8 +18,11 @@ bool may_be_made_again(std::uint64_t syscall_number);
 // How much it may disturb a thread to stop it now; less is better. Reads /proc/TID/syscall.
 int interruption_cost(pid_t tid);
 
-// The first argument of the call that the thread is in, as /proc/TID/syscall shows it; nullopt: it is in none.
-std::optional<std::uint64_t> first_argument_shown(pid_t tid);
+// The call that the thread is blocked in, as /proc/TID/syscall shows it; nullopt: in none.
+struct BlockedCall {
+  std::uint64_t number = 0, first_argument = 0, sp = 0, pc = 0;
+};
+std::optional<BlockedCall> blocked_call(pid_t tid);
 
 // Whether the thread may be making a new task at this moment: it runs, or waits inside clone, fork or vfork. One that
 // waits in any other call is not. Reads /proc/TID/syscall; false when the thread is gone.

@@ -2,7 +2,8 @@
 //
 // Owning thread: the tracer thread; the thread in question stands in a stop. Where its registers tell the call
 // (native::kRegistersTellCall) the kernel does it, and undoes it when a signal handler runs first. Elsewhere its pc is
-// moved in front of the call's instruction again, and it is we who undo it.
+// moved in front of the call's instruction again, and it is we who undo it; and the call is known by what
+// /proc/TID/syscall said just before the interrupt, as its first argument is gone afterwards.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +14,8 @@
 
 namespace probed::tracer {
 
+// The thread is about to be interrupted: remembers the call that it waits in.
+void note_call(pid_t tid);
 // Whether the thread's call failed with nothing but the interruption to blame.
 bool was_only_interrupted(pid_t tid, const ptrace::Registers& regs);
 // False: it can't be; the registers are as they were.

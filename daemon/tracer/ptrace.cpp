@@ -9,6 +9,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "daemon/tracer/left_calls.hpp"
+
 namespace probed::tracer::ptrace {
 namespace {
 
@@ -49,6 +51,7 @@ std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(
 
 Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
 Outcome interrupt(pid_t tid) {
+  if (!arch::native::kRegistersTellCall && !interrupted.contains(tid)) note_call(tid);
   const Outcome outcome = call(PTRACE_INTERRUPT, tid, 0, 0);
   if (outcome == Outcome::ok) interrupted.insert(tid);
   return outcome;
