@@ -20,7 +20,7 @@ inline void mark_dealt_with(Registers&) {}
 struct CallRecord {
   CallPadHead head;
 };
-inline constexpr std::size_t kAfterCall = 4;
+inline constexpr std::size_t kAfterCall = 4, kUnblocked = 4;
 
 inline std::vector<std::uint8_t> build_call_pad(std::uint64_t) { return {}; }
 inline CallRecord call_record(const Registers&, std::uint64_t) { return {}; }

@@ -129,6 +129,7 @@ std::vector<std::uint8_t> build_call_pad(std::uint64_t address) {
   a.mov_imm(Reg::rdx, 0);
   a.mov_imm(Reg::r10, kSigsetSize);
   syscall(a, kRtSigprocmask);
+  PROBED_CHECK(a.size() == kUnblocked, "what is pending comes right behind that call");
   a.lea(Reg::rsp, Reg::rsp + -kRedZone);
   a.load(Reg::rax, data(offsetof(CallRecord, flags)));
   a.push(Reg::rax);

@@ -30,6 +30,7 @@ struct CallRecord {
   std::array<std::uint64_t, 16> registers{};
 };
 inline constexpr std::size_t kAfterCall = 2;  // where a pad's way back begins; at 0 is the call
+inline constexpr std::size_t kUnblocked = 32;
 
 // address: where its first byte will be.
 std::vector<std::uint8_t> build_call_pad(std::uint64_t address);

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "client/probectl/process.hpp"
 #include "client/probectl/report.hpp"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr auto kStartLimit = std::chrono::seconds(10);
 constexpr int kEndLimit = 1'000;    // ms; for a daemon that has just let go of its connection
+constexpr auto kGuardLimit = std::chrono::seconds(10);
 constexpr int kStopLimit = 15'000;  // ms; the daemon gives itself 10 s to detach
 
 Error cannot_start(std::string why, std::string hint = {}) {
@@ -45,6 +47,19 @@ Result<std::array<UniqueFd, 2>> make_pipe() {
 }
 
 void keep_across_exec(const UniqueFd& fd) { ::fcntl(fd.get(), F_SETFD, 0); }
+
+// What a daemon that was killed has left in its targets is put back by its guard, which reads of it there.
+bool guard_is_done(const std::string& state) {
+  std::error_code error;
+  const auto is_journal = [](const auto& entry) { return entry.path().extension() == ".journal"; };
+  return std::ranges::none_of(std::filesystem::directory_iterator(state, error), is_journal);
+}
+
+bool wait_for_guard(const std::string& state) {
+  const auto until = Clock::now() + kGuardLimit;
+  while (!guard_is_done(state) && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return guard_is_done(state);
+}
 
 }  // namespace
 
@@ -160,6 +175,12 @@ void PrivateDaemon::stop() {
              directory_.clear();
     ::waitpid(pid_, nullptr, 0);
   }
+  const std::string state = socket_ + ".state";
+  if (!wait_for_guard(state))
+    return note(fmt::format("what the private daemon has left in its targets is still there; put it back with "
+                            "probed --recover --state-dir {}",
+                            state)),
+           directory_.clear();
   std::error_code error;
   std::filesystem::remove_all(directory_, error);
   directory_.clear();

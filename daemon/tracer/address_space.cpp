@@ -687,6 +687,8 @@ CallPad AddressSpace::call_pad(pid_t pid) {
                      head.mark == arch::CallPadHead::kMark && head.busy == 0;
   CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
   call_pad_ = pad.at;
+  const RemoteAddr unblocked = pad.at + native::kUnblocked;
+  if (pad.at) landing_.set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
   if (!pad.at) pad.plain_call = syscall_insn(pid);
   return pad;
 }

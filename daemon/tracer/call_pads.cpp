@@ -37,6 +37,18 @@ bool write_pad(TargetMemory& memory, RemoteAddr at) {
          memory.write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1)));
 }
 
+// Where pads may be, the best first.
+std::vector<symbols::Mapping> places(pid_t pid) {
+  if (!native::kHasLanding) return {};
+  auto maps = symbols::read_maps(pid);
+  if (!maps) return {};
+  std::erase_if(*maps, [](const symbols::Mapping& m) {
+    return !m.executable || m.writable || m.shared || m.path.empty() || m.path == "[vsyscall]";
+  });
+  std::ranges::stable_sort(*maps, {}, [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; });
+  return *std::move(maps);
+}
+
 // The pad at the end of a mapping that nobody uses now; 0: none.
 RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
   if (mapping.size() < kPads * kCallPadSize + kMargin) return {};
@@ -71,15 +83,22 @@ void CallPad::end() const {
 }
 
 CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
-  auto maps = native::kHasLanding ? symbols::read_maps(pid) : std::vector<symbols::Mapping>();
-  if (!maps) return {&memory, {}, {}};
-  const auto rank = [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; };
-  std::ranges::stable_sort(*maps, {}, rank);
-  for (const symbols::Mapping& m : *maps) {
-    if (!m.executable || m.writable || m.shared || m.path.empty() || m.path == "[vsyscall]") continue;
+  for (const symbols::Mapping& m : places(pid))
     if (const RemoteAddr at = pad_in(memory, m)) return {&memory, at, {}};
-  }
   return {&memory, {}, {}};
+}
+
+void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_t>& occupied) {
+  for (const symbols::Mapping& m : places(pid)) {
+    for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
+      const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
+      CallPadHead head{0, 0};
+      memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
+      const auto first = occupied.lower_bound(pad.at.value);
+      const bool empty = first == occupied.end() || *first >= pad.at.value + kCallPadSize;
+      if (head.mark == CallPadHead::kMark && head.busy != 0 && empty) pad.end();
+    }
+  }
 }
 
 }  // namespace probed::tracer

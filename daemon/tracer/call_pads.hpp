@@ -10,6 +10,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <set>
+
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/tracer/memory.hpp"
@@ -29,5 +32,9 @@ struct CallPad {
 
 // A pad that no thread is on its way back through; at == 0: none can be had.
 CallPad find_call_pad(TargetMemory& memory, pid_t pid);
+
+// Every pad that nobody stands in is as good as new: for who has every thread of an orphaned process stopped, at these
+// places.
+void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_t>& occupied);
 
 }  // namespace probed::tracer

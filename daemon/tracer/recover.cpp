@@ -302,6 +302,7 @@ Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
   text.lower_semaphores(journal);
   if (threads.stop()) {
     text.put_back_islands(places_of(threads));
+    free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal.header);
   } else {
     spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",

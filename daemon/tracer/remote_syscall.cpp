@@ -52,13 +52,14 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
   if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
   if ((refusal_ = why_not()) != nullptr) return;
+  if (trapped_at) saved_.regs.set_pc(trapped_at.value);
   ptrace::Registers regs = saved_.regs;
-  if (trapped_at) regs.set_pc(trapped_at.value);
   if (pad.at && pad.begin(regs, saved_.mask)) saved_.pad = pad;
   // From here on the thread needs giving back.
   usable_ = true;
   if (saved_.pad.at) {
     arch::native::prepare_syscall(regs, pad.at.value + arch::native::kAfterCall, 0, {0, 0, 0, 0, 0, 0});
+    arch::native::mark_dealt_with(regs);
     ptrace::set_registers(tid_, regs);
   }
   ptrace::set_sigmask(tid_, kEverything);

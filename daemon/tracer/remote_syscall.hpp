@@ -46,7 +46,8 @@ struct Borrowed {
 class RemoteSyscalls {
  public:
   // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
-  // `trapped_at`: the breakpoint that this signal is of, when it is dropped: orphaned, the thread runs into it again.
+  // `trapped_at`: the breakpoint that the signal is of, when that is dropped: the thread is given back in front of it, to
+  // run into it again if nobody is left to send it elsewhere.
   RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back = 0, RemoteAddr trapped_at = {});
   RemoteSyscalls(const RemoteSyscalls&) = delete;
   RemoteSyscalls& operator=(const RemoteSyscalls&) = delete;

@@ -96,6 +96,7 @@ void one_kill(Target& target, const std::string& directory, const Mode& mode, st
       return false;
     }
   }));
+  CAPTURE(guard_too);
   const pid_t guard = guard_of(state);
   std::thread client([&, s = random()] { work_until_killed(socket, target.pid(), mode, static_cast<unsigned>(s)); });
   std::this_thread::sleep_for(std::chrono::microseconds(20'000 + random() % 150'000));  // a random moment is the point
@@ -105,11 +106,13 @@ void one_kill(Target& target, const std::string& directory, const Mode& mode, st
   REQUIRE(daemon.wait());
   const auto dead = target.wait(Millis{0});
   REQUIRE_MESSAGE(!dead, dead);
+  REQUIRE_MESSAGE(target.errors().empty(), target.errors());
   if (guard_too) {
     const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
     CHECK_MESSAGE(recovered.ok(), recovered.err);
   }
   CHECK(eventually([&] { return !has_journals(state) && guard_of(state) == 0; }));
+  REQUIRE_MESSAGE(target.errors().empty(), target.errors());
   CHECK_MESSAGE(tracer_of(target.pid()) == 0, tracer_of(target.pid()));
   const auto differences = text_differences(target.pid());
   CHECK_MESSAGE(differences.empty(), joined(differences));
@@ -117,7 +120,7 @@ void one_kill(Target& target, const std::string& directory, const Mode& mode, st
 }
 
 void kill_again_and_again(const Mode& mode, unsigned times) {
-  CAPTURE(mode.name);
+  CAPTURE(std::string(mode.name));
   std::mt19937 random(seed());
   TempDir directory;
   Target target("counter", {"3", "0"});

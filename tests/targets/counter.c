@@ -25,7 +25,11 @@ extern volatile long lock_incremented;
 
 static void one_call(struct Worker* w) {
   const int got = work((int)w->number, w->made, work_text(w->made));
-  w->wrong += got != expected_work((int)w->number, w->made, work_text(w->made));
+  const int expected = expected_work((int)w->number, w->made, work_text(w->made));
+  if (got != expected) {
+    ++w->wrong;
+    fprintf(stderr, "wrong: thread %ld call %ld: %d, not %d\n", w->number, w->made, got, expected);
+  }
   w->checksum += (unsigned)got;
   ++w->made;
 }
