@@ -76,8 +76,9 @@ def bare(where, *options):
 # ---- ours -------------------------------------------------------------------------------------------------------------
 
 
-def ours(arguments="", stream=False, baseline=False, hits=True, lossy=True, **options):
-    """hits: whether the calls reach the probe; a disabled one is not reached. A filter turns all of them away.
+def ours(arguments="", kind="p", stream=False, baseline=False, hits=True, lossy=True, **options):
+    """kind: r for the pair of entry and return. hits: whether the calls reach the probe; a disabled one is not reached. A
+    filter turns all of them away.
 
     lossy: events may be missed.
     """
@@ -87,7 +88,7 @@ def ours(arguments="", stream=False, baseline=False, hits=True, lossy=True, **op
         daemon = bench.baseline if baseline else bench.daemon
         if daemon is None:
             raise Unavailable("no --baseline was given")
-        definition = f"p:bench/{target.function} {target.address:#x} {arguments}"
+        definition = f"{kind}:bench/{target.function} {target.address:#x} {arguments}"
         with daemon.client() as client:
             probe = Probe(client, target.pid, definition, {**options, "stream": stream})
             meter = Meter((daemon.pid,))
@@ -264,6 +265,9 @@ GROUPS = {
         Row("ours-copy-counted", "counted only, copied instruction", COPY, MANY, ours()),
         Row("ours-push", "2 arguments, streamed, 1-byte instruction", PUSH, MANY, ours(ARGUMENTS, stream=True)),
         Row("ours-stepped", "2 arguments, streamed, stepped", COPY, MANY // 2, ours(ARGUMENTS, stream=True, **{"x-step": True})),
+        Row("ours-return", "entry and return, result, streamed", PUSH, MANY // 2, ours("result=$retval", kind="r", stream=True)),
+        Row("ours-return-counted", "entry and return, counted only", PUSH, MANY // 2, ours(kind="r")),
+        Row("ours-return-filtered", "a filter turns the entry away", PUSH, MANY // 2, ours("a=$arg1:s64", kind="r", filter="a == -1")),
         Row("ours-disabled", "disabled", NOP, FREE, ours(ARGUMENTS, disabled=True, hits=False)),
         Row("ours-anywhere", "2 arguments, streamed; target anywhere", NOP, MANY, ours(ARGUMENTS, stream=True), pinned=False),
         Row("ours-2-threads", "the same, two threads", NOP, MANY // 2, ours(ARGUMENTS, stream=True), threads=2, pinned=False),

@@ -45,6 +45,12 @@ bool gets_return_probe(const FunctionCode& f) {
 }
 
 bool gets_jump(const Instruction& i) { return !is_refused(i) && i.jump == arch::RegionRefusal::none; }
+
+// All places of a return probe, each as if it were the only probe. Those that never return aren't among them.
+bool gets_jumps_for_returns(const FunctionCode& f) {
+  return f.function.exits && !f.instructions.empty() && gets_jump(f.instructions.front()) && f.exits_get_jumps;
+}
+
 bool gets_near_jump(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::near; }
 bool gets_island(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::island; }
 bool gets_host(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::hosted; }
@@ -60,6 +66,7 @@ constexpr FunctionCheck kFunctionChecks[] = {
     {"optimised", [](const FunctionCode& f) { return !f.instructions.empty() && gets_jump(f.instructions.front()); }},
     {"everywhere", [](const FunctionCode& f) { return std::ranges::none_of(f.instructions, is_refused); }},
     {"returns", gets_return_probe},
+    {"by jumps", gets_jumps_for_returns},
 };
 
 }  // namespace
@@ -84,6 +91,7 @@ FunctionCode analyse(const File& file, const Function& function) {
     const bool is_exit = std::ranges::find(function.exits.exits, one.address - kBias, &arch::Exit::address) !=
                          function.exits.exits.end();
     if (is_exit && one.refusal != Refusal::none) code.exit_refusal = one.refusal;
+    if (is_exit && !gets_jump(one)) code.exits_get_jumps = false;
     rest = rest.subspan(one.bytes.size());
     if (one.insn.length != 0) continue;
     code.unknown = rest.size();

@@ -29,6 +29,7 @@ struct FunctionCode {
   std::uint64_t unknown = 0;  // bytes behind an undecodable instruction
   // What of its exits can't carry a probe; those of its parts elsewhere aren't looked at.
   arch::Refusal exit_refusal = arch::Refusal::none;
+  bool exits_get_jumps = true;  // those that were looked at
 };
 
 struct InstructionCheck {

@@ -150,7 +150,8 @@ void print_legend() {
       "to an island in padding, or to one behind a host's jump. Function columns: entry (the first instruction can "
       "carry a\n"
       "probe), optimised (it can be replaced by a jump), everywhere (all of them can carry a probe),\n"
-      "returns (its entry and every place where it is left can: it can carry a return probe; or it never returns).\n"
+      "returns (its entry and every place where it is left can: it can carry a return probe; or it never returns),\n"
+      "by jumps (it returns, and each of those places could be a jump, when it is the only one).\n"
       "unknown B: bytes of functions behind something that is no instruction.\n");
 }
 

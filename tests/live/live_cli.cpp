@@ -111,7 +111,7 @@ TEST_CASE("exit codes: 0 for what was done, 1 for what failed, 2 for wrong usage
       {{"stream", "-p", "4194304"}, 1, "no-such-process"},
       {{"functions", "-p", pid, "no_such_*"}, 1, "no-such-symbol"},
       {{"functions", "-p", pid, "nowhere:*"}, 1, "no-such-module"},
-      {{"vars", "-p", pid, "work"}, 1, "unsupported"},
+      {{"vars", "-p", pid, "wrok"}, 1, "no-such-symbol"},
       {{}, 2, "bad-params"},
       {{"dance"}, 2, "bad-params"},
       {{"list", "--nosuch"}, 2, "bad-params"},

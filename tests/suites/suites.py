@@ -3,7 +3,7 @@
 result of any test is harm done by a probe.
 
 tests/suites/run builds what is needed and starts this. Suites: python (its regression tests: libpython3.11-testsuite),
-shell (tests/suites/*.sh under every shell there is).
+shell (tests/suites/*.sh under every shell there is), sqlite (tests/suites/*.sql, on a database of its own).
 """
 import argparse
 import collections
@@ -42,6 +42,7 @@ stat statfs statvfs statx symlink symlinkat sync syscall timer_create timer_sett
 uname unlink unlinkat unshare usleep utimensat vfork wait wait3 wait4 waitid waitpid write writev
 malloc free calloc realloc
 """.split()
+NEVER_RETURN = ["_exit"]  # no return probe fits
 
 
 class Failure(Exception):
@@ -94,11 +95,15 @@ def shells():
     return found + ([[shutil.which("busybox"), "sh"]] if shutil.which("busybox") else [])
 
 
+def our_scripts(suffix):
+    return sorted(name for name in os.listdir(HERE) if name.endswith(suffix))
+
+
 def run_shell(scripts, prefix):
     """The outcome of a script is its status and all it writes."""
     outcomes = {}
     for shell in shells():
-        for script in scripts or sorted(name for name in os.listdir(HERE) if name.endswith(".sh")):
+        for script in scripts or our_scripts(".sh"):
             with tempfile.TemporaryDirectory(prefix="probed-suite-") as directory:
                 status, out = run([*prefix, *shell, os.path.join(HERE, script)], directory)
             name = f"{' '.join(os.path.basename(word) for word in shell)} {script}"
@@ -106,14 +111,28 @@ def run_shell(scripts, prefix):
     return outcomes
 
 
+# ---- sqlite -------------------------------------------------------------------------------------------------------------
+
+
+def run_sqlite(scripts, prefix):
+    """The outcome of a script is its status and all it answers."""
+    outcomes = {}
+    for script in scripts or our_scripts(".sql"):
+        with tempfile.TemporaryDirectory(prefix="probed-suite-") as directory:
+            status, out = run([*prefix, shutil.which("sqlite3"), "database", f".read {os.path.join(HERE, script)}"], directory)
+        outcomes[script] = f"status {status}: {out}"
+    return outcomes
+
+
 SUITES = {
     "python": Suite(run_python, python_missing),
     "shell": Suite(run_shell, lambda: None if shells() else "no shell is installed"),
+    "sqlite": Suite(run_sqlite, lambda: None if shutil.which("sqlite3") else "sqlite3 is not installed"),
 }
 PYTHON_MODULES = ["test_threading", "test_signal", "test_subprocess", "test_os", "test_eintr", "test_faulthandler",
                   "test_fork1", "test_wait3", "test_wait4", "test_threadsignals", "test_queue"]
-QUICK = {"python": ["test_thread", "test_popen", "test_threading_local", "test_pty"], "shell": ["jobs.sh", "traps.sh"]}
-FULL = {"python": PYTHON_MODULES + QUICK["python"], "shell": []}
+QUICK = {"python": ["test_thread", "test_popen", "test_threading_local", "test_pty"], "shell": ["jobs.sh", "traps.sh"], "sqlite": []}
+FULL = {"python": PYTHON_MODULES + QUICK["python"], "shell": [], "sqlite": []}
 
 # ---- running ------------------------------------------------------------------------------------------------------------
 
@@ -148,7 +167,10 @@ def end_of_traced(errors):
 def trace_prefix(probectl, options):
     prefix = [probectl, "trace", "--follow-fork", "-o", "/dev/null"]
     for name in options.probe or probes():
-        prefix += ["-e", name if ":" in name else f"libc:{name}"]
+        if options.returns and ":" not in name and name not in NEVER_RETURN:
+            prefix += ["-e", f"r:{name} libc:{name}"]
+        else:
+            prefix += ["-e", name if ":" in name else f"libc:{name}"]
     return [*prefix, "--"]
 
 
@@ -178,6 +200,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small part of each, for CI")
     parser.add_argument("--only", metavar="SUITE", choices=SUITES)
+    parser.add_argument("--returns", action="store_true", help="probe the returns of libc's wrappers")
     parser.add_argument("--probe", metavar="PROBE", action="append", help="this one instead of libc's wrappers")
     parser.add_argument("tests", nargs="*", help="with --only: these tests of it")
     options = parser.parse_args()

@@ -11,8 +11,11 @@
 //   coroutines N     two coroutines that yield N times each from below step(), half of it in another thread
 //   tail N           tail calls: direct, conditional, through a pointer; a switch in a leaf function
 //   fill             a function that writes where its argument points
-//   frames N         what backtrace(3) sees below N frames
+//   frames N         how many frames backtrace(3) sees below N of its own
+//   unwind N         which ones, as a checksum; libunwind N: that library's answer, -1 without it
+//   start, rest      4 threads that call fib(3) over and over meanwhile; how often it was wrong
 //   block, unblock   a thread that stands in blocked() meanwhile
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -193,7 +196,29 @@ TARGET_FUNCTION long frames(long n) {
   return backtrace(addresses, 256);
 }
 
+using Unwinder = int(void**, int);
+
+// Every return address that it finds, as one number.
+TARGET_FUNCTION long unwound(long n, Unwinder* unwind) {
+  if (n > 0) {
+    long below = unwound(n - 1, unwind);
+    KEEP(below);
+    return below;
+  }
+  void* addresses[256];
+  const int count = unwind(addresses, 256);
+  unsigned long sum = (unsigned long)count;
+  for (int i = 0; i < count; ++i) sum = sum * 31 + (unsigned long)addresses[i];
+  return (long)(sum >> 1);
+}
+
 }  // extern "C"
+
+static long by_libunwind(long n) {
+  static void* const library = dlopen("libunwind.so.8", RTLD_NOW);
+  void* const unwind = library ? dlsym(library, "unw_backtrace") : nullptr;
+  return unwind ? unwound(n, (Unwinder*)unwind) : -1;
+}
 
 static void* add_many(void* rounds) {
   long sum = 0;
@@ -215,6 +240,32 @@ static long run_threads(long n) {
     sum += (long)result;
   }
   return sum;
+}
+
+static pthread_t busy[4];
+static volatile int resting;
+
+static void* be_busy(void*) {
+  long wrong = 0;
+  while (!resting) wrong += fib(3) != 2;
+  return (void*)wrong;
+}
+
+static long start_busy() {
+  resting = 0;
+  for (pthread_t& t : busy) pthread_create(&t, nullptr, be_busy, nullptr);
+  return 0;
+}
+
+static long rest_busy() {
+  long wrong = 0;
+  resting = 1;
+  for (pthread_t& t : busy) {
+    void* result;
+    pthread_join(t, &result);
+    wrong += (long)result;
+  }
+  return wrong;
 }
 
 static long run_one(void* (*function)(void*), long n, bool cancel) {
@@ -263,6 +314,10 @@ static long run(const char* command, long n) {
   if (is("tail")) return run_tails(n);
   if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
   if (is("frames")) return frames(n);
+  if (is("unwind")) return unwound(n, backtrace);
+  if (is("libunwind")) return by_libunwind(n);
+  if (is("start")) return start_busy();
+  if (is("rest")) return rest_busy();
   if (is("block")) return pthread_create(&blocked_thread, nullptr, be_blocked, nullptr);
   if (is("unblock")) {
     void* result;
