@@ -197,6 +197,28 @@ TEST_CASE("unwinders see the frames of probed functions as they are: backtrace(3
   }
 }
 
+TEST_CASE(
+    "exceptions, jumps, cancellation and unwinding through libraries of which every function has a return probe") {
+  const std::vector<std::string> commands{"throw 100", "jump 10",      "sigjump 1",  "leave 4", "cancel",
+                                          "unwind 50", "coroutines 6", "threads 20", "tail 3",  "fib 10"};
+  for (const std::string name : {"returns", "returns-cet"}) {
+    CAPTURE(name);
+    Session s(name);
+    const auto answers = [&] {
+      std::vector<std::string> all;
+      for (const std::string& command : commands) all.push_back(s.program.ask(command));
+      return all;
+    };
+    const auto alone = answers();
+    s.program.before = state_of(s.program.pid());  // with the handler of signals that the first cancellation installs
+    const auto probes =
+        add(s.client, s.program.pid(), {"r:c/ libc:*", "r:gcc/ libgcc_s.so.1:*", "r:cxx/ libstdc++.so.6:*"});
+    CHECK(probes.size() > 5000);
+    CHECK(answers() == alone);
+    CHECK(s.leaves_no_harm());
+  }
+}
+
 TEST_CASE("fib(25): a hit for each call") {
   constexpr std::uint64_t kCalls = 242'785;  // 2 * fib(26) - 1
   Session s;
