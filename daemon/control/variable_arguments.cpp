@@ -35,6 +35,15 @@ FetchExprPtr placed(lang::Placement place, What what, std::uint64_t size, bool i
   return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
 }
 
+FetchExprPtr counted(const dwarf::CountedText& text, std::size_t column) {
+  lang::PlacedExpr node;
+  node.place = std::make_shared<const lang::Placement>(text.pointer);
+  node.what = What::pointee;
+  node.length = std::make_shared<const lang::Placement>(text.length);
+  node.length_size = text.length_size;
+  return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
+}
+
 bool is_one_number(const dwarf::Value& value) {
   return value.size == 1 || value.size == 2 || value.size == 4 || value.size == 8;
 }
@@ -97,6 +106,7 @@ class Placer {
         one.path.push_back(key);
       }
       one.type = part.type;
+      if (part.text) one.type.base = lang::BaseType::string;
       one.expr = shown(part, arg.expr->column);
       note_absence(one);
       out_.push_back(std::move(one));
@@ -105,6 +115,7 @@ class Placer {
   }
 
   static FetchExprPtr shown(const dwarf::Value& value, std::size_t column) {
+    if (value.text) return counted(*value.text, column);
     switch (value.shape) {
       case Shape::number:
       case Shape::pointer:
@@ -133,7 +144,9 @@ class Placer {
                    "for a number that is an address write +0(" + path + "):" + lang::to_string(arg.type), {}};
     FetchArg one = arg;
     const What what = is_memory ? What::object : wants_memory ? What::pointee : What::value;
-    if (arg.type.bitfield && value->place.in_memory)
+    if (value->text && events::is_string(arg.type.base) && !arg.type.array)
+      one.expr = counted(*value->text, arg.expr->column);
+    else if (arg.type.bitfield && value->place.in_memory)
       one.expr = placed(value->place, What::object, 8, false, arg.expr->column);
     else
       one.expr = placed(value->place, what, is_memory ? 8 : value->size, value->is_signed, arg.expr->column);

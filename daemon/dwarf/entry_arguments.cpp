@@ -24,8 +24,67 @@ bool calls_like_c(Die function) {
   return language && std::ranges::find(kLikeC, language->number) != kLikeC.end();
 }
 
-bool is_by_reference(const Type& type) {
-  return type.kind == TypeKind::structure && number_of(type.die, AT_calling_convention) == kPassByReference;
+// ---- classes that aren't copied byte by byte are handed over by their address (Itanium C++ ABI 3.1.2.3) ----
+
+enum class Passing : std::uint8_t { value, reference, unknown };
+
+bool is_copying(Die constructor, const Type& type) {
+  std::vector<Die> parameters;
+  each_child(constructor, [&](Die child) {
+    if (tag(child) == TAG_formal_parameter) parameters.push_back(child);
+    return parameters.size() < 3;
+  });
+  if (parameters.size() != 2) return false;
+  const Type other = type_of(parameters[1]);
+  return other.kind == TypeKind::reference && type_itself(other.element).die == type.die;
+}
+
+// By what the class itself declares. Only GCC, which says nothing in AT_calling_convention, is known to mark what is
+// defaulted; and of copying constructors it isn't said which of them are deleted.
+Passing declared_passing(const Type& type) {
+  constexpr std::uint64_t kInClass = 1;  // DW_DEFAULTED_in_class
+  const Die root = type.die.unit->root();
+  const auto producer = attribute(root, AT_producer);
+  const bool is_gcc = producer && text_of(root, *producer).starts_with("GNU ");
+  const std::string_view whole = name_of(type.die);
+  const std::string_view name = whole.substr(0, whole.find('<'));
+  Passing passing = Passing::value;
+  each_child(type.die, [&](Die child) {
+    const std::string_view own = name_of(child);
+    if (tag(child) == TAG_member && own.starts_with("_vptr")) passing = Passing::reference;
+    if (tag(child) != TAG_subprogram || attribute(child, AT_artificial) || number_of(child, AT_defaulted) == kInClass)
+      return passing != Passing::reference;
+    if (own.starts_with('~'))
+      passing = is_gcc ? Passing::reference : Passing::unknown;
+    else if (own == name && is_copying(child, type))
+      passing = Passing::unknown;
+    return passing != Passing::reference;
+  });
+  return passing;
+}
+
+Passing passing_of(const Type& type, unsigned& budget) {
+  if (type.kind != TypeKind::structure && type.kind != TypeKind::array) return Passing::value;
+  if (budget == 0 || attribute(type.die, AT_declaration)) return Passing::unknown;
+  --budget;
+  if (type.kind == TypeKind::array) return passing_of(element_of(type), budget);
+  if (const auto said = number_of(type.die, AT_calling_convention))
+    return *said == kPassByReference ? Passing::reference : Passing::value;
+  Passing passing = declared_passing(type);
+  if (passing == Passing::reference) return passing;
+  for (const Member& m : members_of(type)) {
+    const Passing inner = passing_of(m.type, budget);
+    if (inner != Passing::value) passing = inner;
+    if (passing == Passing::reference) break;
+  }
+  return passing;
+}
+
+// C++ hands over nothing at all for those.
+bool is_empty(const Type& type, unsigned& budget) {
+  if (type.kind != TypeKind::structure || budget == 0) return false;
+  --budget;
+  return std::ranges::all_of(members_of(type), [&](const Member& m) { return is_empty(m.type, budget); });
 }
 
 // Of 16 bytes there can't be many members: who has more is damaged, and not known.
@@ -42,7 +101,9 @@ class Assigner {
  public:
   explicit Assigner(Die function) {
     const Type result = type_of(function);
-    const bool in_memory = result.kind == TypeKind::structure && (result.size > 16 || is_by_reference(result));
+    const Passing passing = passing_of(result, budget_);
+    unknown_ = result.kind == TypeKind::structure && passing == Passing::unknown && result.size <= 16;
+    const bool in_memory = result.kind == TypeKind::structure && (result.size > 16 || passing == Passing::reference);
     if (in_memory && native::kResultAddressIsArgument) integers_ = 1;
   }
 
@@ -51,8 +112,10 @@ class Assigner {
     const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
     if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8)) return floating();
     if (scalar && type.size > 0 && type.size <= 8) return integer(8);
-    if (is_by_reference(type)) return behind(integer(8));
-    if (type.kind == TypeKind::structure && type.size > 0 && type.size <= 16 && !has_floating(type, 0))
+    const Passing passing = passing_of(type, budget_);
+    if (passing == Passing::reference) return behind(integer(8));
+    const bool is_small = type.kind == TypeKind::structure && type.size > 0 && type.size <= 16 && !is_empty(type, budget_);
+    if (is_small && passing == Passing::value && !has_floating(type, 0))
       return integer(type.size);
     unknown_ = true;
     return unknown();
@@ -102,9 +165,20 @@ class Assigner {
 
   unsigned integers_ = 0, vectors_ = 0, stack_ = 0;
   bool unknown_ = false;
+  unsigned budget_ = 256;  // classes that are looked at: damaged ones may hold themselves
 };
 
 }  // namespace
+
+Die abstract_instance(Die function) {
+  constexpr unsigned kMaxChain = 8;
+  for (unsigned i = 0; i < kMaxChain && attribute(function, AT_abstract_origin); ++i) {
+    const Die next = referenced(function, AT_abstract_origin);
+    if (!next) break;
+    function = next;
+  }
+  return function;
+}
 
 std::vector<Die> parameters_of(Die function) {
   std::vector<Die> out;
@@ -113,7 +187,7 @@ std::vector<Die> parameters_of(Die function) {
     return true;
   });
   // An instance may leave out those that have been optimised away: the order is the original's.
-  const Die original = origin(function);
+  const Die original = abstract_instance(function);
   if (original == function) return out;
   std::vector<Die> all;
   each_child(original, [&](Die child) {

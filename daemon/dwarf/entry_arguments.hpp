@@ -12,6 +12,10 @@
 
 namespace probed::dwarf {
 
+// What a function, inlined or not, is an instance of (the last AT_abstract_origin); itself when it is none. Unlike its
+// origin this isn't the declaration in a class or namespace, whose parameters are entries of their own.
+Die abstract_instance(Die function);
+
 // One for each parameter of a function of C or a language that calls as C does; empty: of another language.
 std::vector<Location> arguments_at_entry(Die function);
 

@@ -1,4 +1,4 @@
-// Types of common libraries that people know by what they hold, not by what they are made of: strings, smart pointers.
+// Types of common libraries that people know by what they hold, not by what they are made of: strings.
 // Internal to daemon/dwarf.
 //
 // The thread of whoever owns the file. A type is known by its name and by having the members that are expected of it; one
@@ -17,8 +17,5 @@ struct LibraryText {
 };
 // std::string and its views, Rust's &str and String, Go's string.
 std::optional<LibraryText> as_text(const Object& object);
-
-// The pointer that std::unique_ptr, std::shared_ptr, Box and Rc keep.
-std::optional<Object> as_pointer(const Object& object);
 
 }  // namespace probed::dwarf

@@ -143,7 +143,7 @@ Die VariableFinder::in_unit(const Unit& unit, std::string_view name) const {
 
 // In what the instance at this place has been made from.
 bool VariableFinder::was_in_function(std::string_view name) const {
-  const Die original = origin(function_around());
+  const Die original = abstract_instance(function_around());
   const auto& entries = original.unit->entries();
   for (std::uint32_t i = original.index; i < entries[original.index].end; ++i)
     if (is_variable(original.unit->tag_of(i)) && name_of({original.unit, i}) == name) return true;
@@ -179,7 +179,7 @@ Result<Object> VariableFinder::find(std::string_view name) const {
   }
   if (const Die local = in_blocks(name)) return object_of(local);
   if (was_in_function(name)) {
-    const Die original = origin(function_around());
+    const Die original = abstract_instance(function_around());
     for (std::uint32_t i = original.index; i < original.unit->entries()[original.index].end; ++i)
       if (const Die die{original.unit, i}; is_variable(tag(die)) && name_of(die) == name) return object_of(die);
   }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "daemon/dwarf/info.hpp"
+#include "daemon/dwarf/library_types.hpp"
 #include "daemon/dwarf/types.hpp"
 #include "daemon/dwarf/variable_finder.hpp"
 
@@ -218,6 +219,15 @@ class Follower {
 
 // ---- values ----
 
+std::optional<CountedText> counted_text(const Object& object) {
+  const auto text = as_text(object);
+  if (!text) return std::nullopt;
+  CountedText out{place_of(text->pointer.location, 8), place_of(text->length.location, text->length.type.size),
+                  static_cast<std::uint8_t>(text->length.type.size)};
+  if (out.pointer.absent.empty()) out.pointer.absent = out.length.absent;
+  return out;
+}
+
 Value plain(const Object& object) {
   Value value;
   value.shape = shape_of(object.type);
@@ -226,6 +236,7 @@ Value plain(const Object& object) {
   value.declared = type_name(object.written);
   value.place = place_of(object.location, std::max<std::uint64_t>(1, value.size));
   if (const auto type = shown_as(object.type)) value.type = *type;
+  value.text = counted_text(object);
   if (object.bit_offset)
     value.type.bitfield = lang::Bitfield{object.bit_size, *object.bit_offset,
                                          static_cast<std::uint8_t>(object.type.size * 8), object.type.is_signed};
@@ -264,7 +275,8 @@ class Expander {
     if (out_.size() >= limit_) return;
     const std::size_t before = out_.size();
     const Type& type = object.type;
-    if (type.kind == TypeKind::structure && depth < kMaxDepth) return add_members(object, path, depth, before);
+    const bool is_structure = type.kind == TypeKind::structure && !as_text(object);
+    if (is_structure && depth < kMaxDepth) return add_members(object, path, depth, before);
     if (type.kind == TypeKind::array && !shown_as(element_of(type)) && depth < kMaxDepth && type.count)
       return add_elements(object, path, depth);
     Value value = plain(object);

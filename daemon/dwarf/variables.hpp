@@ -29,6 +29,12 @@ enum class Shape : std::uint8_t {
   other,
 };
 
+// A text that a length ends, not a zero: std::string, Rust's &str, Go's string.
+struct CountedText {
+  lang::Placement pointer, length;
+  std::uint8_t length_size = 8;  // bytes of the length
+};
+
 // A value that can be fetched.
 struct Value {
   std::vector<std::string> path;  // below what was asked for: members, "[N]" for elements
@@ -38,6 +44,7 @@ struct Value {
   Shape shape = Shape::other;
   lang::Type type;       // how it is shown; of numbers, pointers, texts and arrays of such
   std::string declared;  // its type in the source's language
+  std::optional<CountedText> text;  // of a structure that is known as one
 };
 
 // What can be named at a place.

@@ -29,6 +29,12 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::store_string_array, arch::CaptureOp::Code::store_string_array},
 };
 
+// What code in the target has no step for.
+constexpr std::pair<Code, std::string_view> kOnlyInDaemon[] = {
+    {Code::add_register, "an argument is found by an index register"},
+    {Code::keep_length, "an argument is a text that a length ends, not a zero"},
+};
+
 constexpr std::pair<lang::FilterOp, arch::CapturePredicate::Op> kComparisons[] = {
     {lang::FilterOp::eq, arch::CapturePredicate::Op::eq},        {lang::FilterOp::ne, arch::CapturePredicate::Op::ne},
     {lang::FilterOp::lt, arch::CapturePredicate::Op::lt},        {lang::FilterOp::le, arch::CapturePredicate::Op::le},
@@ -241,8 +247,9 @@ std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, s
 }  // namespace
 
 Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid) {
-  if (std::ranges::any_of(program.ops(), [](const FetchOp& op) { return op.code == Code::add_register; }))
-    return Error{Reason::unsupported, "cannot be optimised: an argument is found by an index register", "", {}};
+  for (const auto& [code, why] : kOnlyInDaemon)
+    if (std::ranges::find(program.ops(), code, &FetchOp::code) != program.ops().end())
+      return Error{Reason::unsupported, "cannot be optimised: " + std::string(why), "", {}};
   DetourPlan plan;
   std::uint16_t items = 0;
   for (std::span<const FetchOp> rest = program.ops(); !rest.empty();) {

@@ -61,7 +61,7 @@ struct CompileContext {
 };
 
 // One step of a compiled fetch program. The program works on one 64-bit value; every argument is a load, any number of
-// dereferences, and one store, which ends it. A dereference that can't be read ends the argument with a null.
+// dereferences, and one store, which ends it; texts that have a length load that first. A dereference that can't be read ends the argument with a null.
 // Flat and without pointers, so that another back end (detour code) can be made from the same ops.
 struct FetchOp {
   enum class Code : std::uint8_t {
@@ -76,10 +76,12 @@ struct FetchOp {
     cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
     add,                 // value += operand
     add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    keep_length,         // keeps value as the length of the text that store_counted stores; value stays
     store_value,         // stores value, cut to `size` bytes
     store_memory,        // stores `size` bytes from value + operand
     store_memory_array,  // `count` of them, one behind the other
     store_string,        // stores the string at value + operand; `count`: in that many bytes at most, 0: no limit
+    store_counted,       // stores the text at value + operand, of the length that was kept
     store_string_array,  // `count` strings whose addresses lie from value + operand on
     store_comm,
     store_text,  // stores texts()[operand]

@@ -174,8 +174,8 @@ class FetchCompiler {
   Failure load(const lang::PlacedExpr& node, std::size_t) {
     const lang::Placement& place = *node.place;
     if (!place.absent.empty()) return emit(Code::unavailable), Failure{};
-    if (place.steps.empty()) emit(Code::load_immediate);
-    for (const lang::PlaceStep& step : place.steps) emit_step(step);
+    if (node.length) load_length(node);
+    load_place(place);
     if (node.what == lang::PlacedExpr::What::object) return emit(Code::dereference, place.offset), Failure{};
     if (place.in_memory)
       emit_sized(Code::dereference, place.offset, node.size, node.is_signed);
@@ -188,6 +188,22 @@ class FetchCompiler {
     value_ = false;
     emit(Code::dereference);
     return {};
+  }
+
+  void load_place(const lang::Placement& place) {
+    if (place.steps.empty()) emit(Code::load_immediate);
+    for (const lang::PlaceStep& step : place.steps) emit_step(step);
+  }
+
+  void load_length(const lang::PlacedExpr& node) {
+    load_place(*node.length);
+    if (node.length->in_memory)
+      emit_sized(Code::dereference, node.length->offset, node.length_size, false);
+    else if (node.length->offset != 0)
+      emit(Code::add, node.length->offset);
+    if (!node.length->in_memory && node.length_size < 8) emit_sized(Code::cut, 0, node.length_size, false);
+    emit(Code::keep_length);
+    counted_ = true;
   }
 
   void emit_sized(Code code, std::uint64_t operand, std::uint8_t size, bool is_signed) {
@@ -270,6 +286,7 @@ class FetchCompiler {
     op.code = is_string(type.base) ? (array ? Code::store_string_array : Code::store_string)
               : !memory            ? Code::store_value
                                    : (array ? Code::store_memory_array : Code::store_memory);
+    if (std::exchange(counted_, false) && op.code == Code::store_string) op.code = Code::store_counted;
     op.size = size_of(type.base);
     op.is_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
     op.count = op.code == Code::store_string ? type.text_limit : type.array.value_or(0);
@@ -288,6 +305,7 @@ class FetchCompiler {
   const CompileContext& context_;
   FetchProgram program_;
   std::uint8_t stored_ = 0;  // bytes of a bare $argN that are kept; 0: the argument is something else
+  bool counted_ = false;     // the length of the text has been kept
   bool value_ = false;       // the dereference just emitted yields a value, not a place in memory
 };
 

@@ -63,6 +63,19 @@ class Output {
     return true;
   }
 
+  // The text of `length` bytes at `from`, which may hold zeros; the same otherwise.
+  bool text_at(MemoryReader& memory, RemoteAddr from, std::uint64_t length) {
+    constexpr std::size_t kHead = 3;
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(length, kMaxString));
+    if (room_.size() - used_ < kHead + size) return false;
+    // An empty one may point to nothing.
+    if (size > 0 && !memory.read(from, room_.subspan(used_ + kHead, size))) return status(kNull);
+    status(kPresent);
+    count(static_cast<std::uint16_t>(size));
+    used_ += size;
+    return true;
+  }
+
   std::size_t used() const { return used_; }
 
  private:
@@ -114,6 +127,7 @@ class Machine {
       case Code::unavailable: return false;
       case Code::add: value_ += op.operand; return true;
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;
+      case Code::keep_length: length_ = value_; return true;
       case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
       default: break;
     }
@@ -150,6 +164,7 @@ class Machine {
       case Code::store_memory_array: return memory_array(op, from, out);
       case Code::store_string:
         return out.string_at(memory_, {from}, op.count == 0 ? kMaxString : std::min<std::size_t>(op.count, kMaxString));
+      case Code::store_counted: return out.text_at(memory_, {from}, length_);
       case Code::store_string_array: return string_array(op, from, out);
       case Code::store_comm: return out.bytes(common_.comm.substr(0, kMaxString));
       case Code::store_text: return out.bytes(texts_[op.operand]);
@@ -185,7 +200,7 @@ class Machine {
   MemoryReader& memory_;
   const CommonFields& common_;
   std::span<const std::string> texts_;
-  std::uint64_t value_ = 0;
+  std::uint64_t value_ = 0, length_ = 0;
 };
 
 }  // namespace

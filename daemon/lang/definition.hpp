@@ -166,6 +166,8 @@ struct PlacedExpr {
   What what = What::value;
   std::uint8_t size = 8;  // bytes of the number, or of the pointer
   bool is_signed = false;
+  std::shared_ptr<const Placement> length;  // of a pointee that is a text: its bytes; null: a zero ends it
+  std::uint8_t length_size = 8;             // bytes of the length
 };
 
 struct FetchExpr {

@@ -1,0 +1,136 @@
+// strings: C++ functions whose parameters are strings and what holds them. On command, one a line, it calls them and
+// prints what their values were, as JSON:
+//   take N   one call of shop::Till::take() with the N-th text, by every way to hand it over
+//   say      one call of each shop::say() and shop::pass<>()
+//   texts    how many texts there are
+//   quit
+// Built with several compilers and options (meson.build): the values don't depend on them, their places do.
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "protocol.h"
+
+#define KEEP(value) __asm__ volatile("" : : "g"(value) : "memory")
+
+namespace shop {
+
+struct Item {
+  int id;
+  std::string name;
+  std::string_view view;
+  const std::string* pointer;
+  Item* next;
+  std::string notes[2];
+};
+
+class Till {
+ public:
+  TARGET_FUNCTION int take(const std::string& by_reference, std::string by_value, const std::string* by_pointer,
+                           std::string_view view, const Item& item, int last);
+  std::string owner = "the till's owner";
+};
+
+int Till::take(const std::string& by_reference, std::string by_value, const std::string* by_pointer,
+               std::string_view view, const Item& item, int last) {
+  KEEP(&by_reference);
+  KEEP(&by_value);
+  KEEP(by_pointer);
+  KEEP(view.data());
+  KEEP(&item);
+  return last + static_cast<int>(by_reference.size() + owner.size() + view.size());
+}
+
+TARGET_FUNCTION int say(int number) {
+  KEEP(number);
+  return number + 1;
+}
+TARGET_FUNCTION int say(double real) {
+  KEEP(&real);
+  return 2;
+}
+TARGET_FUNCTION int say(const std::string& text) {
+  KEEP(&text);
+  return 3;
+}
+
+template <class T>
+TARGET_FUNCTION int pass(const T& value) {
+  KEEP(&value);
+  return 4;
+}
+template int pass<int>(const int&);
+template int pass<std::string>(const std::string&);
+
+}  // namespace shop
+
+namespace {
+
+// Those that fit into the string itself end at 15 bytes; what is shown, at 512.
+const std::string texts[] = {"",
+                             "short",
+                             "fifteen bytes.",
+                             "fifteen bytes..",
+                             "sixteen bytes...",
+                             std::string("a zero\0inside", 13),
+                             std::string(300, 'x') + "\"end\"",
+                             std::string(512, 'y'),
+                             std::string(5000, 'z')};
+constexpr int kTexts = sizeof texts / sizeof texts[0];
+
+std::string json(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '\0') {
+      out += "\\u0000";
+      continue;
+    }
+    if (c == '"') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+void take(int n) {
+  std::string text = texts[n];
+  const std::string other = "of item " + std::to_string(n);
+  shop::Item second{n + 1, other, std::string_view(text).substr(text.size() / 2), nullptr, nullptr, {"", text}};
+  shop::Item first{n, text, other, &text, &second, {"first note", "second note, which is longer"}};
+  shop::Till till;
+  // Not up to its zero.
+  const std::string_view view = std::string_view(text).substr(0, text.size() / 2);
+  till.take(text, text, &text, view, first, n);
+  printf("{\"text\":%s,\"view\":%s,\"rest\":%s,\"other\":%s,\"owner\":%s}\n", json(text).c_str(), json(view).c_str(),
+         json(second.view).c_str(), json(other).c_str(), json(till.owner).c_str());
+}
+
+void say() {
+  const std::string text = "said";
+  shop::say(41);
+  shop::say(2.5);
+  shop::say(text);
+  shop::pass(7);
+  shop::pass(text);
+  printf("{}\n");
+}
+
+void obey(const char* line) {
+  int n = 0;
+  if (sscanf(line, "take %d", &n) == 1 && n >= 0 && n < kTexts)
+    take(n);
+  else if (strcmp(line, "say") == 0)
+    say();
+  else if (strcmp(line, "texts") == 0)
+    printf("%d\n", kTexts);
+  else if (strcmp(line, "go") != 0)
+    printf("unknown command\n");
+  fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+  target_ready("strings");
+  for (char line[128]; target_line(line, sizeof line), strcmp(line, "quit") != 0;) obey(line);
+  return target_result(1);
+}
