@@ -75,6 +75,7 @@ enum AttributeName : std::uint16_t {
   AT_frame_base = 0x40,
   AT_specification = 0x47,
   AT_type = 0x49,
+  AT_variable_parameter = 0x4b,
   AT_ranges = 0x55,
   AT_entry_pc = 0x52,
   AT_call_file = 0x58,

@@ -181,9 +181,13 @@ Die abstract_instance(Die function) {
 }
 
 std::vector<Die> parameters_of(Die function) {
+  // Go marks so what a function returns.
+  const auto language = function.unit->attribute(0, AT_language);
+  const bool is_go = language && language->number == LANG_Go;
   std::vector<Die> out;
   each_child(function, [&](Die child) {
-    if (tag(child) == TAG_formal_parameter) out.push_back(child);
+    const bool is_result = is_go && number_of(child, AT_variable_parameter).value_or(0) != 0;
+    if (tag(child) == TAG_formal_parameter && !is_result) out.push_back(child);
     return true;
   });
   // An instance may leave out those that have been optimised away: the order is the original's.

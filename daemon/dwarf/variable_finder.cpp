@@ -97,6 +97,8 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
   if (!scope_) return;
   around_.function = scope_->function;
   around_.at_entry = low_pc(scope_->function) == address;
+  // The first instruction may be one of an inlined function's: who probes the entry means the function.
+  if (around_.at_entry) std::ranges::reverse(scope_->blocks);
 }
 
 // ---- names ----

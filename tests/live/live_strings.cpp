@@ -125,5 +125,22 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
   }
 }
 
+TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_exists("gostrings"))) {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  StringsTarget user("gostrings");
+  add(client, user.pid(), {"p:g main.take $args name=it.name item=*it empty=it.next.name"});
+  Events events(client);
+  user.ask("some words");
+  REQUIRE(events.reach(1));
+  const Json args = events.all().at(0).at("args");
+  CHECK(args.at("text") == "some ");
+  CHECK(args.at("name") == "some words");
+  CHECK(args.at("item").at("name") == "some words");
+  CHECK(args.at("empty") == "");
+  CHECK(args.at("number") == 7);
+  CHECK(user.ends_well());
+}
+
 }  // namespace
 }  // namespace probed::live
