@@ -237,7 +237,7 @@ Tracee& Engine::add_tracee(pid_t tid, Process& process) {
   tracee.tid = tid;
   tracee.process = &process;
   tracee.state = Tracee::State::running;
-  if (process.threads.insert(tid).second) waiter_.expect(tid);
+  process.threads.insert(tid);
   return tracee;
 }
 

@@ -108,8 +108,6 @@ class Waiter {
   // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out what
   // they said afterwards. False: some haven't.
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
-  // There is a new tracee: it is asked in its turn, however many younger ones stop all the time.
-  void expect(pid_t tid) { known_.push_back(tid); }
   // For wait() to hand out, in its turn, what wait_for() gave.
   void give_back(const Stop& stop) { gathered_.push_back(stop); }
   // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
@@ -157,7 +155,7 @@ class Waiter {
   timer_t again_{};  // raises it once more for its own handler
   bool bound_ = false;
   std::deque<Stop> gathered_;
-  std::vector<pid_t> known_;  // tracees, in no order; some that are none any more, or twice
+  std::vector<pid_t> known_;  // tracees that have stopped once, in no order
   std::size_t next_known_ = 0;
   pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
   unsigned in_a_row_ = 0;
