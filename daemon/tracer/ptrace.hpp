@@ -26,10 +26,6 @@ Outcome interrupt(pid_t tid);
 // pending interrupt away (kernel/signal.c, ptrace_stop): who resumes it from one must ask again.
 bool is_interrupted(pid_t tid);
 void note_event_stop(pid_t tid);
-// A stop that wait.hpp has handed out without taking its report away (wait.hpp says why), until its thread is resumed, let
-// go, or left to job control; 0: there is none.
-void note_handed_out(pid_t tid);
-pid_t handed_out();
 // Resumes a stopped thread, injecting `signal` (0: none). Only meaningful from a signal-delivery-stop.
 Outcome resume(pid_t tid, int signal);
 // Resumes for exactly one instruction.

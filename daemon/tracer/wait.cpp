@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "daemon/base/check.hpp"
-#include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -22,7 +21,6 @@ constexpr int kWakeSignal = SIGUSR2;
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
 constexpr unsigned kMostInARow = 8;
-constexpr std::size_t kMostAsked = 64;  // threads, when it is one by one
 
 sigset_t wake_signals() {
   sigset_t set;
@@ -77,12 +75,6 @@ std::pair<Kind, int> decode(int raw) {
   if (event != 0) return {event_kind(event, signal), signal};
   if (signal == (SIGTRAP | 0x80)) return {Kind::syscall, SIGTRAP};
   return {Kind::signal, signal};
-}
-
-// Of a stop that is known already; not that it was killed meanwhile.
-void take_report(pid_t tid) {
-  siginfo_t info{};
-  waitid(P_PID, static_cast<id_t>(tid), &info, WSTOPPED | WNOHANG | __WALL | __WNOTHREAD);
 }
 
 }  // namespace
@@ -160,75 +152,28 @@ Waiter::Collecting::~Collecting() {
   timer_settime(waiter_.collect_, 0, &never, nullptr);
   waiter_.collecting_.store(false);
   const std::size_t count = waiter_.collected_count_.exchange(0);
-  for (std::size_t i = 0; i < count; ++i) {
-    const Stop stop{waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)};
-    const bool stands = stop.tid == ptrace::handed_out();  // it is its report that had been left there
-    if (stop.status.stopped() && stands) ptrace::note_handed_out(0);
-    if (!stop.status.stopped() || (!stands && !waiter_.is_gathered(stop.tid))) waiter_.gathered_.push_back(stop);
-  }
-}
-
-// Asks waitid(2); a signal's report stays, every other one is taken. nullopt: nothing, or errno says what.
-std::optional<Stop> Waiter::look(int id_type, pid_t tid, int options) {
-  siginfo_t info{};
-  const int flags = WEXITED | WSTOPPED | WNOWAIT | __WALL | __WNOTHREAD | options;
-  if (waitid(static_cast<idtype_t>(id_type), static_cast<id_t>(tid), &info, flags) != 0) return std::nullopt;
-  if (info.si_pid == 0) return errno = 0, std::nullopt;
-  const bool stopped = info.si_code == CLD_TRAPPED || info.si_code == CLD_STOPPED;
-  int raw = info.si_status << 8 | 0x7f;
-  const WaitStatus peeked(raw);
-  if (!stopped || peeked.kind() != Kind::signal) {
-    const pid_t got = waitpid(info.si_pid, &raw, __WALL | __WNOTHREAD | WNOHANG);
-    if (got != info.si_pid) return errno = 0, std::nullopt;
-  }
-  const Stop stop{info.si_pid, WaitStatus(raw)};
-  if (!stop.status.stopped())
-    std::erase(known_, stop.tid);
-  else if (stop.tid != last_ && std::ranges::find(known_, stop.tid) == known_.end())
-    known_.push_back(stop.tid);
-  return stop;
-}
-
-bool Waiter::is_gathered(pid_t tid) const { return std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end(); }
-
-Stop Waiter::hand_out(const Stop& stop) {
-  if (stop.status.kind() == Kind::signal) {
-    take_report_of_standing();
-    ptrace::note_handed_out(stop.tid);
-  }
-  return stop;
-}
-
-void Waiter::take_report_of_standing() {
-  const pid_t tid = ptrace::handed_out();
-  if (tid == 0) return;
-  ptrace::note_handed_out(0);
-  take_report(tid);
+  for (std::size_t i = 0; i < count; ++i)
+    waiter_.gathered_.push_back({waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)});
 }
 
 std::optional<Stop> Waiter::wait() {
   if (gathered_.empty()) {
-    take_report_of_standing();
     const auto stop = wait_in_kernel();
-    if (!stop || !may_hide_others(stop->tid)) return stop ? std::optional(hand_out(*stop)) : std::nullopt;
+    if (!stop || !may_hide_others(stop->tid)) return stop;
     gathered_.push_back(*stop);
     gather();
   }
   const Stop first = gathered_.front();
   gathered_.pop_front();
-  return hand_out(first);
+  return first;
 }
 
 std::optional<Stop> Waiter::poll() {
   if (gathered_.empty()) gather();
-  if (gathered_.empty()) {
-    take_report_of_standing();
-    if (const auto stop = look(P_ALL, 0, WNOHANG)) return hand_out(*stop);
-    return idle_since_ = Clock::now(), std::nullopt;
-  }
+  if (gathered_.empty()) return idle_since_ = Clock::now(), std::nullopt;
   const Stop first = gathered_.front();
   gathered_.pop_front();
-  return hand_out(first);
+  return first;
 }
 
 std::optional<Stop> Waiter::wait_in_kernel() {
@@ -236,8 +181,10 @@ std::optional<Stop> Waiter::wait_in_kernel() {
   idle_since_ = Clock::now();
   blocking_.store(true);
   if (!woken_.load()) {
-    stop = look(P_ALL, 0, 0);
-    if (!stop && errno == ECHILD) sleep_until_woken();
+    int raw = 0;
+    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD);
+    if (tid > 0) stop = Stop{tid, WaitStatus(raw)};
+    if (tid < 0 && errno == ECHILD) sleep_until_woken();
   }
   blocking_.store(false, std::memory_order_relaxed);
   return stop;
@@ -249,17 +196,15 @@ bool Waiter::may_hide_others(pid_t tid) {
   return true;
 }
 
-// In turn: of very many only some, but every one of them before long.
+// A thread that isn't resumed can't stop twice, so this ends.
 void Waiter::gather() {
-  for (std::size_t n = std::min(known_.size(), kMostAsked); n > 0 && !known_.empty(); --n) {
-    if (next_known_ >= known_.size()) next_known_ = 0;
-    const pid_t tid = known_[next_known_++];
-    if (tid == ptrace::handed_out() || is_gathered(tid)) continue;
-    if (const auto stop = look(P_PID, tid, WNOHANG)) {
-      gathered_.push_back(*stop);
-    } else if (errno == ECHILD) {
-      std::erase(known_, tid);
-    }
+  int raw = 0;
+  for (;;) {
+    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD | WNOHANG);
+    if (tid > 0)
+      gathered_.push_back({tid, WaitStatus(raw)});
+    else if (tid == 0 || errno != EINTR)
+      return;
   }
 }
 
@@ -277,7 +222,6 @@ std::optional<WaitStatus> Waiter::take_gathered(pid_t tid) {
   if (earlier == gathered_.end()) return std::nullopt;
   const WaitStatus status = earlier->status;
   gathered_.erase(earlier);
-  if (status.kind() == Kind::signal) take_report(tid);
   return status;
 }
 
@@ -316,10 +260,11 @@ bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
   constexpr timespec kBlink{0, 50'000};
   const auto deadline = Clock::now() + limit;
   const auto has_stopped = [this](pid_t tid) {
-    if (is_gathered(tid)) return true;
-    const auto stop = look(P_PID, tid, WNOHANG);
-    if (stop) gathered_.push_back(*stop);
-    return stop || errno == ECHILD;
+    if (std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end()) return true;
+    int raw = 0;
+    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD | WNOHANG);
+    if (got == tid) gathered_.push_back({tid, WaitStatus(raw)});
+    return got == tid || (got < 0 && errno == ECHILD);
   };
   for (;;) {
     if (std::ranges::count_if(tids, has_stopped) == static_cast<std::ptrdiff_t>(tids.size())) return true;

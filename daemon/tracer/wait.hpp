@@ -14,16 +14,9 @@
 // signal either ends waitpid (EINTR), or comes in the moment between the test and the system call; then it comes again
 // until wait() has returned. An alarm is a wake-up that a timer makes.
 //
-// A signal's report stays with the kernel (WNOWAIT) until its thread is resumed. Taken away, it would take the signal
-// along: should this process be killed before it resumes the thread, the kernel lets that go on with what the report
-// says (kernel/signal.c, ptrace_stop: exit_code), which is nothing then, behind a breakpoint that nobody has dealt with.
-// Left there, the signal is delivered, and the landing takes it (landing.hpp). What is left standing by whoever it was
-// handed out to is taken away before the next question to the kernel, or the answer would be the same for ever.
-//
 // Fairness. The kernel answers waitpid(-1) with the youngest tracee first (kernel/ptrace.c: __ptrace_link adds at the
-// head): a few busy threads would starve all older ones. So every so often the threads are asked one by one, in turn, some
-// of many, and what is there is gathered before any of it is handed out. While one and the same thread stops, that is
-// done every few stops only.
+// head): a few busy threads would starve all older ones. So everything that is there is gathered before any of it is
+// handed out. While one and the same thread stops, that question is asked every few stops only.
 //
 // Every other thread keeps the signal blocked. Its handler may interrupt any system call of the tracer thread; those
 // that the kernel can interrupt and that aren't made again by their callers don't belong on this thread.
@@ -41,7 +34,6 @@
 #include <deque>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace probed::tracer {
 
@@ -135,10 +127,6 @@ class Waiter {
  private:
   static void on_wake_signal(int, siginfo_t* info, void*);
   std::optional<Stop> wait_in_kernel();
-  std::optional<Stop> look(int id_type, pid_t tid, int options);
-  Stop hand_out(const Stop& stop);
-  void take_report_of_standing();
-  bool is_gathered(pid_t tid) const;
   void sleep_until_woken();
   bool may_hide_others(pid_t tid);
   void gather();
@@ -155,8 +143,6 @@ class Waiter {
   timer_t again_{};  // raises it once more for its own handler
   bool bound_ = false;
   std::deque<Stop> gathered_;
-  std::vector<pid_t> known_;  // tracees that have stopped once, in no order
-  std::size_t next_known_ = 0;
   pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
   unsigned in_a_row_ = 0;
   Clock::time_point idle_since_{};

@@ -143,13 +143,8 @@ void kill_again_and_again(const Mode& mode, unsigned times) {
 }  // namespace
 
 TEST_CASE("a daemon that is killed while threads hit its breakpoints leaves every one of them alive, and its text whole") {
-  kill_again_and_again({"boosted", false, {"work a=$arg1:s32", "work+0", "libc:strlen"}, Json::object()}, kills() / 3);
-  kill_again_and_again({"stepped", false, {"work a=$arg1:s32"}, {{"x-step", true}}}, kills() / 3);
-}
-
-TEST_CASE("a daemon that is killed while breakpoints become jumps, and these are taken out, leaves every target alive") {
-  kill_again_and_again({"jumps", true, {"work a=$arg1:s32", "work s=+0($arg3):string", "libc:strlen"}, Json::object()},
-                       kills() - 2 * (kills() / 3));
+  kill_again_and_again({"boosted", false, {"work a=$arg1:s32", "work+0", "libc:strlen"}, Json::object()}, kills() / 2);
+  kill_again_and_again({"stepped", false, {"work a=$arg1:s32"}, {{"x-step", true}}}, kills() / 2);
 }
 
 }  // namespace probed::live
