@@ -72,8 +72,9 @@ void daemon_grows_not(const Daemon& daemon, int count, Cycle cycle) {
   MESSAGE(count << " cycles in " << took.count() << " ms");
   MESSAGE("daemon after a fifth of them: " << warm);
   MESSAGE("daemon after all of them:     " << end);
-  CHECK(end.fds == warm.fds);
-  CHECK(end.threads == warm.threads);
+  // Not "equal": the look between two cycles may have caught a descriptor that the cycle before was about to close.
+  CHECK(end.fds <= warm.fds);
+  CHECK(end.threads <= warm.threads);
   CHECK(end.rss_kb <= warm.rss_kb + kSlackKb);
 }
 
