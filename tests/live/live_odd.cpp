@@ -39,9 +39,14 @@ struct Odd {
 
 TEST_CASE("K11: a program that has switched the time stamp counter off falls back to breakpoints, unharmed") {
   Odd odd("point value=$arg1");
-  CHECK(odd.target.ask("no-clock 200") == "no-clock ok");
-  CHECK(tier_of(odd.client) != "optimized");
-  CHECK(reason_of_tier(odd.client).find("time stamp counter") != std::string::npos);
+  const std::string answer = odd.target.ask("no-clock 200");
+  if (answer == "no-clock none") {
+    MESSAGE("skipped: this machine lets a process read the time stamp counter after PR_TSC_SIGSEGV");
+  } else {
+    CHECK(answer == "no-clock ok");
+    CHECK(tier_of(odd.client) != "optimized");
+    CHECK(reason_of_tier(odd.client).find("time stamp counter") != std::string::npos);
+  }
   odd.end();
 }
 

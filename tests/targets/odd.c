@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "work.h"
 
@@ -25,10 +27,24 @@ __asm__(
     ".text\n.globl point\n.type point, @function\n"
     "point: lock incq points(%rip)\nret\n.size point, . - point\n");
 
+// Some hypervisors let a guest read the counter whatever CR4.TSD says: tried in a child.
+static int clock_can_be_switched_off(void) {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+    __asm__ volatile("rdtsc" ::: "eax", "edx");
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status);
+}
+
 static int no_clock(long rounds) {
+  const int switched_off = clock_can_be_switched_off();
   prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
   for (long i = 0; i < rounds; ++i) point(&points);
-  return 1;
+  return switched_off;
 }
 
 // Kept open: a page of a closed one can be read.
@@ -97,8 +113,8 @@ int main(void) {
       for (long i = 0; page && i < rounds; ++i) point(page);
       ok = page != NULL;
     }
-    good &= ok || strcmp(name, "waiting") == 0;
-    printf("%s %s\n", name, ok ? "ok" : strcmp(name, "waiting") == 0 ? "none" : "bad");
+    good &= ok || strcmp(name, "queue") != 0;
+    printf("%s %s\n", name, ok ? "ok" : strcmp(name, "queue") == 0 ? "bad" : "none");
     fflush(stdout);
   }
   printf("points %ld\n", (long)points);
