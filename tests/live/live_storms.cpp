@@ -83,12 +83,15 @@ TEST_CASE("U9: tasks are made and end in every way while their process is attach
     CAPTURE(name);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    Target target("lifecycle", {scenario.name, std::to_string(scenario.churn_rounds)});
-    target.go();
+    // On a full machine one run may be over before anything was done to it.
     int rounds = 0;
-    for (; target.running() && rounds < 3000; ++rounds) disturb(client, target.pid(), random);
-    const TargetReport report = target.finish();
-    CHECK_MESSAGE(report.ok(), report.out, target.errors(), report.exit);
+    for (int run = 0; rounds <= 2 && run < 20; ++run) {
+      Target target("lifecycle", {scenario.name, std::to_string(scenario.churn_rounds)});
+      target.go();
+      for (int i = 0; target.running() && i < 3000; ++i, ++rounds) disturb(client, target.pid(), random);
+      const TargetReport report = target.finish();
+      CHECK_MESSAGE(report.ok(), report.out, target.errors(), report.exit);
+    }
     CHECK(rounds > 2);
     CHECK(all_gone(client));
     CHECK(daemon.stop() == Exit{0, 0});
