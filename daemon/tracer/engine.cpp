@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
@@ -217,8 +218,13 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     finish_detach_if_empty(process);
     return std::move(seized).error();
   }
-  // Opened before the seize, the memory could be that of an earlier program of the same pid.
-  process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
+  // Opened before the seize, the memory could be that of an earlier program of the same pid. Children that it has made
+  // since go along: those that share it are to have its probes.
+  const auto before = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
+  for (const auto& [child, other] : processes_) {
+    if (other->space == before) other->space = process.space;
+    if (other->copy_of == before) other->copy_of = process.space;
+  }
   if (!process.space->memory().valid()) {
     start_detach(process);
     return refuse(Reason::permission_denied,
