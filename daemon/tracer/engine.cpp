@@ -585,8 +585,11 @@ void Engine::check_deadlines() {
       optimise(*process->space);
     }
   std::vector<pid_t> orphans;
-  for (const auto& [tid, tracee] : tracees_)
-    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
+  for (const auto& [tid, tracee] : tracees_) {
+    // Its creator's event may be among what has been reported since and nobody has looked at yet.
+    const bool seen_all = waiter_.idle_since() >= tracee.unclaimed_until;
+    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until && seen_all) orphans.push_back(tid);
+  }
   for (const pid_t tid : orphans) release_orphan(tid);
   release_late_loaders();
   for (const pid_t pid : stalled) {
