@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
@@ -106,6 +107,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
     if (!ids) break;
     for (const pid_t tid : *ids) {
       if (process.threads.contains(tid) || never_runs_user_code(tid)) continue;
+      collecting.note_progress();
       const Outcome outcome = ptrace::seize(tid);
       if (outcome == Outcome::ok) {
         add_tracee(tid, process);
@@ -217,8 +219,13 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     finish_detach_if_empty(process);
     return std::move(seized).error();
   }
-  // Opened before the seize, the memory could be that of an earlier program of the same pid.
-  process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
+  // Opened before the seize, the memory could be that of an earlier program of the same pid. Children that it has made
+  // since go along: those that share it are to have its probes.
+  const auto before = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
+  for (const auto& [child, other] : processes_) {
+    if (other->space == before) other->space = process.space;
+    if (other->copy_of == before) other->copy_of = process.space;
+  }
   if (!process.space->memory().valid()) {
     start_detach(process);
     return refuse(Reason::permission_denied,
@@ -579,8 +586,11 @@ void Engine::check_deadlines() {
       optimise(*process->space);
     }
   std::vector<pid_t> orphans;
-  for (const auto& [tid, tracee] : tracees_)
-    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until) orphans.push_back(tid);
+  for (const auto& [tid, tracee] : tracees_) {
+    // Its creator's event may be among what has been reported since and nobody has looked at yet.
+    const bool seen_all = waiter_.idle_since() >= tracee.unclaimed_until;
+    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until && seen_all) orphans.push_back(tid);
+  }
   for (const pid_t tid : orphans) release_orphan(tid);
   release_late_loaders();
   for (const pid_t pid : stalled) {

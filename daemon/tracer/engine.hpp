@@ -104,9 +104,14 @@ struct NotArmed {
 
 using Done = std::function<void(Result<void>)>;
 
-class Engine {
+class Engine : private Waiter::Guardian {
  public:
-  Engine(Waiter& waiter, HitSink sink, Listener& listener) : waiter_(waiter), recorder_(sink), listener_(listener) {}
+  Engine(Waiter& waiter, HitSink sink, Listener& listener) : waiter_(waiter), recorder_(sink), listener_(listener) {
+    waiter_.set_guardian(this);
+  }
+  ~Engine() override { waiter_.set_guardian(nullptr); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // Where journals are kept (journal.hpp), before the first attach(); empty: nowhere.
   void set_state_directory(std::string directory) { state_directory_ = std::move(directory); }
@@ -224,7 +229,10 @@ class Engine {
   // engine_stops.cpp
   bool give_back(Tracee& tracee, const WaitStatus& status);
   void on_signal(Tracee& tracee, int signal);
+  bool secure(pid_t tid, int signal) override;
+  static bool take_trapped(Tracee& tracee, Tracee::Trapped& trapped);
   bool on_trap(Tracee& tracee);
+  bool deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped);
   struct AfterTrap;
   bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
   void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
@@ -284,8 +292,8 @@ class Engine {
   bool must_learn_actions(const Process& process) const;
   void learn_actions(Tracee& tracee);
   AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged);
-  bool queue_trap_again(Tracee& tracee);
-  void mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& after);
+  bool queue_trap_again(Tracee& tracee, RemoteAddr breakpoint);
+  void mend_action(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged, AfterTrap& after);
   bool before_own_signal(Tracee& tracee, int signal);
   void note_own_signal(Tracee& tracee, int signal);
   void actions_after_exec(Tracee& tracee);

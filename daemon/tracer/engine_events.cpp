@@ -190,6 +190,7 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.leaving.reset();
   tracee.rehits.clear();
   tracee.stands.reset();
+  tracee.trapped.reset();
   tracee.action_looked = 0;
   tracee.watched = false;
   tracee.mask.reset();

@@ -344,10 +344,54 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
 
 // ---- breakpoints ----------------------------------------------------------------------------------------------------
 
+// Waiter::Guardian. A thread that is seen to have run into a breakpoint is put back in front of it, so that it runs
+// into it again should nobody live to let it go on otherwise; if its SIGTRAP comes, too, the landing leaves it alone. A
+// thread that has been stepped gets on as it is.
+bool Engine::secure(pid_t tid, int signal) {
+  const auto it = tracees_.find(tid);
+  if (signal != SIGTRAP || it == tracees_.end()) return false;
+  Tracee& tracee = it->second;
+  const bool ordinary = tracee.process && tracee.process->space && !tracee.borrowed && !tracee.leaving;
+  Tracee::Trapped trapped;
+  if (!ordinary || ptrace::get_siginfo(tid, trapped.info) != Outcome::ok) return false;
+  if (tracee.stepping) return is_step_trap(trapped.info);
+  if (!is_breakpoint_trap(trapped.info)) return false;
+  if (!native::kTrapMovesPc) return true;
+  if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok) return false;
+  AddressSpace& space = *tracee.process->space;
+  const RemoteAddr address{native::breakpoint_address(trapped.regs.pc())};
+  const bool entry = space.entry() && space.entry()->address == address;
+  if (!entry && !space.find(address) && !space.former_site(address)) return false;
+  ptrace::Registers in_front = trapped.regs;
+  in_front.set_pc(address.value);
+  native::mark_dealt_with(in_front);
+  if (ptrace::set_registers(tid, in_front) != Outcome::ok) return false;
+  tracee.trapped = trapped;
+  return true;
+}
+
+// How a thread stands that has got a SIGTRAP, or stood before secure(). False: it has gone.
+bool Engine::take_trapped(Tracee& tracee, Tracee::Trapped& trapped) {
+  if (const auto before = std::exchange(tracee.trapped, std::nullopt)) {
+    trapped = *before;
+    return true;
+  }
+  return ptrace::get_registers(tracee.tid, trapped.regs) == Outcome::ok &&
+         ptrace::get_siginfo(tracee.tid, trapped.info) == Outcome::ok;
+}
+
 // True: the trap was ours and has been dealt with.
 bool Engine::on_trap(Tracee& tracee) {
-  ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
+  const bool secured = tracee.trapped.has_value();
+  Tracee::Trapped trapped;
+  if (!take_trapped(tracee, trapped)) return true;
+  if (deal_with_trap(tracee, trapped)) return true;
+  if (secured) ptrace::set_registers(tracee.tid, trapped.regs);
+  return false;
+}
+
+bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
+  ptrace::Registers regs = trapped.regs;
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
@@ -357,11 +401,9 @@ bool Engine::on_trap(Tracee& tracee) {
     if (!trapped_in_moved_code(process, address)) return false;
     former = process.space->former_site(address);
   }
-  siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
   // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
   // legacy_queue).
-  const bool merged = !is_breakpoint_trap(info);
+  const bool merged = !is_breakpoint_trap(trapped.info);
   const bool in_place = site && site->armed;
   if (merged && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return false;
   const bool armed = entry || (site && site->armed);
@@ -382,7 +424,7 @@ bool Engine::on_trap(Tracee& tracee) {
     tracee.stands = regs;
     deliver(tracee, SIGTRAP);
   } else if (entry) {
-    if (after.signal != 0 && !queue_trap_again(tracee)) return true;
+    if (after.signal != 0 && !queue_trap_again(tracee, address)) return true;
     on_entry_breakpoint(tracee, regs);
   } else if (armed && !process.detaching) {
     on_hit(tracee, *site, regs, after);

@@ -115,10 +115,9 @@ bool others_changed(const Process& process, const Dispositions& now, int but) {
   });
 }
 
-// The breakpoint that the thread stands behind, whose SIGTRAP this is; 0: it is a step's, or another signal.
-RemoteAddr trapped_at(const Tracee& tracee, int signal) {
-  ptrace::Registers regs;
-  if (signal != SIGTRAP || tracee.stepping || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return {};
+// The breakpoint whose SIGTRAP this is, from the registers that it came with; 0: it is a step's, or another signal.
+RemoteAddr trapped_at(const Tracee& tracee, const ptrace::Registers& regs, int signal) {
+  if (signal != SIGTRAP || tracee.stepping) return {};
   return {native::breakpoint_address(regs.pc())};
 }
 
@@ -224,7 +223,7 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   if (signal == SIGTRAP) after.blocks |= std::exchange(tracee.trap_suspect, false) && after.in_handler && !before;
   if (merged || process.actions.of(signal).known || after.in_handler ||
       coarse_now() - process.actions.looked > kLookAge)
-    mend_action(tracee, signal, merged, after);
+    mend_action(tracee, regs, signal, merged, after);
   if (!after.alive || after.program_first) return after;
   if (before) after.blocks = (*before & bit) != 0;
   after.blocks &= (mask & bit) == 0;
@@ -234,7 +233,7 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   return after;
 }
 
-void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& after) {
+void Engine::mend_action(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged, AfterTrap& after) {
   Process& process = *tracee.process;
   Arrangement& is = process.actions.of(signal);
   const auto all = look_at_actions(tracee);
@@ -266,15 +265,15 @@ void Engine::mend_action(Tracee& tracee, int signal, bool merged, AfterTrap& aft
       }
       put_back(process, each, calls);
     }
-  }, trapped_at(tracee, signal));
+  }, trapped_at(tracee, regs, signal));
   if (!after.alive) return;
   if (had_none) watch_at_first(process);
   if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
 }
 
 // Where the thread isn't to go on from this stop. False: it has died.
-bool Engine::queue_trap_again(Tracee& tracee) {
-  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {}, trapped_at(tracee, SIGTRAP));
+bool Engine::queue_trap_again(Tracee& tracee, RemoteAddr breakpoint) {
+  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {}, breakpoint);
 }
 
 // ---- a signal of the program's own, of those kinds

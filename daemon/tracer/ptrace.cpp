@@ -44,6 +44,13 @@ Outcome call(int request, pid_t tid, std::uintptr_t addr, std::uintptr_t data) {
 
 // The tracer thread's.
 thread_local std::unordered_set<pid_t> interrupted;
+thread_local pid_t standing = 0;
+
+// For requests that end a stop.
+Outcome end_stop(int request, pid_t tid, int signal) {
+  if (tid == standing) standing = 0;
+  return call(request, tid, 0, static_cast<std::uintptr_t>(signal));
+}
 
 std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -58,14 +65,14 @@ Outcome interrupt(pid_t tid) {
 }
 bool is_interrupted(pid_t tid) { return interrupted.contains(tid); }
 void note_event_stop(pid_t tid) { interrupted.erase(tid); }
-Outcome resume(pid_t tid, int signal) { return call(PTRACE_CONT, tid, 0, static_cast<std::uintptr_t>(signal)); }
-Outcome step(pid_t tid, int signal) { return call(PTRACE_SINGLESTEP, tid, 0, static_cast<std::uintptr_t>(signal)); }
+void note_standing(pid_t tid) { standing = tid; }
+pid_t standing_thread() { return standing; }
+Outcome resume(pid_t tid, int signal) { return end_stop(PTRACE_CONT, tid, signal); }
+Outcome step(pid_t tid, int signal) { return end_stop(PTRACE_SINGLESTEP, tid, signal); }
 Outcome report_vfork_done(pid_t tid) { return call(PTRACE_SETOPTIONS, tid, 0, kOptions | PTRACE_O_TRACEVFORKDONE); }
-Outcome resume_to_syscall(pid_t tid, int signal) {
-  return call(PTRACE_SYSCALL, tid, 0, static_cast<std::uintptr_t>(signal));
-}
-Outcome listen(pid_t tid) { return call(PTRACE_LISTEN, tid, 0, 0); }
-Outcome detach(pid_t tid, int signal) { return call(PTRACE_DETACH, tid, 0, static_cast<std::uintptr_t>(signal)); }
+Outcome resume_to_syscall(pid_t tid, int signal) { return end_stop(PTRACE_SYSCALL, tid, signal); }
+Outcome listen(pid_t tid) { return end_stop(PTRACE_LISTEN, tid, 0); }
+Outcome detach(pid_t tid, int signal) { return end_stop(PTRACE_DETACH, tid, signal); }
 
 Outcome get_registers(pid_t tid, Registers& regs) {
   iovec io{&regs, sizeof regs};

@@ -26,6 +26,10 @@ Outcome interrupt(pid_t tid);
 // pending interrupt away (kernel/signal.c, ptrace_stop): who resumes it from one must ask again.
 bool is_interrupted(pid_t tid);
 void note_event_stop(pid_t tid);
+// The thread whose stop has been handed out while its report is still with the kernel (wait.hpp), until it is resumed in
+// whatever way; 0: there is none.
+void note_standing(pid_t tid);
+pid_t standing_thread();
 // Resumes a stopped thread, injecting `signal` (0: none). Only meaningful from a signal-delivery-stop.
 Outcome resume(pid_t tid, int signal);
 // Resumes for exactly one instruction.

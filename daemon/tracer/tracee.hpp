@@ -108,6 +108,12 @@ struct Tracee {
   std::vector<Rehit> rehits;         // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
+  // How it ran into the breakpoint in front of which it has been put back, for its report to be taken (wait.hpp).
+  struct Trapped {
+    ptrace::Registers regs{};
+    siginfo_t info{};
+  };
+  std::optional<Trapped> trapped;
   // As it was left in front of a call that our interrupt made fail, where the kernel doesn't undo that for a handler.
   std::optional<ptrace::Registers> made_again;
   bool hidden = false;        // was let go to die with a core dump, for which the breakpoints were taken out

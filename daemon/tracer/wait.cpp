@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "daemon/base/check.hpp"
+#include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -21,6 +22,7 @@ constexpr int kWakeSignal = SIGUSR2;
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
 constexpr unsigned kMostInARow = 8;
+constexpr unsigned kMostCutShort = 4;
 
 sigset_t wake_signals() {
   sigset_t set;
@@ -36,6 +38,7 @@ timespec timespec_of(std::chrono::nanoseconds t) {
 
 constexpr int kAlarm = 1, kAgain = 2, kCollect = 3;
 constexpr auto kCollectEvery = std::chrono::milliseconds(5);
+constexpr unsigned kTicksUntilAll = 4;  // of that
 
 // A timer whose signal goes to the calling thread and carries `value`.
 timer_t make_timer(int value) {
@@ -69,12 +72,43 @@ Kind event_kind(int event, int signal) {
 std::pair<Kind, int> decode(int raw) {
   if (WIFEXITED(raw)) return {Kind::exited, WEXITSTATUS(raw)};
   if (WIFSIGNALED(raw)) return {Kind::killed, WTERMSIG(raw)};
-  PROBED_CHECK(WIFSTOPPED(raw), "waitpid reports exits and stops only");
+  PROBED_CHECK(WIFSTOPPED(raw), "a wait status is of an exit or a stop");
   const int signal = WSTOPSIG(raw);
   const int event = static_cast<unsigned>(raw) >> 16;
   if (event != 0) return {event_kind(event, signal), signal};
   if (signal == (SIGTRAP | 0x80)) return {Kind::syscall, SIGTRAP};
   return {Kind::signal, signal};
+}
+
+// The report of a tracee, which stays where it is. nullopt: errno says why, 0 that there is none (yet).
+std::optional<Stop> peek(idtype_t type, pid_t tid, int options) {
+  siginfo_t info{};
+  const int flags = WEXITED | WSTOPPED | WNOWAIT | __WALL | __WNOTHREAD | options;
+  if (waitid(type, static_cast<id_t>(tid), &info, flags) != 0) return std::nullopt;
+  if (info.si_pid == 0) return errno = 0, std::nullopt;
+  // waitid has another encoding for it (kernel/exit.c, wait_task_zombie, wait_task_stopped).
+  int raw = info.si_status << 8 | 0x7f;
+  if (info.si_code == CLD_EXITED) raw = info.si_status << 8;
+  if (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED) raw = info.si_status;
+  return Stop{info.si_pid, WaitStatus(raw)};
+}
+
+// That report, or what it has become meanwhile: the thread's exit. nullopt: it was killed, its exit follows.
+std::optional<Stop> take(pid_t tid) {
+  int raw = 0;
+  if (waitpid(tid, &raw, __WALL | __WNOTHREAD | WNOHANG) != tid) return std::nullopt;
+  return Stop{tid, WaitStatus(raw)};
+}
+
+bool is_signal(const Stop& stop) { return stop.status.kind() == Kind::signal; }
+
+// Whoever it was handed out to has dealt with it, and left the thread standing; or another is about to be handed out. A
+// thread that was killed meanwhile has another report: its exit, or of an exec that has taken its id over.
+void take_standing() {
+  const pid_t tid = ptrace::standing_thread();
+  if (tid == 0) return;
+  ptrace::note_standing(0);
+  if (const auto stop = peek(P_PID, tid, WNOHANG); stop && is_signal(*stop)) take(tid);
 }
 
 }  // namespace
@@ -97,7 +131,7 @@ void Waiter::block_signals() {
   quiet.sa_handler = SIG_DFL;
   quiet.sa_flags = SA_NOCLDSTOP;
   sigaction(SIGCHLD, &quiet, nullptr);
-  // No SA_RESTART: the signal is there to end waitpid.
+  // No SA_RESTART: the signal is there to end waitid.
   struct sigaction action {};
   action.sa_sigaction = on_wake_signal;
   action.sa_flags = SA_SIGINFO;
@@ -116,7 +150,8 @@ void Waiter::bind_to_this_thread() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// On the tracer thread, in the middle of anything. timer_settime and waitpid are async-signal-safe (signal-safety(7)).
+// On the tracer thread, in the middle of anything. timer_settime and waitpid are async-signal-safe (signal-safety(7)),
+// and waitid is nothing but a system call either.
 void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
   Waiter* const self = waiter_of_this_thread;
   if (!self) return;
@@ -130,11 +165,16 @@ void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
   errno = saved;
 }
 
-// In the signal's handler. What doesn't fit stays with the kernel.
+// In the signal's handler. What doesn't fit stays with the kernel, and so do signals (the Guardian can't be asked here)
+// and what is behind them. What the tracer thread waits for is the exits of the threads that it has just seized, which
+// come before older tracees' stops; younger ones that hide them must be rare, and then lose their signal if we die.
 void Waiter::collect() {
   std::size_t count = collected_count_.load();
+  const bool all = ticks_.fetch_add(1) >= kTicksUntilAll;
   for (int raw = 0; count < collected_.size(); ++count) {
-    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD | WNOHANG);
+    const auto next = peek(P_ALL, 0, WNOHANG);
+    if (!next || (is_signal(*next) && !all)) break;
+    const pid_t tid = waitpid(next->tid, &raw, __WALL | __WNOTHREAD | WNOHANG);
     if (tid <= 0) break;
     collected_[count] = {tid, raw};
   }
@@ -142,6 +182,8 @@ void Waiter::collect() {
 }
 
 Waiter::Collecting::Collecting(Waiter& waiter) : waiter_(waiter) {
+  take_standing();
+  note_progress();
   waiter_.collecting_.store(true);
   const itimerspec every{timespec_of(kCollectEvery), timespec_of(kCollectEvery)};
   timer_settime(waiter_.collect_, 0, &every, nullptr);
@@ -156,24 +198,38 @@ Waiter::Collecting::~Collecting() {
     waiter_.gathered_.push_back({waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)});
 }
 
-std::optional<Stop> Waiter::wait() {
-  if (gathered_.empty()) {
-    const auto stop = wait_in_kernel();
-    if (!stop || !may_hide_others(stop->tid)) return stop;
-    gathered_.push_back(*stop);
-    gather();
-  }
+Stop Waiter::pop_gathered() {
   const Stop first = gathered_.front();
   gathered_.pop_front();
   return first;
 }
 
+// nullopt: it was killed, its exit follows.
+std::optional<Stop> Waiter::hand_out(const Stop& stop) {
+  if (!is_signal(stop)) return take(stop.tid);
+  take_standing();
+  ptrace::note_standing(stop.tid);
+  return stop;
+}
+
+std::optional<Stop> Waiter::wait() {
+  take_standing();
+  std::optional<Stop> next;
+  if (gathered_.empty() && others_due_) next = gather();
+  if (!gathered_.empty()) return pop_gathered();
+  if (!next) next = wait_in_kernel();
+  if (!next) return std::nullopt;
+  others_due_ |= may_hide_others(next->tid);
+  return hand_out(*next);
+}
+
 std::optional<Stop> Waiter::poll() {
-  if (gathered_.empty()) gather();
-  if (gathered_.empty()) return idle_since_ = Clock::now(), std::nullopt;
-  const Stop first = gathered_.front();
-  gathered_.pop_front();
-  return first;
+  take_standing();
+  std::optional<Stop> next;
+  if (gathered_.empty()) next = gather();
+  if (!gathered_.empty()) return pop_gathered();
+  if (!next) return idle_since_ = Clock::now(), std::nullopt;
+  return hand_out(*next);
 }
 
 std::optional<Stop> Waiter::wait_in_kernel() {
@@ -181,10 +237,8 @@ std::optional<Stop> Waiter::wait_in_kernel() {
   idle_since_ = Clock::now();
   blocking_.store(true);
   if (!woken_.load()) {
-    int raw = 0;
-    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD);
-    if (tid > 0) stop = Stop{tid, WaitStatus(raw)};
-    if (tid < 0 && errno == ECHILD) sleep_until_woken();
+    stop = peek(P_ALL, 0, 0);
+    if (!stop && errno == ECHILD) sleep_until_woken();
   }
   blocking_.store(false, std::memory_order_relaxed);
   return stop;
@@ -196,19 +250,25 @@ bool Waiter::may_hide_others(pid_t tid) {
   return true;
 }
 
-// A thread that isn't resumed can't stop twice, so this ends.
-void Waiter::gather() {
-  int raw = 0;
+// A thread that isn't resumed can't stop twice, so this ends. The answer is the report that was left, and may hide
+// others.
+std::optional<Stop> Waiter::gather() {
+  others_due_ = false;
   for (;;) {
-    const pid_t tid = waitpid(-1, &raw, __WALL | __WNOTHREAD | WNOHANG);
-    if (tid > 0)
-      gathered_.push_back({tid, WaitStatus(raw)});
-    else if (tid == 0 || errno != EINTR)
-      return;
+    const auto next = peek(P_ALL, 0, WNOHANG);
+    if (!next && errno == EINTR) continue;
+    if (!next) return cut_short_ = 0, std::nullopt;
+    const bool harmless = !is_signal(*next) || (guardian_ && guardian_->secure(next->tid, next->status.signal()));
+    if (!harmless && cut_short_ < kMostCutShort) {
+      ++cut_short_;
+      others_due_ = true;
+      return next;
+    }
+    if (const auto stop = take(next->tid)) gathered_.push_back(*stop);
   }
 }
 
-// Without any tracee waitpid doesn't block.
+// Without any tracee waitid doesn't block.
 void Waiter::sleep_until_woken() {
   const sigset_t set = wake_signals();
   sigset_t before;
@@ -225,35 +285,41 @@ std::optional<WaitStatus> Waiter::take_gathered(pid_t tid) {
   return status;
 }
 
-// The wake signal, which the alarm raises, comes again and again until this has returned; the main loop looks at its own
-// deadlines afterwards and sets its alarm anew.
+// The wake signal, which the alarm raises, comes again and again until this has returned; the main loop looks at its
+// own deadlines afterwards and sets its alarm anew.
 std::optional<WaitStatus> Waiter::wait_for(pid_t tid, Clock::time_point deadline, bool& late) {
   late = false;
   if (const auto earlier = take_gathered(tid)) return earlier;
   set_alarm(deadline);
   blocking_.store(true);
-  std::optional<WaitStatus> status;
+  std::optional<Stop> stop;
   for (;;) {
-    int raw = 0;
     const bool last_look = Clock::now() >= deadline;
-    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD | (last_look ? WNOHANG : 0));
-    if (got == tid) status = WaitStatus(raw);
-    late = got == 0;
-    if (got >= 0 || errno != EINTR) break;
+    const auto there = peek(P_PID, tid, last_look ? WNOHANG : 0);
+    late = !there && errno == 0;
+    if (there) stop = hand_out(*there);
+    if (stop || late || (!there && errno != EINTR)) break;
   }
   blocking_.store(false);
   woken_.store(true);
-  return status;
+  return stop ? std::optional(stop->status) : std::nullopt;
 }
 
 std::optional<WaitStatus> Waiter::wait_for(pid_t tid) {
   if (const auto earlier = take_gathered(tid)) return earlier;
-  int raw = 0;
   for (;;) {
-    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD);
-    if (got == tid) return WaitStatus(raw);
-    if (got == -1 && errno != EINTR) return std::nullopt;
+    const auto there = peek(P_PID, tid, 0);
+    if (!there && errno != EINTR) return std::nullopt;
+    if (const auto stop = there ? hand_out(*there) : std::nullopt) return stop->status;
   }
+}
+
+// One that stands is found again where it is.
+void Waiter::give_back(const Stop& stop) {
+  if (stop.tid == ptrace::standing_thread())
+    ptrace::note_standing(0);
+  else
+    gathered_.push_back(stop);
 }
 
 bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
@@ -261,10 +327,7 @@ bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
   const auto deadline = Clock::now() + limit;
   const auto has_stopped = [this](pid_t tid) {
     if (std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end()) return true;
-    int raw = 0;
-    const pid_t got = waitpid(tid, &raw, __WALL | __WNOTHREAD | WNOHANG);
-    if (got == tid) gathered_.push_back({tid, WaitStatus(raw)});
-    return got == tid || (got < 0 && errno == ECHILD);
+    return peek(P_PID, tid, WNOHANG) || errno == ECHILD;
   };
   for (;;) {
     if (std::ranges::count_if(tids, has_stopped) == static_cast<std::ptrdiff_t>(tids.size())) return true;

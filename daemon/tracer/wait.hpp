@@ -1,22 +1,35 @@
-// The one gate for waitpid(2), and what its status words mean.
+// The one gate for waitid(2) and waitpid(2), and what its status words mean.
 //
 // Owning thread: the tracer thread, except wake().
 //
-// The tracer blocks in waitpid itself: a stop then costs one system call to wait for, and no SIGCHLD (asking for one,
+// The tracer blocks in waitid itself: a stop then costs one system call to wait for, and no SIGCHLD (asking for one,
 // and waiting for it with a time limit, cost a sixth of a hit; tests/bench, part-sigwait). What ends the wait besides
 // is the wake signal. A wake-up must not be lost that arrives just before the thread blocks:
 //
 //   wake()     woken_ = true; if (blocking_) raise the signal
-//   wait()     blocking_ = true; if (!woken_) waitpid
+//   wait()     blocking_ = true; if (!woken_) waitid
 //   the signal's handler, when woken_ is still set while blocking_: make a timer raise it again a moment later
 //
 // Both flags are sequentially consistent: either wait() sees woken_, or wake() sees blocking_. In the latter case the
-// signal either ends waitpid (EINTR), or comes in the moment between the test and the system call; then it comes again
+// signal either ends waitid (EINTR), or comes in the moment between the test and the system call; then it comes again
 // until wait() has returned. An alarm is a wake-up that a timer makes.
 //
-// Fairness. The kernel answers waitpid(-1) with the youngest tracee first (kernel/ptrace.c: __ptrace_link adds at the
-// head): a few busy threads would starve all older ones. So everything that is there is gathered before any of it is
-// handed out. While one and the same thread stops, that question is asked every few stops only.
+// Our death. waitpid takes the signal that a tracee has stopped for away with its report: a thread whose tracer is
+// killed goes on with what the report says (kernel/exit.c, wait_task_stopped; kernel/signal.c, ptrace_stop: exit_code),
+// which is nothing then. Behind a breakpoint that is the middle of an instruction. So reports are only looked at
+// (WNOWAIT):
+//
+//   - that of an event, a system call or an exit is taken before the stop is handed out: nothing is lost with it;
+//   - that of a signal *stands* while its stop is being dealt with; what resumes the thread ends it. If we die, the
+//     signal is delivered, and the landing takes a breakpoint's (landing.hpp). At most one report stands.
+//
+// Fairness. The kernel answers with the youngest tracee first (kernel/ptrace.c: __ptrace_link adds at the head), and
+// with the same one as long as its report is there: a few busy threads would starve all older ones. So when another
+// thread has stopped than the one before, everything that is there is gathered before any more of it is handed out. To
+// see behind a signal's report it must be taken; a Guardian sees to it first that the thread survives that, as one that
+// has run into a breakpoint does when it is put back in front of it. A report that it can't help is left to be handed
+// out next, unless such have hidden the others several times in a row. While one and the same thread stops, that
+// question is asked every few stops only.
 //
 // Every other thread keeps the signal blocked. Its handler may interrupt any system call of the tracer thread; those
 // that the kernel can interrupt and that aren't made again by their callers don't belong on this thread.
@@ -75,6 +88,14 @@ class Waiter {
  public:
   using Clock = std::chrono::steady_clock;
 
+  class Guardian {
+   public:
+    virtual ~Guardian() = default;
+    // For a thread that stands in a signal's stop: sees to it that it gets on both with and without that signal, should
+    // we die. False: it can't be helped.
+    virtual bool secure(pid_t tid, int signal) = 0;
+  };
+
   Waiter() = default;
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -85,6 +106,8 @@ class Waiter {
   static void block_signals();
   // On the tracer thread, before anything below, and once.
   void bind_to_this_thread();
+  // It outlives all waits; null: nobody can be helped.
+  void set_guardian(Guardian* guardian) { guardian_ = guardian; }
 
   // The next stop or exit of any of this thread's tracees, blocking. nullopt: look at take_wake(), and wait again.
   std::optional<Stop> wait();
@@ -97,11 +120,11 @@ class Waiter {
   std::optional<WaitStatus> wait_for(pid_t tid);
   // The same, not longer than until then: `late` says that the time has passed (and the answer is nullopt).
   std::optional<WaitStatus> wait_for(pid_t tid, Clock::time_point deadline, bool& late);
-  // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out what
-  // they said afterwards. False: some haven't.
+  // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out
+  // what they say afterwards. False: some haven't.
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
   // For wait() to hand out, in its turn, what wait_for() gave.
-  void give_back(const Stop& stop) { gathered_.push_back(stop); }
+  void give_back(const Stop& stop);
   // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
   bool take_wake();
   // One wake-up at this time, instead of the alarm set before; nullopt: none.
@@ -119,6 +142,8 @@ class Waiter {
     ~Collecting();
     Collecting(const Collecting&) = delete;
     Collecting& operator=(const Collecting&) = delete;
+    // The tracer thread isn't blocked for good. Until it has been for some ticks signals' reports stay where they are.
+    void note_progress() const { waiter_.ticks_.store(0); }
 
    private:
     Waiter& waiter_;
@@ -129,7 +154,9 @@ class Waiter {
   std::optional<Stop> wait_in_kernel();
   void sleep_until_woken();
   bool may_hide_others(pid_t tid);
-  void gather();
+  std::optional<Stop> gather();
+  std::optional<Stop> hand_out(const Stop& stop);
+  Stop pop_gathered();
   std::optional<WaitStatus> take_gathered(pid_t tid);
   void collect();
 
@@ -142,14 +169,18 @@ class Waiter {
   timer_t alarm_{};  // raises the wake signal for set_alarm()
   timer_t again_{};  // raises it once more for its own handler
   bool bound_ = false;
-  std::deque<Stop> gathered_;
-  pid_t last_ = 0;  // the thread that stopped last, and how often in a row without a look at the others
+  Guardian* guardian_ = nullptr;
+  std::deque<Stop> gathered_;  // their reports have been taken
+  bool others_due_ = false;    // gather before the next wait
+  unsigned cut_short_ = 0;     // gatherings in a row that a signal's report has ended
+  pid_t last_ = 0;             // the thread that stopped last, and how often in a row without a look at the others
   unsigned in_a_row_ = 0;
   Clock::time_point idle_since_{};
   timer_t collect_{};  // raises it while Collecting
   std::array<Collected, 4096> collected_{};
   std::atomic<std::size_t> collected_count_{0};
   std::atomic<bool> collecting_{false};
+  std::atomic<unsigned> ticks_{0};  // of Collecting, since its last progress
   std::atomic<bool> woken_{false};
   std::atomic<bool> blocking_{false};
 };

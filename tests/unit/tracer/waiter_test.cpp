@@ -27,8 +27,8 @@ namespace {
 
 constexpr auto kPatience = 20s;
 
-// What the calling thread does at the very last moment before it enters the kernel's waitpid.
-thread_local std::function<void()> before_waitpid;
+// What the calling thread does at the very last moment before it enters the kernel's waitid.
+thread_local std::function<void()> before_waitid;
 
 // A thread that waits as the tracer does: acknowledges every wake-up.
 class WaitingThread {
@@ -130,7 +130,7 @@ void on_a_waiting_thread(Body body) {
     waiter.bind_to_this_thread();
     REQUIRE(ptrace::seize(sleeper.pid()) == ptrace::Outcome::ok);
     body(waiter);
-    before_waitpid = nullptr;
+    before_waitid = nullptr;
   }).join();
 }
 
@@ -153,14 +153,14 @@ void wake_often(WaitingThread& thread) {
 }  // namespace
 
 // Takes the place of the C library's for this whole program.
-extern "C" pid_t waitpid(pid_t pid, int* status, int options) {
-  if (before_waitpid && (options & WNOHANG) == 0) before_waitpid();
-  return static_cast<pid_t>(syscall(SYS_wait4, pid, status, options, nullptr));
+extern "C" int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
+  if (before_waitid && (options & WNOHANG) == 0) before_waitid();
+  return static_cast<int>(syscall(SYS_waitid, type, id, info, options, nullptr));
 }
 
 TEST_CASE("a wake-up between the last look and the system call ends the wait") {
   on_a_waiting_thread([](Waiter& waiter) {
-    before_waitpid = [&waiter] { waiter.wake(); };
+    before_waitid = [&waiter] { waiter.wake(); };
     CHECK(returns_in_time(waiter));
     CHECK(waiter.take_wake());
   });
@@ -211,7 +211,7 @@ TEST_CASE("an alarm ends the wait when its time has come, and not before") {
   }).join();
 }
 
-// Every thread has stopped again before the next wait: waitpid alone would answer with the youngest for ever.
+// Every thread has stopped again before the next wait: the kernel alone would answer with the youngest for ever.
 TEST_CASE("a thread that stops all the time does not hide the others' stops") {
   Waiter::block_signals();
   std::thread([] {
@@ -234,5 +234,60 @@ TEST_CASE("a thread that stops all the time does not hide the others' stops") {
     }
     CHECK(stops.size() == kChildren);
     for (const auto& [tid, count] : stops) CHECK(count >= 2);
+  }).join();
+}
+
+// A tracer thread's end lets its tracees go as its process's death does (kernel/ptrace.c, exit_ptrace).
+TEST_CASE("a signal whose stop was handed out is delivered when the tracer dies before the thread was resumed") {
+  Waiter::block_signals();
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  std::thread([&] {
+    Waiter waiter;
+    waiter.bind_to_this_thread();
+    REQUIRE(ptrace::seize(child) == ptrace::Outcome::ok);
+    kill(child, SIGUSR1);
+    const auto stop = waiter.wait();
+    REQUIRE(stop);
+    CHECK(stop->status.kind() == WaitStatus::Kind::signal);
+    CHECK(stop->status.signal() == SIGUSR1);
+  }).join();
+  int status = 0;
+  std::optional<bool> died;
+  for (const auto deadline = Clock::now() + kPatience; !died && Clock::now() < deadline;)
+    if (waitpid(child, &status, WNOHANG | __WALL) == child) died = WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1;
+  CHECK(died == true);
+  if (died) return;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, __WALL);
+}
+
+TEST_CASE("of threads that stop at the same time no signal is taken before the guardian has seen to it") {
+  struct Secured final : Waiter::Guardian {
+    std::map<pid_t, int> signals;
+    bool secure(pid_t tid, int signal) override { return signals[tid] = signal, true; }
+  };
+  Waiter::block_signals();
+  std::thread([] {
+    Secured secured;
+    Waiter waiter;
+    waiter.bind_to_this_thread();
+    waiter.set_guardian(&secured);
+    std::vector<std::unique_ptr<Child>> children;
+    for (unsigned i = 0; i < 4; ++i) {
+      children.push_back(std::make_unique<Child>(raise_signals));
+      REQUIRE(ptrace::seize(children.back()->pid()) == ptrace::Outcome::ok);
+    }
+    for (const auto& child : children) REQUIRE(wait_for_standstill(child->pid()));
+    std::map<pid_t, int> handed_out;
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      const auto stop = waiter.wait();
+      REQUIRE(stop);
+      ++handed_out[stop->tid];
+      // The first was the kernel's own answer, and stands; nobody was asked about it.
+      CHECK(secured.signals.contains(stop->tid) == (i > 0));
+    }
+    CHECK(handed_out.size() == children.size());
   }).join();
 }
