@@ -176,6 +176,7 @@ std::optional<LaneId> Channel::assign(std::uint64_t owner, std::uint64_t thread_
   lane.was_used = true;
   store(layout_.lane_at(LaneId{i}) + ch::kLaneRseq, rseq.value_or(base_ + layout_.no_rseq).value);
   store(layout_.lane_at(LaneId{i}) + ch::kLaneStackSize, 0);
+  store(layout_.lane_at(LaneId{i}) + ch::kLaneCallTop, (base_ + layout_.no_rseq).value);  // a slot that nobody has
   lane.state.store(State::owned, std::memory_order_release);
   table_[*entry] = {thread_pointer, LaneId{i}};
   write_entry(*entry);
@@ -347,8 +348,9 @@ std::uint64_t Channel::dropped(std::uint32_t probe) const {
 
 // ---- reading ----
 
-bool Channel::begin_drain(LaneId id, std::size_t max) {
+bool Channel::begin_drain(LaneId id, std::size_t max, std::uint64_t until) {
   Lane& lane = lanes_[number(id)];
+  lane.until = until;
   lane.resynchronised = false;
   lane.budget = max;
   return lane.state.load(std::memory_order_acquire) != State::free;
@@ -372,6 +374,7 @@ bool Channel::next(LaneId id, ChannelRecord& record) {
       continue;
     }
     lane.stalled_drains = 0;
+    if (load(ring_word(id, lane.consumed) + ch::kRecordTime) > lane.until) return false;
     const std::size_t size = commit_size(first);
     copy_record(id, lane, first, size);
     describe_record(id, lane, record);

@@ -200,16 +200,17 @@ class Channel {
   void start_recording(std::uint32_t probe);
 
   // Calls take(const ChannelRecord&) for at most `max` records of each lane, oldest of a lane first, and returns how
-  // many there were in all. Allocates nothing; ends, whatever the target writes meanwhile.
+  // many there were in all. What comes behind a record that was made later than `until` stays. Allocates nothing; ends,
+  // whatever the target writes meanwhile.
   template <class Take>
-  std::size_t drain(std::size_t max, Take&& take) {
+  std::size_t drain(std::size_t max, Take&& take, std::uint64_t until = ~0ull) {
     std::size_t taken = 0;
-    for (unsigned i = 0; i < layout_.lanes; ++i) taken += drain_lane(LaneId{i}, max, take);
+    for (unsigned i = 0; i < layout_.lanes; ++i) taken += drain_lane(LaneId{i}, max, take, until);
     return taken;
   }
   template <class Take>
-  std::size_t drain_lane(LaneId id, std::size_t max, Take&& take) {
-    if (!begin_drain(id, max)) return 0;
+  std::size_t drain_lane(LaneId id, std::size_t max, Take&& take, std::uint64_t until = ~0ull) {
+    if (!begin_drain(id, max, until)) return 0;
     std::size_t taken = 0;
     ChannelRecord record;
     while (next(id, record)) {
@@ -253,6 +254,7 @@ class Channel {
     std::uint64_t freed = 0;     // what limit has been moved to, minus the ring's size
     unsigned stalled_drains = 0;
     std::size_t budget = 0;       // of this drain
+    std::uint64_t until = 0;      // likewise
     bool resynchronised = false;  // in this drain
   };
   struct Shape {
@@ -280,7 +282,7 @@ class Channel {
 
   std::optional<std::size_t> free_entry(std::uint64_t thread_pointer) const;
 
-  bool begin_drain(LaneId id, std::size_t max);
+  bool begin_drain(LaneId id, std::size_t max, std::uint64_t until);
   bool next(LaneId id, ChannelRecord& record);
   void end_drain(LaneId id, std::size_t max);
 

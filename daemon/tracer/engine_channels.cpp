@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr unsigned kMaxHoleAttempts = 32;
 constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
-constexpr std::uint64_t kRuntimeCode = 1536;  // of the routines in front of it
+constexpr std::uint64_t kRuntimeCode = 2560;  // of the routines in front of it
 constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
 constexpr auto kMapAgain = 1s;
 
@@ -131,6 +131,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   (*channel)->set_base(base);
   space.xol().add_data(base, round_up(size, kPageSize), true);
   auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
+  ticks_.begin();
   space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
   return nullptr;
 }
@@ -160,6 +161,7 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
         native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
     if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
     if (!space.memory().write(*hole, std::as_bytes(std::span(runtime.code)))) return "generated code can't be written";
+    space.add_call_trap({runtime.runtime.call_trap}, {runtime.runtime.call_done});
     space.detours().areas().push_back(
         {*hole, size, runtime.code.size(), work.line, runtime.code.size(), runtime.runtime, runtime.fixups, {}});
     return nullptr;
