@@ -228,6 +228,7 @@ tracer::ProgramPtr ControllerImpl::program_of(const Probe& probe, PlannedProbe& 
   program->semaphore_backing = planned.semaphore_backing;
   program->needs_comm = planned.needs_comm();
   program->returns = std::move(planned.returns);
+  if (program->role == tracer::ProbeProgram::Role::entry) program->returns->entry = probe.id;
   program->fetch = std::move(planned.fetch);
   program->filter = std::move(planned.filter);
   program->no_detour = std::move(planned.no_detour);
@@ -534,12 +535,17 @@ void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
   });
 }
 
-// What a probe costs now, and why it doesn't cost less.
-static void put_tier(ProbeView& view, const tracer::ProbeProgram& program) {
-  if (program.optimized) return void(view.tier = "optimized");
-  view.tier = program.force_step ? "stepped" : "boosted";
-  if (const char* why = program.not_optimized) view.tier_reason = why;
-  if (view.tier_reason.empty()) view.tier_reason = program.no_detour;
+// What a probe costs now, and why it doesn't cost less: a return probe as much as the dearest of its places.
+void ControllerImpl::put_tier(ProbeView& view, const Probe& probe) const {
+  const tracer::ProbeProgram* program = probe.program.get();
+  for (const ProbeId id : probe.followers) {
+    const tracer::ProbeProgram& other = *probes_.at(id).program;
+    if (program->returns && other.returns == program->returns && program->optimized) program = &other;
+  }
+  if (program->optimized) return void(view.tier = "optimized");
+  view.tier = program->force_step ? "stepped" : "boosted";
+  if (const char* why = program->not_optimized) view.tier_reason = why;
+  if (view.tier_reason.empty()) view.tier_reason = program->no_detour;
 }
 
 // A function's exits are no places of their own.
@@ -570,7 +576,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   }
   view.places = places_of(probe);
   view.state = gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
-  put_tier(view, *probe.program);
+  put_tier(view, probe);
   view.definition = probe.definition;
   view.filter = probe.filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});

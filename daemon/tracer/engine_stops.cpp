@@ -26,8 +26,6 @@ using Kind = WaitStatus::Kind;
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
 
-// Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
-bool is_breakpoint_trap(const siginfo_t& info) { return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT; }
 bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
 
 // Whether an asynchronous signal must not wait for the instruction: it may take for ever, or can't be stepped.
@@ -264,6 +262,10 @@ void Engine::on_signal(Tracee& tracee, int reported) {
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;
+  if (signal == SIGTRAP && !tracee.process->space->detours().areas_empty()) {
+    ptrace::Registers regs;
+    if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok || on_call_trap(tracee, regs)) return;
+  }
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
   deliver(tracee, signal);
