@@ -46,7 +46,9 @@ std::string list_line(JsonView probe) {
 std::string wide_list_line(JsonView probe) {
   auto line = list_line(probe) + identity(probe);
   const auto filter = display(probe["filter"].string());
-  return filter.empty() ? line : line + "  if " + filter;
+  if (!filter.empty()) line += "  if " + filter;
+  const auto why = display(probe["stateReason"].string());
+  return why.empty() ? line : line + "  (" + why + ")";
 }
 
 std::string list_header() { return "ADDRESS  KIND  SYMBOL  MODULE  NAME  [TAGS]  ID  PROCESS  FILTER"; }

@@ -109,6 +109,7 @@ int run(const Options& options) {
 
   boost::asio::io_context io(1);
   control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
+  controller.set_max_rate(options.max_rate);
   api::ServerOptions server_options;
   server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
   api::Server server(io, controller, std::move(listener).value(), server_options);

@@ -83,6 +83,10 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--max-rate", options.max_rate,
+                 "hits a second, for twenty seconds on end, after which a breakpoint without a rate of its own is disabled; "
+                 "0: any number")
+      ->capture_default_str();
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -19,9 +20,10 @@ struct Options {
   mode_t socket_mode = 0600;
   std::optional<std::string> socket_group;
   std::size_t queue_bytes = 0;
-  int ready_fd = -1;              // gets one byte when the socket listens; checked: open for writing
-  int lifetime_fd = -1;           // its end of file ends the daemon; checked: open for reading, can be waited for
-  bool remove_directory = false;  // the socket's directory goes with the daemon, when nothing else is in it
+  std::uint64_t max_rate = 10'000;  // hits a second of a probe that has none of its own and is a breakpoint; 0: any
+  int ready_fd = -1;                // gets one byte when the socket listens; checked: open for writing
+  int lifetime_fd = -1;             // its end of file ends the daemon; checked: open for reading, can be waited for
+  bool remove_directory = false;    // the socket's directory goes with the daemon, when nothing else is in it
   std::string log_level;
 };
 

@@ -18,6 +18,7 @@ constexpr std::uint64_t kMaxText = 65536;    // bytes of a definition, a filter,
 constexpr std::uint64_t kMaxName = 1024;     // bytes of a probe's name
 constexpr std::uint64_t kMaxProbes = 16384;  // definitions in one request
 constexpr std::uint64_t kMaxList = 1 << 20;  // what one message can hold anyway
+constexpr std::uint64_t kMaxSeconds = 1'000'000'000;
 constexpr bool kRequired = true, kOptional = false;
 
 constexpr std::string_view kPidHint =
@@ -104,6 +105,7 @@ constexpr std::array kProbe{
             kOptional),
     said("module", "base name of the file"),
     said("state", "enabled, disabled, gone (its code is no longer there) or pending (it waits for its code)"),
+    text("stateReason", kMax64, "why the daemon has disabled it; absent: it hasn't", kOptional),
     said("tier", "stepped, boosted or optimized: what a hit costs"),
     text("tierReason", kMax64, "why it is not optimized; absent: it is, or is about to be", kOptional),
     said("definition", "as it was added"),
@@ -113,6 +115,9 @@ constexpr std::array kProbe{
          kOptional),
     flag("persist", "outlives the connection that added it", kRequired),
     flag("armed", "in place in the target's text now", kRequired),
+    integer("maxRate", kMaxCount, "as it was added: hits in a second after which it is disabled; 0: any number",
+            kOptional),
+    integer("expires", kMax64, "when it is disabled: nanoseconds of CLOCK_MONOTONIC (64 bit); absent: never", kOptional),
     count("hits", "events made, delivered or missed (64 bit)"),
     count("missed", "hits that made no event, or whose event was lost before any client's buffer (64 bit)"),
     count("filtered", "passes a filter turned away; not counted as hits (64 bit)"),
@@ -204,6 +209,11 @@ constexpr std::array kAdd{
     list("probes", kSpecItem, kMaxProbes, "all of them or none are added; of a glob, what can be probed", kRequired, 1),
     flag("persist", "they outlive this connection"),
     integer("limit", kMaxCount, "hits after which the whole batch is disabled, exactly", kOptional, 1),
+    integer("maxRate", kMaxCount,
+            "hits of one of them in a second after which it is disabled; 0: any number; absent: what the daemon allows a "
+            "breakpoint",
+            kOptional),
+    integer("expire", kMaxSeconds, "seconds after which they are disabled", kOptional, 1),
     flag("followFork", "when this attaches the target: follow its children"),
     flag("x-step", "experimental: use the stepped tier, for tests and benchmarks"),
 };
@@ -439,8 +449,9 @@ constexpr std::array kForked{
 };
 constexpr std::array kReady{integer("pid", kMaxPid, "the target that is held at its entry until target.resume")};
 constexpr std::array kProbeDisabled{
-    list("ids", kId, kMaxList, "the probes, of this connection"),
-    said("reason", "limit: the hits asked for with probe.add's limit have come"),
+    list("ids", kId, kMaxList, "the probes, of this connection or subscribed to by it"),
+    said("reason", "limit: the hits asked for have come; rate: more in a second than may; expired: its time has come"),
+    said("message", "for people"),
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 

@@ -44,6 +44,8 @@ std::string add_params(const Options& o) {
     json.end_object();
   }
   json.end_array().key("persist").boolean(true);
+  if (o.max_rate) json.key("maxRate").number(*o.max_rate);
+  if (o.expire) json.key("expire").number(*o.expire);
   if (o.follow_fork) json.key("followFork").boolean(true);
   return json.end_object().text();
 }
@@ -250,6 +252,9 @@ int run_stream(Connection& connection, const Options& options) {
   auto probes = connection.call("probe.list", pid_params(options), stream.interruptible());
   if (!probes) return fail_call(connection, probes.error(), options);
   stream.learn((*probes)["probes"]);
+  stream.on_other([](const Notification& notification) {
+    if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
+  });
   note_what_is_missing((*probes)["probes"], options);
   auto subscribed = connection.call("events.subscribe", subscribe_params(options), stream.interruptible());
   if (!subscribed) return fail_call(connection, subscribed.error(), options);

@@ -76,6 +76,14 @@ void add_pending(CLI::App& sub, Options& o) {
   sub.add_flag("--pending", o.pending, "wait for what isn't loaded yet, and whenever it is unloaded");
 }
 
+void add_limits(CLI::App& sub, Options& o) {
+  sub.add_option("--max-rate", o.max_rate, "disable a probe that is hit more than N times in a second; 0: never do that")
+      ->type_name("N");
+  sub.add_option("--expire", o.expire, "disable these probes after so many seconds")
+      ->type_name("SEC")
+      ->check(plain(CLI::Range(1, 1'000'000'000), "is no whole number of seconds from 1"));
+}
+
 void add_no_spawn(CLI::App& sub, Options& o) {
   sub.add_flag("--no-spawn", o.no_spawn, "fail when no daemon answers, instead of starting a private one");
 }
@@ -94,6 +102,7 @@ void set_up_trace(CLI::App& sub, Options& o) {
   add_stream_options(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
   add_no_optimize(sub, o);
+  add_limits(sub, o);
   add_pending(sub, o);
   add_no_spawn(sub, o);
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
@@ -110,6 +119,7 @@ void set_up_add(CLI::App& sub, Options& o) {
   sub.add_option("--filter", o.filter, "only events for which this is true, for every PROBE")->type_name("EXPR");
   sub.add_flag("--disabled", o.disabled, "register without arming");
   add_no_optimize(sub, o);
+  add_limits(sub, o);
   add_pending(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");

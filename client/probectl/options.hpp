@@ -52,6 +52,8 @@ struct Options {
   std::string out_file;  // -o
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;
+  std::optional<std::uint64_t> max_rate;  // hits a second; 0: any number
+  std::optional<std::uint64_t> expire;    // seconds
   bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false, pending = false;
   bool verbose = false;
   bool usdt = false;       // functions: static probes instead

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 
+#include "client/display.hpp"
 #include "client/probectl/answer.hpp"
 #include "client/probectl/held_command.hpp"
 #include "client/probectl/private_daemon.hpp"
@@ -140,7 +141,8 @@ void Trace::take_disabled(JsonView params) {
   if (!ours) return;
   const auto reason = params["reason"].string();
   if (reason == "limit") return stream_.end(End::count);
-  note(fmt::format("probes were disabled: {}", reason));
+  const auto message = display(params["message"].string());
+  note(fmt::format("probes were disabled: {}", message.empty() ? reason : message));
 }
 
 void Trace::count(JsonView probes) {
@@ -394,6 +396,8 @@ std::string trace_add_params(const Options& options, pid_t pid) {
   }
   json.end_array();
   if (options.count) json.key("limit").number(*options.count);
+  if (options.max_rate) json.key("maxRate").number(*options.max_rate);
+  if (options.expire) json.key("expire").number(*options.expire);
   if (options.follow_fork) json.key("followFork").boolean(true);
   return json.end_object().text();
 }

@@ -67,6 +67,8 @@ control::AddRequest add_request_of(const Json& params) {
   for (const Json& probe : params["probes"]) request.probes.push_back(spec_of(probe));
   request.persist = flag_of(params, "persist");
   if (params.contains("limit")) request.limit = params["limit"].get<std::uint64_t>();
+  if (params.contains("maxRate")) request.max_rate = params["maxRate"].get<std::uint64_t>();
+  if (params.contains("expire")) request.expire = params["expire"].get<std::uint64_t>();
   request.follow_fork = flag_of(params, "followFork");
   request.force_step = flag_of(params, "x-step");
   return request;

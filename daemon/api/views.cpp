@@ -71,6 +71,7 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   if (p.places > 1) put(w, "places", p.places);
   put(w, "module", p.module);
   put(w, "state", p.state);
+  if (!p.state_reason.empty()) put(w, "stateReason", p.state_reason);
   put(w, "tier", p.tier);
   if (!p.tier_reason.empty()) put(w, "tierReason", p.tier_reason);
   put(w, "definition", p.definition);
@@ -79,6 +80,8 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   put_notes(w, p.notes);
   put(w, "persist", p.persist);
   put(w, "armed", p.armed);
+  if (p.max_rate) put(w, "maxRate", *p.max_rate);
+  if (p.expires) put(w, "expires", *p.expires);
   put_counters(w, p);
   w.end_object();
 }

@@ -50,8 +50,11 @@ struct AddRequest {
   std::vector<ProbeSpec> probes;
   bool persist = false;
   std::optional<std::uint64_t> limit;  // hits after which the whole batch is disabled, exactly
-  bool follow_fork = false;            // used when this request attaches the target
-  bool force_step = false;             // x-step: use the stepped tier, for tests and benchmarks
+  // Hits of each in a second after which it is disabled, soon; 0: any number; nullopt: the daemon's, for breakpoints.
+  std::optional<std::uint64_t> max_rate;
+  std::optional<std::uint64_t> expire;  // seconds after which they are disabled
+  bool follow_fork = false;             // used when this request attaches the target
+  bool force_step = false;              // x-step: use the stepped tier, for tests and benchmarks
 };
 
 struct ArgView {
@@ -66,16 +69,19 @@ struct ProbeView {
   RemoteAddr address;
   std::string symbol;  // "processCommand+0x0"
   std::string module;
-  std::string state;        // "enabled" "disabled" "gone" "pending"
-  std::string tier;         // "stepped" "boosted" "optimized"
-  std::string tier_reason;  // why it isn't optimised; empty: it is, or it isn't known yet
+  std::string state;         // "enabled" "disabled" "gone" "pending"
+  std::string state_reason;  // why the daemon has disabled it; empty: it hasn't
+  std::string tier;          // "stepped" "boosted" "optimized"
+  std::string tier_reason;   // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
   std::string filter;  // empty: none
   std::vector<ArgView> args;
   std::vector<std::string> notes;  // what its user should know: where it really is, what has been optimised out
   bool persist = false;
-  bool armed = false;        // its breakpoint is in place now
-  std::uint64_t places = 1;  // of a static probe there may be many; address and symbol are the first one's
+  bool armed = false;                     // its breakpoint is in place now
+  std::optional<std::uint64_t> max_rate;  // hits a second; nullopt: the daemon's
+  std::optional<std::uint64_t> expires;   // CLOCK_MONOTONIC, ns
+  std::uint64_t places = 1;               // of a static probe there may be many; address and symbol are the first one's
   std::uint64_t hits = 0, missed = 0, filtered = 0;
   // Of return probes: calls that have ended without a return, returns of calls that began before the probe was there.
   std::uint64_t abandoned = 0, unmatched = 0;

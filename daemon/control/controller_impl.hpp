@@ -1,7 +1,7 @@
 // The Controller over a real tracer. Asio thread, except where said.
 //
 // Split by subject: controller_targets.cpp (attach, detach, lifecycle), controller_probes.cpp (add, remove, enable,
-// list), controller_events.cpp (queue, subscriptions).
+// list), controller_limits.cpp (rates, expiry), controller_events.cpp (queue, subscriptions).
 #pragma once
 
 #include <utility>
@@ -28,6 +28,9 @@ class ControllerImpl final : public Controller {
   // state_directory: for the tracer's journals; empty: none are kept.
   ControllerImpl(boost::asio::io_context& io, std::size_t queue_bytes, std::string state_directory = {});
   ~ControllerImpl() override;
+
+  // The hits a second of a probe without a rate of its own, as long as it is a breakpoint; 0: any number.
+  void set_max_rate(std::uint64_t most) { max_rate_ = most; }
 
   // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
   void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
@@ -72,7 +75,6 @@ class ControllerImpl final : public Controller {
   void on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how);
   void on_process_execed(pid_t root, pid_t pid, bool kept);
   void on_process_ready(pid_t pid);
-  void on_limit_reached(std::vector<ProbeId> probes);
   TargetView view(const Target& target) const;
   std::size_t probe_count(pid_t pid) const;
 
@@ -100,6 +102,16 @@ class ControllerImpl final : public Controller {
   void mark_gone(pid_t pid);
   std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;
+
+  // controller_limits.cpp
+  void on_limit_reached(std::vector<ProbeId> probes);
+  void look_at_limits_at(std::chrono::steady_clock::time_point at);
+  void look_at_limits();
+  std::uint64_t most_of(const Probe& probe) const;
+  std::uint64_t passes_of(const Probe& probe) const;
+  bool is_too_fast(Probe& probe, std::uint64_t most, std::chrono::steady_clock::time_point now) const;
+  void disable(std::vector<ProbeId> ids, std::string reason);
+  void tell_disabled(const std::vector<ProbeId>& ids, std::string_view reason);
 
   // controller_revival.cpp
   struct Revival;
@@ -177,7 +189,8 @@ class ControllerImpl final : public Controller {
   boost::asio::io_context& io_;
   events::HitQueue queue_;
   boost::asio::posix::stream_descriptor queue_event_;
-  boost::asio::steady_timer poll_timer_;
+  boost::asio::steady_timer poll_timer_, limits_timer_;
+  std::optional<std::chrono::steady_clock::time_point> limits_at_;  // when it goes off
   symbols::Debuginfod debuginfod_;
   symbols::ModuleCache modules_;
   // Several: a file that takes seconds to read, or a server that doesn't answer, is one client's business.
@@ -201,6 +214,7 @@ class ControllerImpl final : public Controller {
   std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;
+  std::uint64_t max_rate_ = 0;
   bool armed_ = true;
   bool optimize_ = true;
   Status totals_;  // counters of probes that are no more

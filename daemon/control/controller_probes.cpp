@@ -34,6 +34,10 @@ namespace {
 constexpr std::string_view kDefaultGroup = "probes";
 constexpr std::size_t kMaxProbesPerTarget = 200'000;
 
+std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point t) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(t.time_since_epoch()).count());
+}
+
 // Says which of several definitions an error is about.
 Error in_definition(Error error, std::size_t index, std::size_t count) {
   if (count == 1) return error;
@@ -330,6 +334,8 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.program->force_step = request.force_step;
     if (!spec.optimize) probe.program->no_detour = "it was added so (optimize: false)";
     if (limit) limit->probes.push_back(probe.id);
+    probe.pace.most = request.max_rate;
+    if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
     if (!probe.gone) t.known.insert_or_assign(planned.plan.address, planned.plan);
     plan.ids.push_back(probe.id);
     link(probes_.emplace(probe.id, std::move(probe)).first->second);
@@ -361,6 +367,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           }
           it->second.committed = true;
         }
+        look_at_limits_at(std::chrono::steady_clock::now());
         for (const ProbeId id : plan->ids)
           if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
             added.probes.push_back(view(it->second));
@@ -479,13 +486,19 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
   std::vector<ProbeId> ids = select(client, which);
   auto done = [this, ids, enabled, who = client.id(), reply = std::move(reply)] {
     drain_all();
+    const auto now = std::chrono::steady_clock::now();
     std::vector<ProbeId> lost;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
       it->second.enabled = enabled;
+      it->second.why_disabled.clear();
+      it->second.pace.since = {};
+      // Whoever enables it again after its time wants it for good.
+      if (enabled && it->second.expires && now >= *it->second.expires) it->second.expires.reset();
       if (enabled && it->second.gone) lost.push_back(id);
     }
+    if (enabled) look_at_limits_at(now);
     revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
       Changed changed{{}, std::move(failed)};
       for (const ProbeId id : ids)
@@ -512,27 +525,6 @@ void ControllerImpl::mark_gone(pid_t pid) {
   if (const auto t = targets_.find(pid); t != targets_.end() && number(t->second.loader_watch) != 0)
     ids.push_back(std::exchange(t->second.loader_watch, {}));
   tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
-}
-
-void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
-  auto disabled = [this, ids] {
-    drain_all();
-    std::map<ClientId, std::string> told;
-    for (const ProbeId id : ids) {
-      const auto it = probes_.find(id);
-      if (it == probes_.end()) continue;
-      it->second.enabled = false;
-      if (!is_shown(it->second)) continue;
-      std::string& list = told[it->second.owner];
-      list += (list.empty() ? "" : ",") + std::to_string(number(id));
-    }
-    for (const auto& [owner, list] : told)
-      if (const auto client = clients_.find(owner); client != clients_.end())
-        client->second->notify("probe.disabled", fmt::format(R"({{"ids":[{}],"reason":"limit"}})", list));
-  };
-  tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
-    engine.set_enabled(ids, false, [this, disabled](const std::vector<tracer::NotArmed>&) { post(disabled); });
-  });
 }
 
 // What a probe costs now, and why it doesn't cost less: a return probe as much as the dearest of its places.
@@ -576,6 +568,9 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   }
   view.places = places_of(probe);
   view.state = gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
+  if (view.state == "disabled") view.state_reason = probe.why_disabled;
+  view.max_rate = probe.pace.most;
+  if (probe.expires) view.expires = nanoseconds_of(*probe.expires);
   put_tier(view, probe);
   view.definition = probe.definition;
   view.filter = probe.filter;

@@ -73,6 +73,7 @@ ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_by
       queue_(queue_bytes),
       queue_event_(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       poll_timer_(io),
+      limits_timer_(io),
       modules_(module_options(debuginfod_)),
       listener_(std::make_unique<TracerListener>(*this)),
       tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -76,6 +77,15 @@ struct Probe {
   bool pending = false;    // comes back by itself when its code does
   bool ended = false;      // its process, or the program it ran, has ended: it can't come back
   bool committed = false;  // the tracer has confirmed it; until then nobody sees it
+  // How often it is hit, and may be: controller_limits.cpp. Of a leader, for all its places.
+  struct Pace {
+    std::optional<std::uint64_t> most;  // hits a second; 0: any number; nullopt: the daemon's, while it is a breakpoint
+    std::chrono::steady_clock::time_point since{};  // of the second that is being counted; zero: none is
+    std::uint64_t passes = 0;                       // up to then
+    unsigned fast_seconds = 0;                      // in a row
+  } pace;
+  std::optional<std::chrono::steady_clock::time_point> expires;
+  std::string why_disabled;  // by the daemon; empty: it wasn't, or has been enabled since
   // One probe at many places (a static probe): the first place's entry is what people see and name, and the others
   // follow it: same name, its id in their events, enabled and removed with it.
   // So are those that have waited for their code: whatever the definition matches then.

@@ -6,8 +6,8 @@ _probectl_commands='trace attach detach ps add remove enable disable list profil
 
 _probectl_options() {
   case $1 in
-  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --pending --no-spawn -o --format --verbose' ;;
-  add) echo '-p --filter --disabled --no-optimize --pending --follow-fork --verbose' ;;
+  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn -o --format --verbose' ;;
+  add) echo '-p --filter --disabled --no-optimize --max-rate --expire --pending --follow-fork --verbose' ;;
   attach) echo '--follow-fork' ;;
   remove | enable | disable) echo '--all -p' ;;
   format) echo '-p' ;;

@@ -112,7 +112,7 @@ class Probe:
         spec = {"definition": definition, "disabled": options.pop("disabled", False), "optimize": wanted}
         if "filter" in options:
             spec["filter"] = options.pop("filter")
-        self.id = client.call("probe.add", pid=pid, probes=[spec], **options)["probes"][0]["id"]
+        self.id = client.call("probe.add", pid=pid, probes=[spec], maxRate=0, **options)["probes"][0]["id"]
         if wanted:
             wait_until(lambda: self.view()["tier"] == "optimized", f"a jump at {definition}: {self.view().get('tierReason')}")
         if self.streamed:

@@ -208,10 +208,11 @@ TEST_CASE("a trace adds its probes disabled, with what was asked for and nothing
   CHECK(trace_add_params(accepted({"trace", "-p", "7", "-e", "f"}), 7) ==
         R"({"pid":7,"probes":[{"definition":"f","disabled":true}]})");
   CHECK(trace_add_params(accepted({"trace", "-p", "7", "-e", "f", "-e", "g", "--filter", "a", "--count", "3",
-                                   "--follow-fork", "--no-optimize"}),
+                                   "--follow-fork", "--no-optimize", "--max-rate", "0", "--expire", "9"}),
                          7) ==
         R"({"pid":7,"probes":[{"definition":"f","filter":"a","disabled":true,"optimize":false},)"
-        R"({"definition":"g","filter":"a","disabled":true,"optimize":false}],"limit":3,"followFork":true})");
+        R"({"definition":"g","filter":"a","disabled":true,"optimize":false}],"limit":3,"maxRate":0,"expire":9,)"
+        R"("followFork":true})");
 }
 
 TEST_CASE("hits are always delivered plus missed") {

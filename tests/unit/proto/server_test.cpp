@@ -86,6 +86,8 @@ TEST_CASE("every method answers in the shape its table says") {
                                             {{"definition", "p g"}, {"filter", ""}, {"disabled", true}}}},
                                           {"persist", true},
                                           {"limit", 5},
+                                          {"maxRate", 0},
+                                          {"expire", 60},
                                           {"followFork", true},
                                           {"x-step", true}});
   CHECK(added["probes"].size() == 2);
@@ -97,6 +99,8 @@ TEST_CASE("every method answers in the shape its table says") {
     CHECK(add.probes[1].disabled);
     CHECK(add.persist);
     CHECK(add.limit == 5u);
+    CHECK(add.max_rate == 0u);
+    CHECK(add.expire == 60u);
     CHECK(add.follow_fork);
     CHECK(add.force_step);
   });

@@ -1,0 +1,169 @@
+// What keeps probes from doing harm by the number of their hits, or by being forgotten: how often one may be hit in a
+// second, how often at all, and how long it is there.
+//
+// Rates cost nothing at a hit: the probes' counters are read every now and then. A probe with a rate of its own is
+// disabled when it has been passed more often within a second, some tenths of a second later at most. One without is
+// held to the daemon's rate while it is a breakpoint, each of whose hits stops a thread: for so many seconds on end
+// that neither a burst nor the moment before it becomes a jump matter. Asio thread.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "daemon/control/controller_impl.hpp"
+#include "proto/json.hpp"
+
+namespace probed::control {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = 100ms;
+constexpr auto kLookSeldom = 1s;  // where only the daemon's rate holds: there may be many thousands
+constexpr auto kWindow = 1s;
+constexpr unsigned kFastSeconds = 20;
+
+}  // namespace
+
+// The hits that were asked for have come.
+void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
+  for (const ProbeId id : ids)
+    if (const auto it = probes_.find(id); it != probes_.end()) it->second.why_disabled = "the hits asked for have come";
+  disable(std::move(ids), "limit");
+}
+
+// No later than then.
+void ControllerImpl::look_at_limits_at(Clock::time_point at) {
+  if (limits_at_ && *limits_at_ <= at) return;
+  limits_at_ = at;
+  limits_timer_.expires_at(at);
+  limits_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) look_at_limits();
+  });
+}
+
+// 0: any number.
+std::uint64_t ControllerImpl::most_of(const Probe& probe) const {
+  if (!probe.enabled || probe.gone || !armed_) return 0;
+  if (probe.pace.most) return *probe.pace.most;
+  return probe.program->optimized ? 0 : max_rate_;
+}
+
+// With those that a filter turned away, which cost the target as much.
+std::uint64_t ControllerImpl::passes_of(const Probe& probe) const {
+  const Counts own = counts_of(probe);
+  std::uint64_t passes = own.hits + own.filtered;
+  for (const ProbeId id : probe.followers) {
+    const Counts more = counts_of(probes_.at(id));
+    passes += more.hits + more.filtered;
+  }
+  return passes;
+}
+
+// Says why, too, if it is.
+bool ControllerImpl::is_too_fast(Probe& probe, std::uint64_t most, Clock::time_point now) const {
+  Probe::Pace& pace = probe.pace;
+  const std::uint64_t passes = passes_of(probe);
+  if (pace.since == Clock::time_point() || passes < pace.passes) {
+    pace.since = now;
+    pace.passes = passes;
+    pace.fast_seconds = 0;
+    return false;
+  }
+  // A look that comes late has counted more than one second's.
+  const std::chrono::duration<double> length = std::max<Clock::duration>(now - pace.since, kWindow);
+  const double rate = static_cast<double>(passes - pace.passes) / length.count();
+  const bool fast = rate > static_cast<double>(most);
+  const bool window_ends = now - pace.since >= kWindow;
+  if (window_ends) {
+    pace.since = now;
+    pace.passes = passes;
+    pace.fast_seconds = fast ? pace.fast_seconds + 1 : 0;
+  }
+  if (!fast || (!pace.most && pace.fast_seconds < kFastSeconds)) return false;
+  probe.why_disabled = pace.most
+                           ? fmt::format("it was hit more than {} times in a second", most)
+                           : fmt::format("as a breakpoint it was hit {:.0f} times a second, more than {} for {} s",
+                                         rate, most, kFastSeconds);
+  pace.since = {};
+  return true;
+}
+
+void ControllerImpl::look_at_limits() {
+  limits_at_.reset();
+  const auto now = Clock::now();
+  std::optional<Clock::time_point> next;
+  const auto consider = [&next](Clock::time_point t) { next = next ? std::min(*next, t) : t; };
+  std::vector<ProbeId> fast, expired;
+  for (auto& [id, probe] : probes_) {
+    if (!probe.committed || !is_shown(probe) || !probe.enabled) continue;
+    const auto add_to = [&](std::vector<ProbeId>& ids) {
+      ids.push_back(id);
+      ids.insert(ids.end(), probe.followers.begin(), probe.followers.end());
+    };
+    if (probe.expires && now >= *probe.expires) {
+      probe.why_disabled = "its time has come";
+      add_to(expired);
+      continue;
+    }
+    if (probe.expires) consider(*probe.expires);
+    if (const std::uint64_t most = most_of(probe); most == 0) {
+      probe.pace.since = {};
+      if (!probe.pace.most && max_rate_ != 0) consider(now + kLookSeldom);  // it may become a breakpoint again
+    } else {
+      consider(now + (probe.pace.most ? kLook : kLookSeldom));
+      if (is_too_fast(probe, most, now)) add_to(fast);
+    }
+  }
+  if (next) look_at_limits_at(*next);
+  if (!fast.empty()) disable(std::move(fast), "rate");
+  if (!expired.empty()) disable(std::move(expired), "expired");
+}
+
+void ControllerImpl::disable(std::vector<ProbeId> ids, std::string reason) {
+  auto disabled = [this, ids, reason = std::move(reason)] {
+    drain_all();
+    for (const ProbeId id : ids)
+      if (const auto it = probes_.find(id); it != probes_.end()) it->second.enabled = false;
+    tell_disabled(ids, reason);
+  };
+  tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
+    engine.set_enabled(ids, false, [this, disabled](const std::vector<tracer::NotArmed>&) { post(disabled); });
+  });
+}
+
+// Their owners, and who gets their events.
+void ControllerImpl::tell_disabled(const std::vector<ProbeId>& ids, std::string_view reason) {
+  struct Told {
+    std::string ids, message;
+    std::size_t more = 0;  // that the message doesn't name
+  };
+  std::map<Client*, Told> told;
+  for (const ProbeId id : ids) {
+    const auto it = probes_.find(id);
+    if (it == probes_.end() || !is_shown(it->second)) continue;
+    const Probe& probe = it->second;
+    if (reason != "limit")
+      spdlog::info("{} of process {} is disabled: {}", probe.full_name(), probe.pid, probe.why_disabled);
+    std::set<Client*> clients;
+    if (const auto owner = clients_.find(probe.owner); owner != clients_.end()) clients.insert(owner->second);
+    for (const Subscription* subscription : probe.subscriptions) clients.insert(subscription->client);
+    for (Client* client : clients) {
+      Told& t = told[client];
+      if (t.ids.empty())
+        t.message = fmt::format("{}: {}", probe.full_name(), probe.why_disabled);
+      else
+        ++t.more;
+      t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
+    }
+  }
+  for (const auto& [client, t] : told) {
+    std::string message;
+    proto::append_json_string(message, t.more == 0 ? t.message : fmt::format("{} (and {} more)", t.message, t.more));
+    client->notify("probe.disabled",
+                   fmt::format(R"({{"ids":[{}],"reason":"{}","message":{}}})", t.ids, reason, message));
+  }
+}
+
+}  // namespace probed::control

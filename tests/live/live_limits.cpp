@@ -1,0 +1,150 @@
+// What keeps probes from doing harm by the number of their hits, or by being forgotten: rates, and an expiry.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+// Calls work() as often as it can until it is told to stop.
+struct Busy {
+  Watched counter{"counter", {"2", "0"}};
+  Busy() { counter.target.go(); }
+  pid_t pid() const { return counter.pid(); }
+  void end() {
+    CHECK(text_restored(pid()));
+    counter.target.send("stop\n");
+    const TargetReport report = counter.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, report.exit);
+  }
+};
+
+Json listed(RpcClient& client, const Json& probe) {
+  for (const Json& other : list_probes(client))
+    if (other.at("id") == probe.at("id")) return other;
+  return nullptr;
+}
+
+bool becomes_disabled(RpcClient& client, const Json& probe, Millis limit = kPatience) {
+  return eventually([&] { return listed(client, probe).at("state") == "disabled"; }, limit);
+}
+
+// That it was disabled, and why; null: it wasn't told.
+Json told(Events& events) {
+  const bool came = eventually([&] {
+    events.reach(events.all().size() + 1, Millis{20});
+    return !events.others().empty();
+  });
+  return came ? events.others()[0] : Json();
+}
+
+void check_told(Events& events, const Json& probe, const std::string& reason) {
+  const Json notification = told(events);
+  REQUIRE(notification.is_object());
+  CHECK(notification.at("method") == "probe.disabled");
+  CHECK(notification.at("params").at("ids") == Json::array({probe.at("id")}));
+  CHECK(notification.at("params").at("reason") == reason);
+  const std::string message = notification.at("params").at("message");
+  CHECK_MESSAGE(message.starts_with(probe.at("name").get<std::string>() + ": "), message);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a probe that is hit more often than its rate allows is disabled, and its owner and its audience are told why") {
+  for (const bool optimize : {false, true}) {
+    CAPTURE(optimize);
+    Daemon daemon;
+    RpcClient owner(daemon.socket()), audience(daemon.socket()), other(daemon.socket());
+    Busy busy;
+    if (!optimize) owner.call("daemon.optimize", {{"enabled", false}});
+    const Json quiet = add(other, busy.pid(), {"p:quiet work"}, {{"maxRate", 4'000'000'000}}).at(0);
+    CHECK(quiet.at("maxRate") == 4'000'000'000);
+    Events seen(audience, {{"pid", busy.pid()}});
+    const Json probe = add(owner, busy.pid(), {"p:loud work"}, {{"maxRate", 100}}).at(0);
+    Events own(owner);
+    CHECK(becomes_disabled(other, probe));
+    const Json now = listed(other, probe);
+    CHECK(now.at("stateReason") == "it was hit more than 100 times in a second");
+    CHECK(now.at("armed") == false);
+    check_told(own, probe, "rate");
+    check_told(seen, probe, "rate");
+    own.end();
+    seen.end();
+    // Its neighbour goes on, and so does it, when somebody wants it to.
+    CHECK(listed(other, quiet).at("state") == "enabled");
+    CHECK_FALSE(listed(other, quiet).contains("stateReason"));
+    const auto hits = counts_of(other, quiet).hits;
+    CHECK(eventually([&] { return counts_of(other, quiet).hits > hits; }));
+    const auto before = counts_of(other, probe).hits;
+    owner.call("probe.enable", {{"ids", {probe.at("id")}}});
+    CHECK(eventually([&] { return counts_of(other, probe).hits > before; }));
+    CHECK(becomes_disabled(other, probe));
+    remove_all(owner, {probe});
+    remove_all(other, {quiet});
+    busy.end();
+  }
+}
+
+TEST_CASE(
+    "a breakpoint without a rate is held to the daemon's, for twenty seconds on end; one that may have any is not") {
+  Daemon daemon({"--max-rate", "100"});
+  RpcClient client(daemon.socket());
+  Busy busy;
+  client.call("daemon.optimize", {{"enabled", false}});
+  const Json held = add(client, busy.pid(), {"p:held work"}).at(0);
+  const Json free = add(client, busy.pid(), {"p:free work"}, {{"maxRate", 0}}).at(0);
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(becomes_disabled(client, held, Millis{60'000}));
+  CHECK(std::chrono::steady_clock::now() - began > std::chrono::seconds(19));
+  const std::string why = listed(client, held).at("stateReason");
+  CHECK_MESSAGE(why.find("more than 100 for 20 s") != why.npos, why);
+  CHECK(listed(client, free).at("state") == "enabled");
+  remove_all(client, {held, free});
+  busy.end();
+}
+
+TEST_CASE("a probe with an expiry is disabled when its time has come") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Busy busy;
+  const Json probe = add(client, busy.pid(), {"p:brief work"}, {{"expire", 1}}).at(0);
+  CHECK(probe.at("expires").is_number_unsigned());
+  Events events(client);
+  CHECK(becomes_disabled(client, probe));
+  CHECK(listed(client, probe).at("stateReason") == "its time has come");
+  check_told(events, probe, "expired");
+  events.end();
+  client.call("probe.enable", {{"ids", {probe.at("id")}}});
+  CHECK(listed(client, probe).at("state") == "enabled");
+  CHECK_FALSE(listed(client, probe).contains("expires"));
+  remove_all(client, {probe});
+  busy.end();
+}
+
+TEST_CASE("probectl passes rates and expiries on, and says what was disabled and why") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Busy busy;
+  const std::string pid = std::to_string(busy.pid());
+  const CommandResult added =
+      probectl(daemon, {"add", "-p", pid, "--max-rate", "50", "--expire", "3600", "--no-optimize", "p:loud work"});
+  CHECK_MESSAGE(added.ok(), added.err);
+  const Json probe = list_probes(client).at(0);
+  CHECK(probe.at("maxRate") == 50);
+  CHECK(probe.contains("expires"));
+  CHECK(becomes_disabled(client, probe));
+  const CommandResult wide = probectl(daemon, {"list", "-v"});
+  CHECK_MESSAGE(wide.out.find("[DISABLED]") != wide.out.npos, wide.out);
+  CHECK_MESSAGE(wide.out.find("(it was hit more than 50 times in a second)") != wide.out.npos, wide.out);
+  const CommandResult traced =
+      probectl(daemon, {"trace", "-p", pid, "--max-rate", "50", "--no-optimize", "--duration", "2", "-e", "work"});
+  CHECK(traced.ok());
+  CHECK_MESSAGE(traced.err.find("it was hit more than 50 times in a second") != traced.err.npos, traced.err);
+  CHECK(probectl(daemon, {"remove", "--all"}).ok());
+  busy.end();
+}
+
+}  // namespace probed::live
