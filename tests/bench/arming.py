@@ -13,7 +13,7 @@ from processes import Failure, PATIENCE, end, started
 # What is traced, the definition, and the goal in seconds.
 CASES = {
     "redis-server": ("one function of redis-server", "p redis-server:processCommand", 0.15),
-    "libpython": ("a glob over libpython, in gdb", "p libpython*:Py*", 0.4),
+    "libpython": ("a glob over libpython, in gdb", "p libpython3.11:Py*", 0.4),
     "symbols": ("40,000 functions by one glob", "p bench-many:many_[0-3]*", 0.5),
 }
 
@@ -34,7 +34,8 @@ def _redis(_):
 
 @contextlib.contextmanager
 def _gdb(_):
-    with started(["gdb", "-nx", "-q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with started(["gdb", "-nx", "-q"], **options) as process:
         process.stdin.write("python print('re' + 'ady')\n")
         process.stdin.flush()
         while "ready" not in process.stdout.readline():
@@ -54,7 +55,8 @@ NEEDS = {"redis-server": "redis-server", "libpython": "gdb"}
 
 
 def _loads_libpython():
-    return bool(glob.glob("/usr/lib/*/libpython3.*.so.1*"))
+    """Debian 12's gdb does."""
+    return bool(glob.glob("/usr/lib/*/libpython3.11.so.1*"))
 
 
 def _seconds(probectl, pid, definition):
@@ -66,10 +68,12 @@ def _seconds(probectl, pid, definition):
         began = time.monotonic()
         process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment)
         try:
+            said = ""
             for line in process.stderr:
                 if line.startswith("armed"):
                     return time.monotonic() - began, int(line.split()[1].replace(",", ""))
-            raise Failure(f"{definition} was not armed")
+                said = line.strip()
+            raise Failure(f"{definition} was not armed: {said}")
         finally:
             end(process, 2)
 
