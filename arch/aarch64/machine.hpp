@@ -10,6 +10,9 @@ namespace probed::arch::aarch64 {
 inline constexpr Elf64_Half kElfMachine = EM_AARCH64;
 // Relocations that the loader writes the address of a function by: what a resolver returns; a symbol's.
 inline constexpr std::uint32_t kRelocationByResolver = R_AARCH64_IRELATIVE;
+// What the loader answers with a module's number, and with a variable's offset from the thread pointer.
+inline constexpr std::uint32_t kRelocationOfThreadModule = R_AARCH64_TLS_DTPMOD;
+inline constexpr std::uint32_t kRelocationOfThreadOffset = R_AARCH64_TLS_TPREL;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
 
 // Every instruction begins at a multiple of this.

@@ -60,10 +60,15 @@ struct ArgumentPlace {
 ArgumentPlace argument_place(unsigned number);
 // Whether the address for a result in memory is passed as a first argument of its own. AAPCS64 6.9: in x8, which no argument has.
 inline constexpr bool kResultAddressIsArgument = false;
+// Whether small structures are handed over by the class of each of their words, and what returns one that is in memory
+// leaves its address where a number would be returned. AAPCS64 6.8.2, 6.9: neither.
+inline constexpr bool kClassifiesWords = false;
 // Where NT_PRFPREG has vector register N: 16 bytes each (struct user_fpsimd_state, vregs).
 inline constexpr std::size_t kVectorsInRegisterSet = 0;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
+// The register that thread-local variables are counted from; nullopt: not among these registers.
+inline constexpr std::optional<std::size_t> kThreadPointerOffset = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 

@@ -119,6 +119,8 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
     case offsetof(Registers, orig_rax): return {Kind::constant, rdx, ~0ull};
     case offsetof(Registers, cs): a_.bytes({0x8c, 0xca}); return {Kind::reg, rdx, 0};
     case offsetof(Registers, ss): a_.bytes({0x8c, 0xd2}); return {Kind::reg, rdx, 0};
+    // mov rdx, fs:[0]: the word that holds its own address.
+    case offsetof(Registers, fs_base): a_.bytes({0x64, 0x48, 0x8b, 0x14, 0x25, 0, 0, 0, 0}); return {Kind::reg, rdx, 0};
     case offsetof(Registers, eflags):
       PROBED_CHECK(frame_.flags != DetourFrame::kNotSaved, "the frame has what the arguments read");
       a_.load(rdx, rsp + frame_.flags);

@@ -10,6 +10,9 @@ namespace probed::arch::x86_64 {
 inline constexpr Elf64_Half kElfMachine = EM_X86_64;
 // Relocations that the loader writes the address of a function by: what a resolver returns; a symbol's.
 inline constexpr std::uint32_t kRelocationByResolver = R_X86_64_IRELATIVE;
+// What the loader answers with a module's number, and with a variable's offset from the thread pointer.
+inline constexpr std::uint32_t kRelocationOfThreadModule = R_X86_64_DTPMOD64;
+inline constexpr std::uint32_t kRelocationOfThreadOffset = R_X86_64_TPOFF64;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
 
 // Every instruction begins at a multiple of this.

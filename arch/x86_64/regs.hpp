@@ -51,10 +51,17 @@ struct ArgumentPlace {
 ArgumentPlace argument_place(unsigned number);
 // Whether the address for a result in memory is passed as a first argument of its own. System V psABI 3.2.3: in rdi.
 inline constexpr bool kResultAddressIsArgument = true;
+// Whether small structures are handed over by the class of each of their words (System V psABI 3.2.3), and what returns
+// one that is in memory leaves its address where a number would be returned.
+inline constexpr bool kClassifiesWords = true;
 // Where NT_PRFPREG has vector register N: 16 bytes each (struct user_fpregs_struct, xmm_space).
 inline constexpr std::size_t kVectorsInRegisterSet = 160;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
+// The register that thread-local variables are counted from: the first word there is its own address, the second points
+// to the vector of the modules' blocks (System V psABI, TLS variant II; both words are glibc's and musl's, too).
+// nullopt: not among these registers.
+inline constexpr std::optional<std::size_t> kThreadPointerOffset = offsetof(Registers, fs_base);
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 

@@ -46,6 +46,11 @@ Error in_definition(Error error, std::size_t index, std::size_t count) {
   return error;
 }
 
+bool names_functions(const lang::Location& location) {
+  const auto* const line = std::get_if<lang::LineLocation>(&location.where);
+  return std::holds_alternative<lang::SymbolLocation>(location.where) || (line && !line->function.empty());
+}
+
 // The name the language gives to the place found, which for a glob is not the place as written.
 std::string generated_name(const lang::Definition& definition, const symbols::Site& where) {
   lang::Definition found;
@@ -53,7 +58,7 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   found.location = definition.location;
   if (where.usdt)
     found.location.where = lang::UsdtLocation{where.usdt->provider, where.usdt->name};
-  else if (where.address && std::holds_alternative<lang::SymbolLocation>(definition.location.where))
+  else if (where.address && names_functions(definition.location))
     found.location.where = lang::SymbolLocation{where.symbol, where.offset};
   return lang::generated_name(found);
 }

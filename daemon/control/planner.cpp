@@ -325,14 +325,19 @@ Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
 Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& definition, const symbols::Site& site,
                                                        std::vector<std::string>& notes) const {
   std::vector<lang::FetchArg> args = definition.args;
-  if (needs_variables(args, site.usdt != nullptr)) {
+  const bool is_return = definition.kind == lang::Kind::return_probe;
+  const bool needed = needs_variables(args, site.usdt != nullptr);
+  // By an address everything means what it means in uprobe_events.
+  const bool by_name = std::holds_alternative<lang::SymbolLocation>(definition.location.where);
+  if (needed || (is_return && by_name && wants_result_type(args))) {
     auto variables = symbols_.variables_at(site.address);
+    if (!variables && !needed) return args;
     if (!variables) {
       Error error = std::move(variables).error();
       error.column = definition.args.front().column;
       return error;
     }
-    auto placed = with_variables(args, *variables, notes);
+    auto placed = with_variables(args, *variables, is_return ? At::function_return : At::place, notes);
     if (!placed) return placed;
     args = std::move(placed).value();
   }
@@ -391,12 +396,18 @@ Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definiti
   for (symbols::LeftOut& left : places->left_out)
     planned.skipped.push_back({std::move(left.symbol), left.address, std::move(left.why)});
   planned.probes.reserve(places->sites.size());
+  // A fault of the arguments is the definition's, unless they are found by what debug information says of each place.
+  const auto is_of_place = [&](const symbols::Site& site, const Error& error) {
+    return places->by_glob && error.reason != Reason::bad_filter &&
+           needs_variables(definition.args, site.usdt != nullptr);
+  };
   for (symbols::Site& site : places->sites) {
     if (definition.kind == lang::Kind::return_probe) {
       auto parts = plan_return(spec, definition, filter, site);
       if (parts)
         std::ranges::move(*parts, std::back_inserter(planned.probes));
-      else if (!places->by_glob || parts.error().reason == Reason::bad_filter || parts.error().column)
+      else if (!places->by_glob || ((parts.error().reason == Reason::bad_filter || parts.error().column) &&
+                                    !is_of_place(site, parts.error())))
         return at_location(std::move(parts).error());
       else
         planned.skipped.push_back({site.symbol, site.address, std::move(parts).error()});
@@ -408,8 +419,12 @@ Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definiti
       planned.skipped.push_back({site.symbol, site.address, std::move(fit).error()});
       continue;
     }
-    auto probe = plan_one(spec, definition, filter, std::move(site));
-    if (!probe) return std::move(probe).error();
+    auto probe = plan_one(spec, definition, filter, site);
+    if (!probe && !is_of_place(site, probe.error())) return std::move(probe).error();
+    if (!probe) {
+      planned.skipped.push_back({site.symbol, site.address, std::move(probe).error()});
+      continue;
+    }
     probe->plan = std::move(fit).value();
     if (const RemoteAddr semaphore = probe->where.semaphore)
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);

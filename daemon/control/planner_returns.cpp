@@ -28,9 +28,10 @@ bool belongs_to_entry(const lang::Filter& filter, const events::ReturnFetch& fet
 }
 
 Result<std::shared_ptr<tracer::ReturnProbe>> compiled(const lang::Definition& definition,
+                                                      std::span<const lang::FetchArg> args,
                                                       const std::optional<std::string>& filter,
                                                       const events::CompileContext& context) {
-  auto fetch = events::ReturnFetch::compile(definition.args, context);
+  auto fetch = events::ReturnFetch::compile(args, context);
   if (!fetch) return std::move(fetch).error();
   auto probe = std::make_shared<tracer::ReturnProbe>();
   probe->fetch = std::move(fetch).value();
@@ -104,7 +105,7 @@ Result<void> check_entry(const symbols::Site& site) {
 Result<PlannedProbe> return_without_place(std::size_t spec, const lang::Definition& definition,
                                           const std::optional<std::string>& filter,
                                           const events::CompileContext& context) {
-  auto returns = compiled(definition, filter, context);
+  auto returns = compiled(definition, definition.args, filter, context);
   if (!returns) return std::move(returns).error();
   return part_of(spec, Role::entry, std::move(returns).value());
 }
@@ -158,7 +159,10 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
     return refused(site, arch::describe(exits.plan.refusal).sentence,
                    exits.plan.where == 0 ? 0 : exits.plan.where + exits.bias);
   if (auto same = check_body(site, exits); !same) return std::move(same).error();
-  auto returns = compiled(definition, filter, context_of(site));
+  std::vector<std::string> notes;
+  auto args = arguments(definition, site, notes);
+  if (!args) return std::move(args).error();
+  auto returns = compiled(definition, *args, filter, context_of(site));
   if (!returns) return std::move(returns).error();
   (*returns)->is_go = exits.is_go;
   (*returns)->loops_to_entry = exits.plan.loops_to_entry;
@@ -168,6 +172,7 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
   parts.front().where = site;
   parts.front().function = name_of(site);
   parts.front().plan = std::move(fit).value();
+  parts.front().notes = std::move(notes);
   const std::string no_detours = plan_detours(**returns, pid_);
   let_detour(parts.front(), no_detours);
   for (const arch::Exit& exit : exits.plan.exits) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "arch/arch.hpp"
 #include "daemon/events/packed.hpp"
 
 namespace probed::control {
@@ -17,13 +18,58 @@ using What = lang::PlacedExpr::What;
 
 constexpr std::size_t kMaxParts = 64;  // of one variable
 
+// What dereferences and $entry(...) stand around.
 const FetchExpr& innermost(const FetchExpr& expr) {
   const FetchExpr* at = &expr;
-  while (const auto* deref = std::get_if<lang::DerefExpr>(&at->node)) at = deref->inner.get();
-  return *at;
+  while (true) {
+    if (const auto* deref = std::get_if<lang::DerefExpr>(&at->node))
+      at = deref->inner.get();
+    else if (const auto* entry = std::get_if<lang::EntryExpr>(&at->node))
+      at = entry->inner.get();
+    else
+      return *at;
+  }
 }
 
-FetchExprPtr placed(lang::Placement place, What what, std::uint64_t size, bool is_signed, std::size_t column) {
+FetchExprPtr at_entry(FetchExprPtr inner) {
+  const std::size_t column = inner->column;
+  return std::make_shared<const FetchExpr>(FetchExpr{lang::EntryExpr{std::move(inner)}, column});
+}
+
+constexpr std::string_view kResult = "$retval";
+
+bool is_plain_result(const FetchArg& arg) {
+  return !arg.type_given && std::holds_alternative<lang::RetvalExpr>(arg.expr->node);
+}
+
+// $retval->x, *$retval, ((T*)%ax)->x: by the registers at the return.
+bool is_of_return(std::string_view path) { return path.find(kResult) != path.npos || path.find('%') != path.npos; }
+
+bool is_plain_name(std::string_view path) {
+  return path.find_first_of("*&.[(") == path.npos && path.find("->") == path.npos;
+}
+
+// Whether registers tell where it is, as of parameters; an object that is always there has an address.
+bool has_base(const lang::Placement& place) {
+  return !place.steps.empty() && place.steps[0].code != lang::PlaceStep::Code::load_immediate;
+}
+
+// +0($entry(x))
+bool is_inside_entry(const FetchExpr& expr) {
+  const FetchExpr* at = &expr;
+  while (const auto* deref = std::get_if<lang::DerefExpr>(&at->node)) at = deref->inner.get();
+  return std::holds_alternative<lang::EntryExpr>(at->node);
+}
+
+// Whether all of it is in what the caller has handed over, and none behind a pointer.
+bool is_in_hand(const lang::Placement& place) {
+  using Step = lang::PlaceStep::Code;
+  if (!has_base(place)) return false;
+  if (std::ranges::any_of(place.steps, [](const auto& s) { return s.code == Step::dereference; })) return false;
+  return !place.in_memory || place.steps[0].operand == arch::native::register_offset("sp");
+}
+
+lang::PlacedExpr placed_node(lang::Placement place, What what, std::uint64_t size, bool is_signed) {
   lang::PlacedExpr node;
   // An object that is in no memory can't be read as memory is.
   if (what == What::object && place.absent.empty() && !place.in_memory)
@@ -32,16 +78,7 @@ FetchExprPtr placed(lang::Placement place, What what, std::uint64_t size, bool i
   node.what = what;
   node.size = static_cast<std::uint8_t>(size);
   node.is_signed = is_signed;
-  return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
-}
-
-FetchExprPtr counted(const dwarf::CountedText& text, std::size_t column) {
-  lang::PlacedExpr node;
-  node.place = std::make_shared<const lang::Placement>(text.pointer);
-  node.what = What::pointee;
-  node.length = std::make_shared<const lang::Placement>(text.length);
-  node.length_size = text.length_size;
-  return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
+  return node;
 }
 
 bool is_one_number(const dwarf::Value& value) {
@@ -50,7 +87,8 @@ bool is_one_number(const dwarf::Value& value) {
 
 class Placer {
  public:
-  Placer(const dwarf::Variables& variables, Notes& notes) : variables_(variables), notes_(notes) {}
+  Placer(const dwarf::Variables& variables, At at, Notes& notes)
+      : variables_(variables), at_return_(at == At::function_return), notes_(notes) {}
 
   Result<std::vector<FetchArg>> place(std::span<const FetchArg> args) {
     for (const FetchArg& arg : args)
@@ -70,10 +108,55 @@ class Placer {
   using Failure = std::optional<Error>;
 
   Failure add(const FetchArg& arg) {
+    if (at_return_ && is_plain_result(arg)) return add_result(arg);
+    if (const auto* entry = std::get_if<lang::EntryExpr>(&arg.expr->node)) return add_of_entry(arg, entry->inner);
+    const std::size_t first = out_.size();
+    if (auto e = add_read_here(arg)) return e;
+    if (at_return_)
+      for (std::size_t i = first; i < out_.size(); ++i) settle_time(out_[i]);
+    return {};
+  }
+
+  // A function of which the type isn't known, or can't be shown, returns a number.
+  Failure add_result(const FetchArg& arg) {
+    const auto value = variables_.find(kResult);
+    if (!value || !value->place.absent.empty() || value->shape == Shape::other)
+      if (!value || value->shape != Shape::structure || !has_parts(kResult)) return out_.push_back(arg), Failure{};
+    FetchArg one = arg;
+    one.expr = std::make_shared<const FetchExpr>(FetchExpr{lang::VariableExpr{std::string(kResult)}, arg.expr->column});
+    return add(one);
+  }
+
+  bool has_parts(std::string_view path) const {
+    const auto parts = variables_.parts(path, kMaxParts);
+    return parts && std::ranges::any_of(*parts, [](const auto& p) { return p.place.absent.empty(); });
+  }
+
+  Failure add_of_entry(const FetchArg& arg, const FetchExprPtr& inner) {
+    FetchArg one = arg;
+    one.expr = inner;
+    const std::size_t first = out_.size();
+    if (auto e = add_read_here(one)) return e;
+    for (std::size_t i = first; i < out_.size(); ++i) out_[i].expr = at_entry(out_[i].expr);
+    return {};
+  }
+
+  // When a variable of a return probe is read. path: as the definition has it.
+  void settle_time(FetchArg& arg) const {
+    const auto* placed = std::get_if<lang::PlacedExpr>(&arg.expr->node);
+    if (!placed || placed->of_result || !placed->place->absent.empty()) return;
+    if ((plain_ && has_base(*placed->place)) || is_in_hand(*placed->place)) arg.expr = at_entry(arg.expr);
+  }
+
+  Failure add_read_here(const FetchArg& arg) {
     const FetchExpr& inner = innermost(*arg.expr);
+    plain_ = false;
+    of_result_ = false;
     if (std::holds_alternative<lang::AllArgumentsExpr>(inner.node)) return add_all(arg);
     const auto* variable = std::get_if<lang::VariableExpr>(&inner.node);
     if (!variable) return out_.push_back(arg), Failure{};
+    plain_ = is_plain_name(variable->path);
+    of_result_ = at_return_ && is_of_return(variable->path);
     if (&inner != arg.expr.get()) return add_behind(arg, variable->path);
     return arg.type_given ? add_typed(arg, variable->path) : add_parts(arg, variable->path);
   }
@@ -81,6 +164,7 @@ class Placer {
   Failure add_all(const FetchArg& arg) {
     auto names = variables_.parameters();
     if (!names) return std::move(names).error();
+    plain_ = true;
     for (const std::string& name : *names) {
       FetchArg one = arg;
       one.name = one.text = name;
@@ -114,12 +198,12 @@ class Placer {
     return {};
   }
 
-  static FetchExprPtr shown(const dwarf::Value& value, std::size_t column) {
+  FetchExprPtr shown(const dwarf::Value& value, std::size_t column) const {
     if (value.text) return counted(*value.text, column);
     switch (value.shape) {
       case Shape::number:
       case Shape::pointer:
-        if (value.type.bitfield) return placed(value.place, What::object, 8, false, column);
+        if (value.type.bitfield && value.place.in_memory) return placed(value.place, What::object, 8, false, column);
         return placed(value.place, What::value, value.size, value.is_signed, column);
       case Shape::text: return placed(value.place, What::pointee, 8, false, column);
       case Shape::characters:
@@ -170,11 +254,30 @@ class Placer {
       value->place.in_memory = false;
     }
     FetchArg one = arg;
-    one.expr = rebuilt(*arg.expr, placed(value->place, What::value, is_memory ? 8 : value->size, value->is_signed,
-                                         arg.expr->column));
+    FetchExprPtr operand =
+        placed(value->place, What::value, is_memory ? 8 : value->size, value->is_signed, arg.expr->column);
+    if (at_return_ && !of_result_ && (is_inside_entry(*arg.expr) || (plain_ && has_base(value->place))))
+      operand = at_entry(std::move(operand));
+    one.expr = rebuilt(*arg.expr, std::move(operand));
     note_absence(one);
     out_.push_back(std::move(one));
     return {};
+  }
+
+  FetchExprPtr placed(lang::Placement place, What what, std::uint64_t size, bool is_signed, std::size_t column) const {
+    lang::PlacedExpr node = placed_node(std::move(place), what, size, is_signed);
+    node.of_result = of_result_;
+    return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
+  }
+
+  FetchExprPtr counted(const dwarf::CountedText& text, std::size_t column) const {
+    lang::PlacedExpr node;
+    node.place = std::make_shared<const lang::Placement>(text.pointer);
+    node.what = What::pointee;
+    node.length = std::make_shared<const lang::Placement>(text.length);
+    node.length_size = text.length_size;
+    node.of_result = of_result_;
+    return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
   }
 
   static FetchExprPtr rebuilt(const FetchExpr& expr, FetchExprPtr operand) {
@@ -196,11 +299,17 @@ class Placer {
   }
 
   const dwarf::Variables& variables_;
+  const bool at_return_;
   Notes& notes_;
+  // Of the argument being added:
+  bool plain_ = false;      // a variable by its name alone
+  bool of_result_ = false;  // $retval, or what it leads to
   std::vector<FetchArg> out_;
 };
 
 }  // namespace
+
+bool wants_result_type(std::span<const FetchArg> args) { return std::ranges::any_of(args, is_plain_result); }
 
 bool needs_variables(std::span<const FetchArg> args, bool static_probe) {
   return std::ranges::any_of(args, [&](const FetchArg& arg) {
@@ -210,9 +319,9 @@ bool needs_variables(std::span<const FetchArg> args, bool static_probe) {
   });
 }
 
-Result<std::vector<FetchArg>> with_variables(std::span<const FetchArg> args, const dwarf::Variables& variables,
+Result<std::vector<FetchArg>> with_variables(std::span<const FetchArg> args, const dwarf::Variables& variables, At at,
                                              Notes& notes) {
-  return Placer(variables, notes).place(args);
+  return Placer(variables, at, notes).place(args);
 }
 
 }  // namespace probed::control

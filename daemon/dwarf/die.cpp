@@ -2,6 +2,7 @@
 #include "daemon/dwarf/die.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace probed::dwarf {
@@ -212,8 +213,50 @@ Attribute Unit::read_value(Cursor& c, std::uint16_t form, std::int64_t constant)
 
 // ---- files ----
 
-File::File(Sections sections, std::unique_ptr<File> alternate)
-    : sections_(std::move(sections)), alternate_(std::move(alternate)) {
+namespace {
+
+// The rows of .debug_cu_index or .debug_tu_index by where their unit begins (DWARF 5, 7.3.5.3; version 2 is GNU's, of
+// DWARF 4). Damaged ones are left out.
+using Contributions = std::unordered_map<std::uint64_t, Contribution>;
+Contributions read_package_index(Bytes bytes) {
+  constexpr std::uint32_t kMostColumns = 8, kMostUnits = 1u << 20;
+  enum Column : std::uint32_t { info = 1, types = 2, abbrev = 3, line = 4, loc = 5, str_offsets = 6, rnglists = 8 };
+  Contributions out;
+  Cursor c(bytes);
+  const auto version = c.take<std::uint32_t>() & 0xffff;  // 5: two bytes, and two of padding
+  const auto columns = c.take<std::uint32_t>(), units = c.take<std::uint32_t>(), slots = c.take<std::uint32_t>();
+  if (!c.good() || (version != 2 && version != 5) || columns == 0 || columns > kMostColumns || units > kMostUnits)
+    return out;
+  if (slots > c.left() / 12) return out;
+  c.skip(std::uint64_t{slots} * 12);  // the hash table: signatures, and numbers of rows
+  std::array<std::uint32_t, kMostColumns> ids{};
+  for (std::uint32_t i = 0; i < columns; ++i) ids[i] = c.take<std::uint32_t>();
+  for (std::uint32_t row = 0; row < units; ++row) {
+    Contribution contribution;
+    std::uint64_t unit = 0;
+    for (std::uint32_t i = 0; i < columns; ++i) {
+      const std::uint64_t offset = c.take<std::uint32_t>();
+      switch (ids[i]) {
+        case info:
+        case types: unit = offset; break;
+        case abbrev: contribution.abbrev = offset; break;
+        case line: contribution.line = offset; break;
+        case loc: contribution.loc = offset; break;
+        case str_offsets: contribution.str_offsets = offset; break;
+        case rnglists: contribution.rnglists = offset; break;
+        default: break;
+      }
+    }
+    if (!c.good()) break;
+    out.emplace(unit, contribution);
+  }
+  return out;
+}
+
+}  // namespace
+
+File::File(Sections sections, std::unique_ptr<File> alternate, bool split)
+    : sections_(std::move(sections)), alternate_(std::move(alternate)), split_(split) {
   find_units(Section::info);
   info_units_ = units_.size();
   find_units(Section::types);
@@ -223,6 +266,13 @@ File::File(Sections sections, std::unique_ptr<File> alternate)
 
 void File::find_units(Section section) {
   const Bytes bytes = sections_[section];
+  Contributions contributions;
+  if (split_) {
+    contributions = read_package_index(sections_[section == Section::types ? Section::tu_index : Section::cu_index]);
+    // DWARF 5 has its type units among the others.
+    if (section == Section::info && sections_[Section::types].empty())
+      contributions.merge(read_package_index(sections_[Section::tu_index]));
+  }
   Cursor c(bytes);
   while (c.good() && c.left() > 11 && units_.size() < kMaxUnits) {
     auto unit = std::make_unique<Unit>();
@@ -250,6 +300,10 @@ void File::find_units(Section section) {
     if (unit->is_type_ || type == UT_skeleton || type == UT_split_compile) unit->signature_ = c.take<std::uint64_t>();
     if (unit->is_type_) unit->type_offset_ = c.number(unit->offset_size_);
     unit->first_ = c.at();
+    unit->is_split_ = split_;
+    if (const auto known = contributions.find(unit->offset_); known != contributions.end())
+      unit->contribution_ = known->second;
+    unit->abbreviations_at_ += unit->contribution_.abbrev;
     const std::uint64_t end = unit->end_;
     // Offsets in a unit are kept in 32 bits.
     const bool usable = c.good() && unit->version_ >= 2 && unit->version_ <= 5 && unit->first_ <= end &&
@@ -316,10 +370,7 @@ Die origin(Die die) {
   return die;
 }
 
-namespace {
-
-// The entry that has the attribute itself.
-Die holder(Die die, std::uint16_t name) {
+Die holder_of(Die die, std::uint16_t name) {
   for (unsigned i = 0; die && i < kMaxReferences; ++i) {
     if (attribute(die, name)) return die;
     die = one_step_back(die);
@@ -327,12 +378,10 @@ Die holder(Die die, std::uint16_t name) {
   return {};
 }
 
-}  // namespace
-
-std::optional<Attribute> inherited(Die die, std::uint16_t name) { return attribute(holder(die, name), name); }
+std::optional<Attribute> inherited(Die die, std::uint16_t name) { return attribute(holder_of(die, name), name); }
 
 Die referenced(Die die, std::uint16_t name) {
-  const Die from = holder(die, name);
+  const Die from = holder_of(die, name);
   const auto value = attribute(from, name);
   return value ? follow(from, *value) : Die{};
 }
@@ -343,7 +392,14 @@ std::uint64_t unit_base(const Unit& unit, std::uint16_t name, std::uint16_t gnu_
   return value ? value->number : otherwise;
 }
 
-std::optional<std::uint64_t> address_by_index(const Unit& unit, std::uint64_t index) {
+std::uint64_t base_address(const Unit& unit) {
+  const Unit& home = unit.home();
+  const auto low = home.attribute(0, AT_low_pc);
+  return low ? address_of(home.root(), *low).value_or(0) : 0;
+}
+
+std::optional<std::uint64_t> address_by_index(const Unit& of, std::uint64_t index) {
+  const Unit& unit = of.home();
   const std::uint64_t base = unit_base(unit, AT_addr_base, AT_GNU_addr_base, 8);
   if (index > 0xffffffff) return std::nullopt;
   Cursor c(unit.file().sections()[Section::addr], base + index * unit.address_size());
@@ -370,7 +426,8 @@ std::string_view text_of(Die die, const Attribute& value) {
     case FORM_strx4:
     case FORM_GNU_str_index: {
       // Behind the header of DWARF 5's table; GNU's split files have none.
-      const std::uint64_t base = unit_base(unit, AT_str_offsets_base, 0, unit.version() >= 5 ? 8 : 0);
+      const std::uint64_t base =
+          unit_base(unit, AT_str_offsets_base, 0, (unit.version() >= 5 ? 8 : 0) + unit.contribution().str_offsets);
       if (value.number > 0xffffffff) return {};
       Cursor c(sections[Section::str_offsets], base + value.number * 4);
       const std::uint64_t offset = c.number(4);
@@ -381,7 +438,7 @@ std::string_view text_of(Die die, const Attribute& value) {
 }
 
 std::string_view name_of(Die die) {
-  const Die from = holder(die, AT_name);
+  const Die from = holder_of(die, AT_name);
   const auto value = attribute(from, AT_name);
   return value ? text_of(from, *value) : std::string_view();
 }

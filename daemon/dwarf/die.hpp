@@ -42,6 +42,12 @@ struct AddressInterval {
   bool contains(std::uint64_t address) const { return address >= begin && address < end; }
 };
 
+// Where the parts of one unit begin in a package of split files (DWARF 5, 7.3.5; GNU's for DWARF 4 is the same); 0 in
+// other files.
+struct Contribution {
+  std::uint64_t abbrev = 0, line = 0, loc = 0, str_offsets = 0, rnglists = 0;
+};
+
 class Unit {
  public:
   struct Entry {
@@ -60,6 +66,12 @@ class Unit {
   std::uint64_t signature() const { return signature_; }
 
   Die root() const { return {this, 0}; }
+  // Of a split unit: the one in the program that stands for it, with what the linker knows: addresses and lines.
+  const Unit* skeleton() const { return skeleton_; }
+  const Unit& home() const { return skeleton_ ? *skeleton_ : *this; }
+  void set_skeleton(const Unit& skeleton) const { skeleton_ = &skeleton; }
+  bool is_split() const { return is_split_; }
+  const Contribution& contribution() const { return contribution_; }
   // Parsed at the first need; empty when the unit is damaged.
   const std::vector<Entry>& entries() const;
   bool is_parsed() const { return parsed_; }
@@ -97,8 +109,10 @@ class Unit {
   std::uint64_t offset_ = 0, first_ = 0, end_ = 0;  // of the section: header, first entry, end
   std::uint64_t abbreviations_at_ = 0, signature_ = 0, type_offset_ = 0;
   std::uint8_t version_ = 0, address_size_ = 8, offset_size_ = 4;
-  bool is_type_ = false;
+  bool is_type_ = false, is_split_ = false;
+  Contribution contribution_;
 
+  mutable const Unit* skeleton_ = nullptr;
   mutable bool parsed_ = false, has_abbreviations_ = false;
   mutable std::vector<Specification> specifications_;
   mutable std::vector<Abbreviation> abbreviations_;
@@ -109,7 +123,8 @@ class Unit {
 // What one file says. `alternate`: what dwz(1) has moved out of it.
 class File {
  public:
-  File(Sections sections, std::unique_ptr<File> alternate);
+  // split: of a split file, or a package of those.
+  File(Sections sections, std::unique_ptr<File> alternate, bool split = false);
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
@@ -128,6 +143,7 @@ class File {
 
   Sections sections_;
   std::unique_ptr<File> alternate_;
+  bool split_ = false;
   std::vector<std::unique_ptr<Unit>> units_;  // .debug_info's by offset, then .debug_types'
   std::size_t info_units_ = 0;
   std::unordered_map<std::uint64_t, const Unit*> types_;
@@ -173,5 +189,9 @@ void each_child(Die die, F&& call) {
 std::uint64_t unit_base(const Unit& unit, std::uint16_t name, std::uint16_t gnu_name, std::uint64_t otherwise);
 // Entry `index` of .debug_addr.
 std::optional<std::uint64_t> address_by_index(const Unit& unit, std::uint64_t index);
+// What its lists of addresses are relative to until they say otherwise.
+std::uint64_t base_address(const Unit& unit);
+// The entry that has an inherited attribute itself; none: nothing has it.
+Die holder_of(Die die, std::uint16_t name);
 
 }  // namespace probed::dwarf

@@ -97,6 +97,75 @@ bool has_floating(const Type& type, unsigned depth) {
          std::ranges::any_of(members, [&](const Member& m) { return has_floating(m.type, depth + 1); });
 }
 
+// ---- the words of small structures ----
+
+enum class Word : std::uint8_t { none, vector, integer };  // by precedence
+using Words = std::array<Word, 2>;
+
+void merge(Words& words, std::uint64_t offset, Word word) { words[offset / 8] = std::max(words[offset / 8], word); }
+
+// Adds what is at byte `offset` of a structure of at most 16 bytes. False: it isn't known how it is handed over, or it
+// lies unaligned, so that all of it is in memory.
+bool classify(const Type& type, std::uint64_t offset, Words& words, unsigned depth) {
+  constexpr std::size_t kMaxMembers = 32;  // who has more in so few bytes is damaged
+  constexpr unsigned kMaxDepth = 8;
+  if (depth > kMaxDepth || type.size == 0 || offset + type.size > 16) return false;
+  if (type.kind == TypeKind::array) {
+    if (attribute(type.die, AT_GNU_vector)) return false;
+    const Type element = element_of(type);
+    for (std::uint64_t i = 0; i < type.count.value_or(0); ++i)
+      if (!classify(element, offset + i * element.size, words, depth + 1)) return false;
+    return type.count.has_value();
+  }
+  if (type.kind == TypeKind::structure) {
+    const std::vector<Member> members = members_of(type);
+    if (members.size() > kMaxMembers) return false;
+    return std::ranges::all_of(members, [&](const Member& m) {
+      if (m.type.kind == TypeKind::structure && members_of(m.type).empty()) return true;
+      if (m.bit_offset)
+        return merge(words, std::min<std::uint64_t>(offset + m.offset + *m.bit_offset / 8, 15), Word::integer), true;
+      return classify(m.type, offset + m.offset, words, depth + 1);
+    });
+  }
+  const bool is_floating = type.kind == TypeKind::floating;
+  const bool is_word = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
+  if (!is_word || type.size > 8 || offset % type.size != 0) return false;
+  merge(words, offset, is_floating ? Word::vector : Word::integer);
+  return true;
+}
+
+// Those of a structure of at most 16 bytes; nullopt: it isn't known.
+std::optional<Words> words_of(const Type& type) {
+  Words words{};
+  if (!native::kClassifiesWords) {
+    if (has_floating(type, 0)) return std::nullopt;
+    return Words{Word::integer, type.size > 8 ? Word::integer : Word::none};
+  }
+  if (!classify(type, 0, words, 0)) return std::nullopt;
+  // Padding only: of no class, and what would be handed over for it isn't worth knowing.
+  if (words[0] == Word::none || (type.size > 8 && words[1] == Word::none)) return std::nullopt;
+  return words;
+}
+
+// Whether it may begin at every word of the stack.
+bool has_plain_alignment(const Type& type, unsigned depth) {
+  constexpr unsigned kMaxDepth = 8;
+  if (depth > kMaxDepth || number_of(type.die, AT_alignment).value_or(1) > 8 || attribute(type.die, AT_GNU_vector))
+    return false;
+  if (type.kind == TypeKind::array) return has_plain_alignment(element_of(type), depth + 1);
+  if (type.kind != TypeKind::structure) return type.size <= 8;
+  return std::ranges::all_of(members_of(type), [&](const Member& m) {
+    return number_of(m.die, AT_alignment).value_or(1) <= 8 && has_plain_alignment(m.type, depth + 1);
+  });
+}
+
+Piece piece_of(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::uint64_t size) {
+  Piece out;
+  out.place = {{step}, offset, in_memory, {}};
+  out.size = size;
+  return out;
+}
+
 class Assigner {
  public:
   explicit Assigner(Die function) {
@@ -111,12 +180,15 @@ class Assigner {
     if (unknown_) return unknown();
     const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
     if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8)) return floating();
-    if (scalar && type.size > 0 && type.size <= 8) return integer(8);
+    if (scalar && type.size > 0 && type.size <= 8) return integer();
     const Passing passing = passing_of(type, budget_);
-    if (passing == Passing::reference) return behind(integer(8));
-    const bool is_small = type.kind == TypeKind::structure && type.size > 0 && type.size <= 16 && !is_empty(type, budget_);
-    if (is_small && passing == Passing::value && !has_floating(type, 0))
-      return integer(type.size);
+    if (passing == Passing::reference) return behind(integer());
+    if (type.kind == TypeKind::structure && passing == Passing::value && type.size > 0 && !is_empty(type, budget_)) {
+      const bool plain = has_plain_alignment(type, 0);
+      if (type.size > 16 && native::kClassifiesWords && plain) return in_memory(type);
+      if (type.size <= 16 && plain)
+        if (const auto words = words_of(type)) return structure(*words);
+    }
     unknown_ = true;
     return unknown();
   }
@@ -124,33 +196,42 @@ class Assigner {
  private:
   static Location unknown() { return absent("how it is passed isn't known; probe a line behind the function's entry"); }
 
-  static Piece piece(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::uint64_t size) {
-    Piece out;
-    out.place = {{step}, offset, in_memory, {}};
-    out.size = size;
+  Location integer() { return structure({Word::integer, Word::none}); }
+
+  // In registers, or none of it in one.
+  Location structure(const Words& words) {
+    const auto integers = static_cast<unsigned>(std::ranges::count(words, Word::integer));
+    const auto vectors = static_cast<unsigned>(std::ranges::count(words, Word::vector));
+    if (integers_ + integers > native::kRegisterArguments || vectors_ + vectors > native::kVectorArguments) {
+      if (!native::kClassifiesWords)
+        integers_ = native::kRegisterArguments;  // AAPCS64 6.8.2, C.13: no later one goes there
+      return on_stack(integers + vectors);
+    }
+    Location out;
+    for (const Word word : words) {
+      if (word == Word::none) continue;
+      const lang::PlaceStep step =
+          word == Word::vector ? lang::PlaceStep{Step::load_vector, 8, 0, vectors_++}
+                               : lang::PlaceStep{Step::load_register, 8, 0, native::argument_place(++integers_).offset};
+      out.push_back(piece_of(step, false, 0, integers + vectors == 1 ? ~0ull : 8));
+    }
     return out;
   }
 
-  // In one or two registers, or none of it in one.
-  Location integer(std::uint64_t size) {
-    const unsigned words = size > 8 ? 2 : 1;
-    if (integers_ + words > native::kRegisterArguments) return on_stack(words);
-    Location out;
-    for (unsigned i = 0; i < words; ++i)
-      out.push_back(piece({Step::load_register, 8, 0, native::argument_place(++integers_).offset}, false, 0,
-                          words == 1 ? ~0ull : 8));
-    return out;
+  // What is larger lies among the arguments on the stack, in whole words.
+  Location in_memory(const Type& type) {
+    return on_stack(static_cast<unsigned>(std::min<std::uint64_t>((type.size + 7) / 8, 1u << 20)));
   }
 
   Location floating() {
     if (vectors_ >= native::kVectorArguments) return on_stack(1);
-    return {piece({Step::load_vector, 8, 0, vectors_++}, false, 0, ~0ull)};
+    return {piece_of({Step::load_vector, 8, 0, vectors_++}, false, 0, ~0ull)};
   }
 
   Location on_stack(unsigned words) {
     const auto place = native::argument_place(native::kRegisterArguments + 1 + stack_);
     stack_ += words;
-    return {piece({Step::load_register, 8, 0, *native::register_offset("sp")}, true, place.offset, ~0ull)};
+    return {piece_of({Step::load_register, 8, 0, *native::register_offset("sp")}, true, place.offset, ~0ull)};
   }
 
   static Location behind(Location pointer) {
@@ -201,6 +282,48 @@ std::vector<Die> parameters_of(Die function) {
     return true;
   });
   return all.size() >= out.size() ? all : out;
+}
+
+namespace {
+
+constexpr const char* kUnknownResult = "how its function returns it isn't known";
+
+Location result_in_registers(const Words& words) {
+  unsigned integers = 0, vectors = 0;
+  const bool whole = words[1] == Word::none;
+  Location out;
+  for (const Word word : words) {
+    if (word == Word::none) continue;
+    const lang::PlaceStep step =
+        word == Word::vector ? lang::PlaceStep{Step::load_vector, 8, 0, vectors++}
+        : integers++ == 0    ? lang::PlaceStep{Step::load_register, 8, 0, native::kReturnValueOffset}
+                             : lang::PlaceStep{Step::load_register, 8, 0, *native::dwarf_register(1)};  // rdx, x1
+    out.push_back(piece_of(step, false, 0, whole ? ~0ull : 8));
+  }
+  return out;
+}
+
+}  // namespace
+
+Location result_at_return(Die function) {
+  const Type type = type_of(function);
+  if (!referenced(function, AT_type)) return absent("its function returns nothing");
+  if (!calls_like_c(function)) return absent(kUnknownResult);
+  const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
+  if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8))
+    return result_in_registers({Word::vector, Word::none});
+  if (scalar && type.kind != TypeKind::floating && type.size > 0 && type.size <= 8)
+    return result_in_registers({Word::integer, Word::none});
+  if (type.kind != TypeKind::structure || type.size == 0) return absent(kUnknownResult);
+  unsigned budget = 256;
+  const Passing passing = passing_of(type, budget);
+  if (passing == Passing::unknown) return absent(kUnknownResult);
+  if (passing == Passing::reference || type.size > 16) {
+    if (!native::kClassifiesWords) return absent(kUnknownResult);
+    return {piece_of({Step::load_register, 8, 0, native::kReturnValueOffset}, true, 0, ~0ull)};
+  }
+  const auto words = has_plain_alignment(type, 0) ? words_of(type) : std::nullopt;
+  return words ? result_in_registers(*words) : absent(kUnknownResult);
 }
 
 std::vector<Location> arguments_at_entry(Die function) {

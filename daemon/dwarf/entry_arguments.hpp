@@ -1,8 +1,8 @@
 // Where a function's arguments are at its first instruction, by the calling convention: code that isn't optimised says
-// only where it will have stored them later.
+// only where it will have stored them later. And where its result is when it returns.
 //
-// The thread of whoever owns the file. What the convention leaves to details that aren't followed (small structures with
-// floating-point members, arguments in memory) is said to be unknown, never guessed.
+// The thread of whoever owns the file. What the convention leaves to details that aren't followed (long double, on
+// arm64 small structures with floating-point members) is said to be unknown, never guessed.
 #pragma once
 
 #include <vector>
@@ -18,6 +18,10 @@ Die abstract_instance(Die function);
 
 // One for each parameter of a function of C or a language that calls as C does; empty: of another language.
 std::vector<Location> arguments_at_entry(Die function);
+
+// What a function of such a language returns, by the registers at its return instruction. Absent, with the reason: it
+// returns nothing, or it isn't known where.
+Location result_at_return(Die function);
 
 // Its parameters, in order.
 std::vector<Die> parameters_of(Die function);

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+
+#include "daemon/symbols/match.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -31,7 +34,7 @@ std::string qualified_name(Die die) {
 }
 
 std::shared_ptr<const DebugInfo> DebugInfo::read(const symbols::ElfImage& image, const symbols::ElfImage* debug,
-                                                 const symbols::ElfImage* alternate) {
+                                                 const symbols::ElfImage* alternate, const SplitFiles& split) {
   auto sections = Sections::read(debug ? *debug : image, false);
   if (!sections) return nullptr;
   std::unique_ptr<File> other;
@@ -39,12 +42,107 @@ std::shared_ptr<const DebugInfo> DebugInfo::read(const symbols::ElfImage& image,
     if (auto more = Sections::read(*alternate, false)) other = std::make_unique<File>(*std::move(more), nullptr);
   std::shared_ptr<DebugInfo> info(new DebugInfo);
   info->file_ = std::make_unique<File>(*std::move(sections), std::move(other));
+  if (split.open) info->attach_split(split);
   // A debug file has no .eh_frame: it is loaded, so it stays behind.
   if (const Elf64_Shdr* section = image.section(".eh_frame"); section && section->sh_type != SHT_NOBITS) {
     info->eh_frame_ = read_section(image, ".eh_frame", Sections::kMaxBytes).value_or(std::vector<std::byte>());
     info->eh_frame_address_ = section->sh_addr;
   }
   return info;
+}
+
+// ---- split files ----
+
+namespace {
+
+std::string split_name(const Unit& unit) {
+  for (const std::uint16_t name : {AT_dwo_name, AT_GNU_dwo_name})
+    if (const auto value = unit.attribute(0, name)) return std::string(text_of(unit.root(), *value));
+  return {};
+}
+
+// What a skeleton and what it stands for have in common.
+std::optional<std::uint64_t> split_id(const Unit& unit) {
+  if (unit.version() >= 5) return unit.signature();
+  const auto value = unit.attribute(0, AT_GNU_dwo_id);
+  return value ? std::optional(value->number) : std::nullopt;
+}
+
+std::string folder_of(std::string_view path) { return std::string(path.substr(0, path.rfind('/') + 1)); }
+
+// Where the compiler has put it, and beside the program.
+std::vector<std::string> split_paths(const Unit& unit, const std::string& name, const std::string& program) {
+  const auto value = unit.attribute(0, AT_comp_dir);
+  const std::string compiled_in(value ? text_of(unit.root(), *value) : std::string_view());
+  std::vector<std::string> paths{name.starts_with('/') ? name : compiled_in + "/" + name};
+  if (!name.starts_with('/')) paths.push_back(folder_of(program) + name);
+  paths.push_back(folder_of(program) + name.substr(name.rfind('/') + 1));
+  return paths;
+}
+
+const Unit* unit_with_id(const File& file, std::uint64_t id) {
+  for (const auto& unit : file.units())
+    if (!unit->is_type_unit() && split_id(*unit) == id) return unit.get();
+  return nullptr;
+}
+
+}  // namespace
+
+void DebugInfo::attach_split(const SplitFiles& split) {
+  constexpr std::size_t kMostFiles = 1u << 14;
+  std::uint64_t bytes = 0;
+  const auto open = [&](const std::string& path) -> std::unique_ptr<File> {
+    if (split_.size() >= kMostFiles || bytes > Sections::kMaxBytes) return nullptr;
+    const auto image = split.open(path);
+    auto sections = image ? Sections::read(*image, true) : std::nullopt;
+    if (!sections) return nullptr;
+    bytes += sections->memory_bytes();
+    return std::make_unique<File>(*std::move(sections), nullptr, true);
+  };
+  const File* package = nullptr;
+  bool asked_for_package = false;
+  for (const auto& unit : file_->units()) {
+    const std::string name = unit->is_type_unit() ? std::string() : split_name(*unit);
+    const auto id = name.empty() ? std::nullopt : split_id(*unit);
+    if (!id) continue;
+    if (!std::exchange(asked_for_package, true))
+      if (auto file = open(split.program + ".dwp")) package = split_.emplace_back(std::move(file)).get();
+    const Unit* found = package ? unit_with_id(*package, *id) : nullptr;
+    for (const std::string& path : split_paths(*unit, name, split.program)) {
+      if (found) break;
+      auto file = open(path);
+      found = file ? unit_with_id(*file, *id) : nullptr;
+      if (found) split_.push_back(std::move(file));
+    }
+    if (found) {
+      found->set_skeleton(*unit);
+      whole_.emplace(unit.get(), found);
+    } else {
+      missing_.emplace(unit.get(), name);
+    }
+  }
+}
+
+const Unit& DebugInfo::whole(const Unit& unit) const {
+  const auto known = whole_.find(&unit);
+  return known == whole_.end() ? unit : *known->second;
+}
+
+template <class F>
+void DebugInfo::each_unit(F&& call) const {
+  for (const auto& skeleton : file_->units()) {
+    if (skeleton->is_type_unit()) continue;
+    const Unit& unit = whole(*skeleton);
+    const bool was_parsed = unit.is_parsed();
+    call(unit);
+    if (!was_parsed) unit.forget_entries();
+  }
+}
+
+std::string DebugInfo::missing_split(std::uint64_t address) const {
+  const Unit* unit = unit_at(address);
+  const auto missing = missing_.find(unit);
+  return missing == missing_.end() ? std::string() : missing->second;
 }
 
 // ---- units and functions ----
@@ -62,7 +160,7 @@ const Unit* DebugInfo::unit_at(std::uint64_t address) const {
       std::ranges::upper_bound(units_, address, {}, [](const UnitInterval& u) { return u.code.begin; });
   // Units don't overlap, but for damaged ones.
   for (auto it = after; it != units_.begin() && after - it < 8;)
-    if ((--it)->code.contains(address)) return it->unit;
+    if ((--it)->code.contains(address)) return &whole(*it->unit);
   return nullptr;
 }
 
@@ -106,7 +204,7 @@ std::uint64_t DebugInfo::prologue_end(Die function) const {
   const auto start = low_pc(function);
   if (!start) return 0;
   std::uint64_t second = ~0ull, marked = ~0ull;
-  for (const LineRow& row : read_line_table(*function.unit, true).rows) {
+  for (const LineRow& row : read_line_table(function.unit->home(), true).rows) {
     if (row.end_sequence || row.address <= *start || !covers(function, row.address)) continue;
     second = std::min(second, row.address);
     if (row.prologue_end) marked = std::min(marked, row.address);
@@ -118,20 +216,172 @@ std::uint64_t DebugInfo::prologue_end(Die function) const {
 Die DebugInfo::global(std::string_view name) const {
   if (!have_globals_) {
     have_globals_ = true;
-    for (const auto& unit : file_->units()) {
-      if (unit->is_type_unit()) continue;
-      const bool was_parsed = unit->is_parsed();
-      for (std::uint32_t i = 0; i < unit->entries().size(); ++i) {
-        const Die die{unit.get(), i};
-        if (unit->tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
+    each_unit([&](const Unit& unit) {
+      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+        const Die die{&unit, i};
+        if (unit.tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
         if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
         globals_.try_emplace(std::string(name_of(die)), die);
       }
-      if (!was_parsed) unit->forget_entries();
-    }
+    });
   }
   const auto found = globals_.find(std::string(name));
   return found == globals_.end() ? Die{} : found->second;
+}
+
+// ---- types by name ----
+
+namespace {
+
+// "unsigned long int", "long unsigned int" and "unsigned long" are one.
+std::string plain_type_name(std::string_view name) {
+  std::vector<std::string_view> words;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find(' ', at), name.size());
+    const std::string_view word = name.substr(at, end - at);
+    at = end + 1;
+    if (word == "struct" || word == "class" || word == "union" || word == "enum") continue;
+    if (!word.empty() && word != "const" && word != "volatile") words.push_back(word);
+  }
+  constexpr std::string_view kNumbers[] = {"unsigned", "signed", "long", "short", "int", "char"};
+  const auto is_number = [&](std::string_view w) { return std::ranges::find(kNumbers, w) != std::end(kNumbers); };
+  if (words.size() > 1 && std::ranges::all_of(words, is_number)) {
+    const bool has_char = std::ranges::find(words, "char") != words.end();
+    std::erase(words, "int");
+    if (!has_char) std::erase(words, "signed");
+    if (words.empty()) words.push_back("int");
+    std::ranges::sort(words);
+  } else if (words.size() == 1 && (words[0] == "signed")) {
+    words[0] = "int";
+  }
+  std::string out;
+  for (const std::string_view word : words) out.append(out.empty() ? "" : " ").append(word);
+  return out;
+}
+
+bool names_type(std::uint16_t t) {
+  return t == TAG_structure_type || t == TAG_class_type || t == TAG_union_type || t == TAG_enumeration_type ||
+         t == TAG_typedef || t == TAG_base_type;
+}
+
+std::string_view last_name(std::string_view name) {
+  const std::size_t scopes = name.substr(0, name.find('<')).rfind("::");
+  return scopes == name.npos ? name : name.substr(scopes + 2);
+}
+
+// Whether what is called `full` is what a user means by `name`.
+bool fits_qualified(const std::string& full, std::string_view name) {
+  return full == name || full.ends_with("::" + std::string(name));
+}
+
+}  // namespace
+
+Die DebugInfo::type_named(std::string_view text, const Unit* near) const {
+  if (!have_types_) {
+    have_types_ = true;
+    const auto look_at = [&](const Unit& unit) {
+      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+        const Die die{&unit, i};
+        if (!names_type(unit.tag_of(i)) || attribute(die, AT_declaration)) continue;
+        if (const std::string_view name = name_of(die); !name.empty()) {
+          auto& all = types_[plain_type_name(name)];
+          if (all.size() < 64) all.push_back(die);
+        }
+      }
+    };
+    each_unit(look_at);
+    for (const auto& unit : file_->units())
+      if (unit->is_type_unit()) look_at(*unit);
+  }
+  const bool is_tagged = text.starts_with("struct ") || text.starts_with("union ") || text.starts_with("class ") ||
+                         text.starts_with("enum ");
+  const std::string name = plain_type_name(text);
+  const auto found = types_.find(std::string(last_name(name)));
+  if (found == types_.end()) return {};
+  Die best;
+  for (const Die die : found->second) {
+    if (is_tagged && tag(die) == TAG_typedef) continue;
+    const bool is_qualified = name.find("::") != name.npos && tag(die) != TAG_base_type;
+    if (is_qualified && !fits_qualified(qualified_name(die), name)) continue;
+    if (!best || (die.unit == near && best.unit != near)) best = die;
+  }
+  return best;
+}
+
+// ---- functions by file, and inlined ones ----
+
+FileFunctions DebugInfo::functions_of(std::string_view file, std::string_view function) const {
+  const std::lock_guard lock(mutex_);
+  FileFunctions out;
+  std::unordered_map<const Unit*, std::vector<bool>> fits;  // by number of the unit's files
+  const auto fitting = [&](const Unit& unit) -> const std::vector<bool>& {
+    const auto [known, fresh] = fits.try_emplace(&unit);
+    if (fresh)
+      for (const std::string& name : read_line_table(unit, false).files)
+        known->second.push_back(is_same_file(name, file));
+    return known->second;
+  };
+  each_unit([&](const Unit& unit) {
+    const std::vector<bool>& own = fitting(unit);
+    const bool may_hold = std::ranges::find(own, true) != own.end();
+    out.file_known |= may_hold;
+    if (!may_hold) return;
+    for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+      const Die die{&unit, i};
+      if (unit.tag_of(i) != TAG_subprogram) continue;
+      const auto entry = low_pc(die);
+      const Die written = holder_of(die, AT_decl_file);
+      if (!entry || intervals_of(die).empty() || !written) continue;
+      const auto number = attribute(written, AT_decl_file)->number;
+      const std::vector<bool>& files = fitting(*written.unit);
+      if (number >= files.size() || !files[number]) continue;
+      const std::string name = qualified_name(die);
+      if (!symbols::glob_match(function, name) && !symbols::glob_match(function, name_of(die)) &&
+          !fits_qualified(name, function))
+        continue;
+      out.places.push_back({*entry, 0, name});
+    }
+  });
+  std::ranges::sort(out.places, {}, &LinePlace::address);
+  const auto same = std::ranges::unique(out.places, {}, &LinePlace::address);
+  out.places.erase(same.begin(), same.end());
+  return out;
+}
+
+std::vector<LinePlace> DebugInfo::inlined(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  constexpr std::size_t kMostInstances = 4096;  // of one function
+  if (!have_inlined_) {
+    have_inlined_ = true;
+    each_unit([&](const Unit& unit) {
+      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+        const Die die{&unit, i};
+        if (unit.tag_of(i) != TAG_inlined_subroutine || (!attribute(die, AT_low_pc) && !attribute(die, AT_ranges)))
+          continue;
+        const auto add = [&](std::string_view key) {
+          if (key.empty()) return;
+          auto& all = inlined_[std::string(key)];
+          if (all.size() < kMostInstances) all.push_back(die);
+        };
+        add(name_of(die));
+        if (const Die linked = holder_of(die, AT_linkage_name))
+          add(text_of(linked, *attribute(linked, AT_linkage_name)));
+      }
+    });
+  }
+  // Written with its parameters, C++ has overloads, which names alone don't tell apart: none is taken for another.
+  const auto found = inlined_.find(std::string(last_name(name)));
+  std::vector<LinePlace> out;
+  if (found == inlined_.end()) return out;
+  for (const Die die : found->second) {
+    if (name.find("::") != name.npos && !fits_qualified(qualified_name(die), name)) continue;
+    const auto entry = low_pc(die);
+    if (entry && !intervals_of(die).empty()) out.push_back({*entry, 0, qualified_name(die)});
+  }
+  std::ranges::sort(out, {}, &LinePlace::address);
+  const auto same = std::ranges::unique(out, {}, &LinePlace::address);
+  out.erase(same.begin(), same.end());
+  return out;
 }
 
 // ---- lines ----
@@ -219,7 +469,10 @@ std::vector<SourceLine> DebugInfo::lines_of(std::string_view file, std::size_t l
 
 std::size_t DebugInfo::memory_bytes() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock ? file_->memory_bytes() + eh_frame_.capacity() : 0;
+  if (!lock) return 0;
+  std::size_t sum = file_->memory_bytes() + eh_frame_.capacity();
+  for (const auto& file : split_) sum += file->memory_bytes();
+  return sum;
 }
 
 }  // namespace probed::dwarf

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,6 +42,12 @@ struct LinePlaces {
   std::vector<std::string> files;  // all files that the name fits; more than one: ambiguous
 };
 
+// Functions that a file defines.
+struct FileFunctions {
+  bool file_known = false;
+  std::vector<LinePlace> places;  // their entries, by address; line: 0
+};
+
 // One line of a file that has code.
 struct SourceLine {
   std::string file;
@@ -49,16 +56,28 @@ struct SourceLine {
   std::string function;
 };
 
+// Opens the split files of a program, which may be anywhere.
+struct SplitFiles {
+  std::string program;  // its path
+  std::function<std::optional<symbols::ElfImage>(const std::string& path)> open;
+};
+
 class DebugInfo {
  public:
   // `debug`: the separate debug file, `alternate`: its supplementary file; null: none. Null: no DWARF.
+  // split: how to find what -gsplit-dwarf has put elsewhere.
   static std::shared_ptr<const DebugInfo> read(const symbols::ElfImage& image, const symbols::ElfImage* debug,
-                                               const symbols::ElfImage* alternate);
+                                               const symbols::ElfImage* alternate, const SplitFiles& split = {});
 
   // The places of FILE:LINE. files empty: no such file here. places empty: no code at or behind that line.
   LinePlaces find_line(std::string_view file, unsigned line) const;
   // All lines of FILE with code, in order; at most limit (0: all).
   std::vector<SourceLine> lines_of(std::string_view file, std::size_t limit) const;
+
+  // The functions of FILE, which may be a glob as may be their name. Only those with code of their own.
+  FileFunctions functions_of(std::string_view file, std::string_view function) const;
+  // Where a function has been inlined, by address: by its name, as qualified as the user likes, or its linkage name.
+  std::vector<LinePlace> inlined(std::string_view name) const;
 
   std::size_t memory_bytes() const;
 
@@ -83,9 +102,25 @@ class DebugInfo {
   std::uint64_t prologue_end(Die function) const;
   // A variable of any unit's outermost scope, by its last name.
   Die global(std::string_view name) const;
+  // A type of that name: "struct client", "client", "unsigned long"; of several the one in `near` is preferred.
+  Die type_named(std::string_view name, const Unit* near) const;
+  // Where what a skeleton unit stands for really is; itself when it is none, or that can't be found.
+  const Unit& whole(const Unit& unit) const;
+  // The split file that is missing at an address; empty: none.
+  std::string missing_split(std::uint64_t address) const;
+  template <class F>
+  void each_unit(F&& call) const;  // whole ones, without type units; what wasn't parsed before is forgotten again
+  void attach_split(const SplitFiles& split);
 
   mutable std::mutex mutex_;
   std::unique_ptr<File> file_;
+  std::vector<std::unique_ptr<File>> split_;
+  std::unordered_map<const Unit*, const Unit*> whole_;                 // by skeleton
+  std::unordered_map<const Unit*, std::string> missing_;               // by skeleton
+  mutable std::unordered_map<std::string, std::vector<Die>> inlined_;  // by the function's last name and linkage name
+  mutable bool have_inlined_ = false;
+  mutable std::unordered_map<std::string, std::vector<Die>> types_;
+  mutable bool have_types_ = false;
   std::vector<std::byte> eh_frame_;
   std::uint64_t eh_frame_address_ = 0;
   mutable std::vector<UnitInterval> units_;  // by address; made at the first need

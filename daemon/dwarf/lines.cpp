@@ -1,7 +1,10 @@
 // See lines.hpp.
 #include "daemon/dwarf/lines.hpp"
 
+#include <algorithm>
 #include <array>
+
+#include "daemon/symbols/match.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -238,14 +241,26 @@ std::string normalised_path(std::string_view path) {
 
 LineTable read_line_table(const Unit& unit, bool with_rows) {
   const auto at = unit.attribute(0, AT_stmt_list);
+  if (unit.is_split()) return Reader(unit, (at ? at->number : 0) + unit.contribution().line).read(false);
   return at ? Reader(unit, at->number).read(with_rows) : LineTable{};
 }
 
+// A glob's components are compared with the path's last ones, each for itself.
 bool is_same_file(std::string_view in_table, std::string_view wanted) {
+  const bool is_glob = symbols::has_glob(wanted);
   const std::string_view last = wanted.substr(wanted.rfind('/') + 1);
-  if (!in_table.ends_with(last)) return false;
-  const std::string known = normalised_path(in_table), asked = normalised_path(wanted);
-  return wanted.starts_with('/') ? known == asked : known.ends_with(asked);
+  if (!is_glob && !in_table.ends_with(last)) return false;
+  const std::string known = normalised_path(in_table), asked = normalised_path(wanted);  // both begin with '/'
+  if (wanted.starts_with('/') && std::ranges::count(known, '/') != std::ranges::count(asked, '/')) return false;
+  if (!is_glob) return known.ends_with(asked);
+  std::string_view path = known, pattern = asked;
+  while (!pattern.empty()) {
+    const std::size_t slash = path.rfind('/'), in_pattern = pattern.rfind('/');
+    if (path.empty() || !symbols::glob_match(pattern.substr(in_pattern + 1), path.substr(slash + 1))) return false;
+    path = path.substr(0, slash);
+    pattern = pattern.substr(0, in_pattern);
+  }
+  return true;
 }
 
 }  // namespace probed::dwarf

@@ -48,7 +48,7 @@ class Expression {
   }
 
  private:
-  void fail(const char* why) {
+  void fail(std::string_view why) {
     if (why_.empty()) why_ = why;
   }
 
@@ -139,7 +139,7 @@ class Expression {
       case OP_implicit_pointer:
       case OP_GNU_implicit_pointer: return fail("what it points to has been optimised out at this place");
       case OP_form_tls_address:
-      case OP_GNU_push_tls_address: return fail("it is a thread-local variable, which can't be read yet");
+      case OP_GNU_push_tls_address: return thread_local_address();
       default: return fail(kTooHard);
     }
   }
@@ -222,11 +222,25 @@ class Expression {
   void convert(std::uint64_t type) {
     if (type == 0) return;
     const Die die = unit_.at(type);
-    const std::uint64_t size = number_of(die, AT_byte_size).value_or(0), encoding = number_of(die, AT_encoding).value_or(0);
+    const std::uint64_t encoding = number_of(die, AT_encoding).value_or(0);
+    std::uint64_t size = number_of(die, AT_byte_size).value_or(0);
+    if (size == 0 && name_of(die) == "DW_ATE_unsigned_1") size = 1;  // LLVM's bool, of one bit: 0 or 1 in its byte
     const bool is_integer = encoding == ATE_signed || encoding == ATE_unsigned || encoding == ATE_boolean ||
                             encoding == ATE_signed_char || encoding == ATE_unsigned_char || encoding == ATE_address;
     if (!is_integer || (size != 1 && size != 2 && size != 4 && size != 8)) return fail(kTooHard);
     cut(pop(), size, encoding == ATE_signed || encoding == ATE_signed_char);
+  }
+
+  // From an offset in the module's thread-local storage to an address.
+  void thread_local_address() {
+    const Symbolic offset = pop();
+    if (!offset.is_constant()) return fail(kTooHard);
+    lang::Placement block;
+    if (around_.thread_block && *around_.thread_block) block = (*around_.thread_block)();
+    if (!block.absent.empty() || block.steps.empty())
+      return fail(block.absent.empty() ? "it is a thread-local variable, and where those are isn't known"
+                                       : block.absent);
+    push(Symbolic{std::move(block.steps), block.offset + offset.offset});
   }
 
   // What a register held when the function was entered.
@@ -278,14 +292,33 @@ class Expression {
 
   Location of(const Attribute& value) {
     if (value.is_block()) return run(value.block);
-    const auto expression = unit_.version() >= 5 ? in_new_list(value) : in_old_list(value.number);
+    const auto expression = unit_.version() >= 5 ? in_new_list(value)
+                            : unit_.is_split()   ? in_split_list(value.number)
+                                                 : in_old_list(value.number);
     return expression ? run(*expression) : absent(kNoPlace);
   }
 
  private:
-  std::uint64_t base_address() const {
-    const auto low = unit_.attribute(0, AT_low_pc);
-    return low ? dwarf::address_of(unit_.root(), *low).value_or(0) : 0;
+  std::uint64_t base_address() const { return dwarf::base_address(unit_); }
+
+  // GNU's of DWARF 4 (gcc.gnu.org/wiki/DebugFission).
+  std::optional<Bytes> in_split_list(std::uint64_t at) const {
+    Cursor c(unit_.file().sections()[Section::loc], at + unit_.contribution().loc);
+    std::uint64_t base = base_address();
+    const auto indexed = [&] { return address_by_index(unit_, c.uleb()).value_or(0); };
+    for (std::size_t n = 0; c.good() && n < kMaxListEntries; ++n) {
+      std::uint64_t begin = 0, end = 0;
+      switch (c.take<std::uint8_t>()) {
+        case 1: base = indexed(); continue;                           // base address
+        case 2: begin = indexed(), end = indexed(); break;            // start and end
+        case 3: begin = indexed(), end = begin + c.number(4); break;  // start and length
+        case 4: begin = base + c.number(4), end = base + c.number(4); break;
+        default: return std::nullopt;
+      }
+      const Bytes expression = c.block(c.number(2));
+      if (c.good() && around_.pc >= begin && around_.pc < end) return expression;
+    }
+    return std::nullopt;
   }
 
   std::optional<Bytes> in_old_list(std::uint64_t at) const {
@@ -308,7 +341,7 @@ class Expression {
     const Bytes section = unit_.file().sections()[Section::loclists];
     std::uint64_t at = value.number;
     if (value.form == FORM_loclistx) {
-      const std::uint64_t table = unit_base(unit_, AT_loclists_base, 0, 12);
+      const std::uint64_t table = unit_base(unit_, AT_loclists_base, 0, 12 + unit_.contribution().loc);
       Cursor index(section, table + (value.number & 0xffffffff) * 4);
       at = table + index.number(4);
       if (!index.good()) return std::nullopt;

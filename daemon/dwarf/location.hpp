@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct Surroundings {
   bool at_entry = false;   // pc is its function's first instruction: registers are as the caller left them
   Die function;            // the code's function, the one with AT_frame_base
   FrameSection eh_frame, debug_frame;
+  const std::function<lang::Placement()>* thread_block = nullptr;  // see Outside (variables.hpp); null: unknown
 };
 
 // Of AT_location (or AT_frame_base) `value` of an entry.

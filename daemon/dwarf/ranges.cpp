@@ -18,12 +18,6 @@ enum RangeEntry : std::uint8_t {
   RLE_start_length = 7,
 };
 
-// What offsets are relative to until a list says otherwise.
-std::uint64_t base_address(const Unit& unit) {
-  const auto low = unit.attribute(0, AT_low_pc);
-  return low ? address_of(unit.root(), *low).value_or(0) : 0;
-}
-
 void add(std::vector<AddressInterval>& out, std::uint64_t begin, std::uint64_t end) {
   // What the linker has dropped is at 0, or at -1 (LLVM's "tombstone").
   if (begin < end && begin != 0 && begin < ~0ull - 1) out.push_back({begin, end});
@@ -31,7 +25,9 @@ void add(std::vector<AddressInterval>& out, std::uint64_t begin, std::uint64_t e
 
 std::vector<AddressInterval> old_list(const Unit& unit, std::uint64_t offset) {
   std::vector<AddressInterval> out;
-  Cursor c(unit.file().sections()[Section::ranges], offset);
+  // Those of a split unit are the linker's, counted from where the skeleton says.
+  if (unit.skeleton()) offset += unit_base(unit.home(), AT_GNU_ranges_base, 0, 0);
+  Cursor c(unit.home().file().sections()[Section::ranges], offset);
   std::uint64_t base = base_address(unit);
   while (c.good() && out.size() < kMaxIntervals) {
     const std::uint64_t begin = c.number(unit.address_size()), end = c.number(unit.address_size());
@@ -83,7 +79,7 @@ std::vector<AddressInterval> new_list(const Unit& unit, std::uint64_t offset) {
 // FORM_rnglistx: an index into the table of offsets behind the header of the unit's part of .debug_rnglists.
 std::uint64_t listed_offset(const Unit& unit, const Attribute& ranges) {
   if (ranges.form != FORM_rnglistx) return ranges.number;
-  const std::uint64_t base = unit_base(unit, AT_rnglists_base, 0, 12);
+  const std::uint64_t base = unit_base(unit, AT_rnglists_base, 0, 12 + unit.contribution().rnglists);
   Cursor c(unit.file().sections()[Section::rnglists], base + (ranges.number & 0xffffffff) * 4);
   return base + c.number(4);
 }

@@ -10,8 +10,8 @@ namespace probed::dwarf {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Section::count_)> kNames = {
-    "info", "types", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "loc", "loclists",
-    "line", "frame"};
+    "info",     "types", "abbrev",   "str",  "line_str", "str_offsets", "addr",    "ranges",
+    "rnglists", "loc",   "loclists", "line", "frame",    "cu_index",    "tu_index"};
 
 std::optional<std::vector<std::byte>> inflate(Bytes packed, std::uint64_t size, std::uint64_t limit) {
   // deflate can't do better than 1 : 1032 (zlib's documentation).
@@ -60,7 +60,9 @@ std::optional<Sections> Sections::read(const symbols::ElfImage& image, bool spli
   Sections sections;
   std::uint64_t left = kMaxBytes;
   for (std::size_t i = 0; i < kNames.size(); ++i) {
-    const std::string name = ".debug_" + std::string(kNames[i]) + (split ? ".dwo" : "");
+    const bool is_index = kNames[i].ends_with("_index");
+    if (is_index && !split) continue;
+    const std::string name = ".debug_" + std::string(kNames[i]) + (split && !is_index ? ".dwo" : "");
     auto bytes = read_section(image, name, left);
     if (!bytes) continue;
     left -= bytes->size();

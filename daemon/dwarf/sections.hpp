@@ -28,6 +28,8 @@ enum class Section : std::uint8_t {
   loclists,
   line,
   frame,
+  cu_index,  // of a package of split files
+  tu_index,
   count_
 };
 

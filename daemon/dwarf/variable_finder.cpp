@@ -86,11 +86,11 @@ Object element_at(const Object& array, std::uint64_t index) {
   return part;
 }
 
-VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias,
-                               const ObjectAddress& objects)
-    : lock_(info.mutex_), info_(info), objects_(objects) {
+VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside)
+    : lock_(info.mutex_), info_(info), outside_(outside) {
   around_.pc = address;
   around_.bias = bias;
+  around_.thread_block = &outside.thread_block;
   around_.eh_frame = {info.eh_frame_, info.eh_frame_address_, true};
   around_.debug_frame = {info.file_->sections()[Section::frame], 0, false};
   scope_ = info.scope_at(address);
@@ -104,6 +104,11 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
 // ---- names ----
 
 Error VariableFinder::no_scope() const {
+  if (const std::string missing = info_.missing_split(around_.pc); !missing.empty())
+    return {Reason::unsupported,
+            "what variables there are at this place stands in " + missing + ", which can't be found",
+            "keep it where it was compiled, or beside the program; a package PROGRAM.dwp will do, too",
+            {}};
   return {Reason::unsupported, "no debug information says what variables there are at this place",
           "install the debug symbols of this file, or build it with -g; %REG and $argN need none", {}};
 }
@@ -143,6 +148,22 @@ Die VariableFinder::in_unit(const Unit& unit, std::string_view name) const {
   return declared;
 }
 
+// What several units or files say is in partial units, which they import (dwz).
+Die VariableFinder::in_unit_or_imported(const Unit& unit, std::string_view name) const {
+  constexpr std::size_t kMostImported = 4096;
+  std::vector<const Unit*> units{&unit};
+  std::set<const Unit*> seen{&unit};
+  for (std::size_t i = 0; i < units.size() && i < kMostImported; ++i) {
+    if (const Die found = in_unit(*units[i], name)) return found;
+    each_child(units[i]->root(), [&](Die child) {
+      const Die imported = tag(child) == TAG_imported_unit ? referenced(child, AT_import) : Die{};
+      if (imported && seen.insert(imported.unit).second) units.push_back(imported.unit);
+      return true;
+    });
+  }
+  return {};
+}
+
 // In what the instance at this place has been made from.
 bool VariableFinder::was_in_function(std::string_view name) const {
   const Die original = abstract_instance(function_around());
@@ -167,6 +188,7 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
 }
 
 Result<Object> VariableFinder::find(std::string_view name) const {
+  if (!scope_ && name.starts_with('$')) return no_scope();
   if (!scope_) {
     const Die global = info_.global(name);
     if (!global) return no_scope();
@@ -179,6 +201,10 @@ Result<Object> VariableFinder::find(std::string_view name) const {
                  std::string(name_of(function_around())) + " has no " + std::string(name),
                  "it has " + std::to_string(all.size()) + " parameters", {}};
   }
+  if (name == "$retval") {
+    const Die written = referenced(scope_->function, AT_type);
+    return Object{result_at_return(scope_->function), type_itself(written), written, {}, 0};
+  }
   if (const Die local = in_blocks(name)) return object_of(local);
   if (was_in_function(name)) {
     const Die original = abstract_instance(function_around());
@@ -187,10 +213,20 @@ Result<Object> VariableFinder::find(std::string_view name) const {
   }
   // Optimised across units, a function is in another one than the source it was made from.
   for (const Unit* unit : {scope_->function.unit, origin(scope_->function).unit, origin(function_around()).unit})
-    if (const Die file_wide = in_unit(*unit, name)) return object_of(file_wide);
+    if (const Die file_wide = in_unit_or_imported(*unit, name)) return object_of(file_wide);
   const std::size_t scopes = name.rfind("::");
   if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
   return no_such_variable(name);
+}
+
+Die VariableFinder::type_named(std::string_view name) const {
+  return info_.type_named(name, scope_ ? scope_->function.unit : nullptr);
+}
+
+Die VariableFinder::pointer_to(Die type) const {
+  for (std::uint32_t i = 0; type && i < type.unit->entries().size(); ++i)
+    if (const Die die{type.unit, i}; tag(die) == TAG_pointer_type && referenced(die, AT_type) == type) return die;
+  return {};
 }
 
 Result<std::vector<std::string>> VariableFinder::parameters() const {
@@ -246,7 +282,7 @@ Location VariableFinder::location_of(Die variable) const {
   if (is_outer && tag(variable) == TAG_variable) {
     if (const Die definition = info_.global(name_of(variable)); definition && definition != variable)
       if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
-    if (const auto address = objects_(name_of(variable))) return behind(constant(*address), 0);
+    if (const auto address = outside_.object(name_of(variable))) return behind(constant(*address), 0);
   }
   return absent(kNoPlace);
 }

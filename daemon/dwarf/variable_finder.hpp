@@ -32,10 +32,13 @@ Object element_at(const Object& array, std::uint64_t index);
 
 class VariableFinder {
  public:
-  VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const ObjectAddress& objects);
+  VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside);
 
   // name: an identifier with its scopes or without, or $argN. Errors: bad_definition, unsupported.
   Result<Object> find(std::string_view name) const;
+  // A type by its name; none: unknown. And a pointer to it, which must be there, too.
+  Die type_named(std::string_view name) const;
+  Die pointer_to(Die type) const;
   Result<std::vector<std::string>> parameters() const;
   Result<std::vector<VisibleVariable>> visible() const;
 
@@ -44,6 +47,7 @@ class VariableFinder {
   Error no_such_variable(std::string_view name) const;
   Die in_blocks(std::string_view name) const;
   Die in_unit(const Unit& unit, std::string_view name) const;
+  Die in_unit_or_imported(const Unit& unit, std::string_view name) const;
   bool was_in_function(std::string_view name) const;
   Object object_of(Die variable) const;
   Location location_of(Die variable) const;
@@ -53,7 +57,7 @@ class VariableFinder {
 
   const std::lock_guard<std::mutex> lock_;
   const DebugInfo& info_;
-  const ObjectAddress& objects_;
+  const Outside& outside_;
   Surroundings around_;
   std::optional<Scope> scope_;
   mutable std::optional<std::uint64_t> prologue_end_;

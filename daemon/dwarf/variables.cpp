@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "arch/arch.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/dwarf/library_types.hpp"
 #include "daemon/dwarf/types.hpp"
@@ -128,21 +129,129 @@ class Follower {
 
   Result<Object> follow(std::string_view path) {
     PathReader reader{path};
+    auto object = unary(reader, 0);
+    if (object && !reader.done()) return wrong("\"" + std::string(path) + "\": expected ->, . or [N]");
+    return object;
+  }
+
+ private:
+  static constexpr unsigned kMostNested = 20;  // casts and parentheses; the language allows fewer
+
+  Result<Object> unary(PathReader& reader, unsigned depth) {
+    const std::string_view path = reader.text;
+    if (depth > kMostNested) return wrong("\"" + std::string(path) + "\": too many parentheses");
     std::size_t stars = 0;
     while (reader.take("*")) ++stars;
     const bool wants_address = stars == 0 && reader.take("&");
-    auto object = base(reader);
-    for (; object && !reader.done();) object = step(std::move(*object), reader);
+    auto object = operand(reader, depth);
     for (; object && stars > 0; --stars) object = dereference(std::move(*object), path);
     if (object && wants_address) return address_of(std::move(*object), path);
     return object;
   }
 
- private:
-  Result<Object> base(PathReader& reader) {
+  // A cast takes all that follows, as in C.
+  Result<Object> operand(PathReader& reader, unsigned depth) {
+    if (const std::size_t end = lang::cast_end(reader.text, reader.at); end != std::string_view::npos) {
+      const std::string_view type = reader.text.substr(reader.at + 1, end - reader.at - 2);
+      reader.at = end;
+      auto object = unary(reader, depth + 1);
+      return object ? cast(std::move(*object), type, reader.text) : std::move(object);
+    }
+    auto object = base(reader, depth);
+    const auto is_step = [&] {
+      return !reader.done() && std::string_view("-.[").find(reader.text[reader.at]) != std::string_view::npos;
+    };
+    while (object && is_step()) object = step(std::move(*object), reader);
+    return object;
+  }
+
+  Result<Object> base(PathReader& reader, unsigned depth) {
+    if (reader.take("(")) {
+      auto inner = unary(reader, depth + 1);
+      if (inner && !reader.take(")")) return wrong("\"" + std::string(reader.text) + "\": expected ')'");
+      return inner;
+    }
+    if (reader.take("%")) return machine_register(reader.identifier());
     const std::string_view name = reader.qualified();
     auto object = finder_.find(name);
     return object ? without_reference(std::move(*object)) : std::move(object);
+  }
+
+  static Result<Object> machine_register(std::string_view name) {
+    const auto offset = arch::native::register_offset(name);
+    if (!offset) return wrong("unknown register \"%" + std::string(name) + "\"");
+    Piece piece;
+    piece.place.steps.push_back({Step::load_register, 8, 0, *offset});
+    Type word;
+    word.kind = TypeKind::integer;
+    word.size = 8;
+    return Object{{std::move(piece)}, word, {}, {}, 0};
+  }
+
+  // To a pointer, or to a number. What an object in memory holds may be looked at as anything by its address: *(T*)&x.
+  Result<Object> cast(Object object, std::string_view written, std::string_view path) const {
+    const std::size_t first_star = std::min(written.find('*'), written.size());
+    std::string name(written.substr(0, first_star));
+    name.erase(name.find_last_not_of(" \t") + 1);
+    name.erase(0, name.find_first_not_of(" \t"));
+    const auto stars = static_cast<std::size_t>(std::ranges::count(written, '*'));
+    if (object.type.kind == TypeKind::array) {
+      auto address = address_of(std::move(object), path);
+      if (!address) return address;
+      object = std::move(*address);
+    }
+    const bool is_word = object.type.is_number() || object.type.kind == TypeKind::pointer;
+    if (!is_word || object.type.kind == TypeKind::floating)
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " can't be cast",
+                   "cast its address: *(TYPE*)&x");
+    const Die target = finder_.type_named(name);
+    if (!target && !(name == "void" && stars > 0))
+      return wrong("no type \"" + name + "\" is known in the debug information here",
+                   "write it as the source does: (struct client*)x, (ns::Client*)x");
+    if (stars > 0) return as_pointer(std::move(object), target, stars, path);
+    const Type type = type_itself(target);
+    if (!type.is_number() || type.kind == TypeKind::floating)
+      return wrong("\"" + std::string(path) + "\": only numbers and pointers can be cast to", "write (" + name + "*)");
+    if (object.type.size < type.size) object.location = widened(object);
+    object.type = type;
+    object.written = target;
+    object.bit_offset.reset();
+    return object;
+  }
+
+  // The number as 8 bytes.
+  static Location widened(const Object& object) {
+    lang::Placement place = place_of(object.location, object.type.size);
+    if (!place.absent.empty()) return absent(place.absent);
+    const auto size = static_cast<std::uint8_t>(object.type.size);
+    if (place.in_memory) {
+      if (place.steps.empty()) place.steps.push_back({Step::load_immediate, 8, 0, 0});
+      place.steps.push_back({Step::dereference, size, 0, place.offset});
+    } else if (place.offset != 0) {
+      place.steps.push_back({Step::add, 8, 0, place.offset});
+    }
+    place.steps.push_back({Step::cut, size, 0, 0, object.type.is_signed});
+    place.offset = 0;
+    place.in_memory = false;
+    Piece piece;
+    piece.place = std::move(place);
+    return {std::move(piece)};
+  }
+
+  Result<Object> as_pointer(Object object, Die target, std::size_t stars, std::string_view path) const {
+    for (; stars > 1; --stars) {
+      target = finder_.pointer_to(target);
+      if (!target)
+        return wrong("\"" + std::string(path) + "\": no pointer to such a pointer is known here", "cast to (TYPE*)");
+    }
+    if (object.type.size < 8) object.location = widened(object);
+    object.type = {};
+    object.type.kind = TypeKind::pointer;
+    object.type.size = 8;
+    object.type.element = target;
+    object.written = {};
+    object.bit_offset.reset();
+    return object;
   }
 
   Result<Object> dereference(Object object, std::string_view path) const {
@@ -322,31 +431,30 @@ class Expander {
 
 }  // namespace
 
-Variables::Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias,
-                     ObjectAddress objects)
-    : info_(std::move(info)), address_(address), bias_(bias), objects_(std::move(objects)) {}
+Variables::Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside)
+    : info_(std::move(info)), address_(address), bias_(bias), outside_(std::move(outside)) {}
 
 Result<Value> Variables::find(std::string_view path) const {
-  const VariableFinder finder(*info_, address_, bias_, objects_);
+  const VariableFinder finder(*info_, address_, bias_, outside_);
   auto object = Follower(finder).follow(path);
   if (!object) return std::move(object).error();
   return plain(*object);
 }
 
 Result<std::vector<Value>> Variables::parts(std::string_view path, std::size_t limit) const {
-  const VariableFinder finder(*info_, address_, bias_, objects_);
+  const VariableFinder finder(*info_, address_, bias_, outside_);
   auto object = Follower(finder).follow(path);
   if (!object) return std::move(object).error();
   return Expander(limit).expand(*object);
 }
 
 Result<std::vector<std::string>> Variables::parameters() const {
-  const VariableFinder finder(*info_, address_, bias_, objects_);
+  const VariableFinder finder(*info_, address_, bias_, outside_);
   return finder.parameters();
 }
 
 Result<std::vector<VisibleVariable>> Variables::visible() const {
-  const VariableFinder finder(*info_, address_, bias_, objects_);
+  const VariableFinder finder(*info_, address_, bias_, outside_);
   return finder.visible();
 }
 

@@ -54,15 +54,22 @@ struct VisibleVariable {
   std::string absent;  // why it has no value there; empty: it has one
 };
 
-// The address of an object that other debug information or none defines; nullopt: unknown.
-using ObjectAddress = std::function<std::optional<std::uint64_t>(std::string_view name)>;
+// What only the running program can tell.
+struct Outside {
+  // The address of an object that other debug information or none defines; nullopt: unknown.
+  std::function<std::optional<std::uint64_t>(std::string_view name)> object;
+  // Where a thread has the module's thread-local variables (the steps end at their first byte), or absent.
+  std::function<lang::Placement()> thread_block;
+};
 
 class Variables {
  public:
   // address: in the file; bias: what to add to get the target's.
-  Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, ObjectAddress objects);
+  Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside);
 
-  // [*|&]NAME followed by any of ->member, .member, [N]; NAME: an identifier, with its scopes or without, or $argN.
+  // [*|&]NAME followed by any of ->member, .member, [N]; NAME: an identifier, with its scopes or without, or $argN, or
+  // %REG, or $retval: what the function returns, of which the places are those at its return. (TYPE)PATH and (PATH) may
+  // stand for PATH and NAME.
   // Errors: bad_definition, without a column.
   Result<Value> find(std::string_view path) const;
   // The same with structures and lists of them in their parts; at most `limit` of them.
@@ -75,7 +82,7 @@ class Variables {
  private:
   std::shared_ptr<const DebugInfo> info_;
   std::uint64_t address_, bias_;
-  ObjectAddress objects_;
+  Outside outside_;
 };
 
 }  // namespace probed::dwarf

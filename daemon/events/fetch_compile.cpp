@@ -66,6 +66,7 @@ class FetchCompiler {
     const bool is_bare = std::holds_alternative<lang::ArgumentExpr>(arg.expr->node) ||
                          std::holds_alternative<lang::PlacedExpr>(arg.expr->node);
     stored_ = is_bare && !is_string(arg.type.base) ? size_of(arg.type.base) : 0;
+    value_ = counted_ = false;
     if (auto e = expression(*arg.expr)) return e;
     store(arg.type);
     return {};
@@ -174,6 +175,8 @@ class FetchCompiler {
   Failure load(const lang::PlacedExpr& node, std::size_t) {
     const lang::Placement& place = *node.place;
     if (!place.absent.empty()) return emit(Code::unavailable), Failure{};
+    of_result_ = node.of_result;
+    if (of_result_) emit(Code::load_return_value, native::kReturnValueOffset);  // a null where there is none
     if (node.length) load_length(node);
     load_place(place);
     if (node.what == lang::PlacedExpr::What::object) return emit(Code::dereference, place.offset), Failure{};
@@ -192,7 +195,30 @@ class FetchCompiler {
 
   void load_place(const lang::Placement& place) {
     if (place.steps.empty()) emit(Code::load_immediate);
-    for (const lang::PlaceStep& step : place.steps) emit_step(step);
+    std::span<const lang::PlaceStep> steps(place.steps);
+    if (context_.entry_words && !of_result_) steps = steps.subspan(keep_base(steps));
+    for (const lang::PlaceStep& step : steps) emit_step(step);
+  }
+
+  // At a return the registers that a place is counted from are those of the entry: what is read of them there is kept,
+  // and of an argument on the stack the argument. Returns the steps this has done.
+  std::size_t keep_base(std::span<const lang::PlaceStep> steps) {
+    using Step = lang::PlaceStep::Code;
+    const auto is_register = [](const lang::PlaceStep& step) {
+      return step.code == Step::load_register || step.code == Step::load_vector || step.code == Step::add_register;
+    };
+    std::size_t kept = 0;  // through the last one that looks at a register
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      if (is_register(steps[i])) kept = i + 1;
+    if (kept == 0) return 0;
+    const bool on_stack = steps[0].code == Step::load_register && steps[0].operand == native::register_offset("sp");
+    if (kept == 1 && on_stack && steps.size() > 1 && steps[1].code == Step::dereference) kept = 2;
+    lang::PlacedExpr base;
+    lang::Placement place;
+    place.steps.assign(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(kept));
+    base.place = std::make_shared<const lang::Placement>(std::move(place));
+    keep_at_entry(std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(base), 0}));
+    return kept;
   }
 
   void load_length(const lang::PlacedExpr& node) {
@@ -305,6 +331,7 @@ class FetchCompiler {
   const CompileContext& context_;
   FetchProgram program_;
   std::uint8_t stored_ = 0;  // bytes of a bare $argN that are kept; 0: the argument is something else
+  bool of_result_ = false;   // of the place being loaded
   bool counted_ = false;     // the length of the text has been kept
   bool value_ = false;       // the dereference just emitted yields a value, not a place in memory
 };

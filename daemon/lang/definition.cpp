@@ -75,6 +75,18 @@ class Parser {
     return word;
   }
 
+  // An argument. Blanks in the parentheses of a cast belong to it.
+  Word next_argument() {
+    const std::size_t start = i_;
+    while (i_ < end_ && !is_blank(all_[i_])) {
+      const std::size_t operand = cast_end(text(), i_);
+      i_ = operand == all_.npos ? i_ + 1 : operand;
+    }
+    Word word{all_.substr(start, i_ - start), start};
+    skip_blanks();
+    return word;
+  }
+
   Failure remove() {
     const Word head = next_word();
     out_.kind = Kind::remove;
@@ -167,7 +179,7 @@ class Parser {
   Failure arguments() {
     const std::size_t first = i_;
     std::vector<Word> words;
-    while (i_ < end_) words.push_back(next_word());
+    while (i_ < end_) words.push_back(next_argument());
     if (words.size() > kMaxFetchArgs)
       return bad_definition(first, "too many arguments: " + std::to_string(words.size()) + ", at most 128");
     for (const Word& word : words) {
@@ -207,6 +219,7 @@ struct RawName {
   }
   std::string operator()(const AddressLocation& at) const { return hex(at.address); }
   std::string operator()(const LineLocation& at) const {
+    if (!at.function.empty()) return at.function + "_0";
     return at.file.substr(at.file.rfind('/') + 1) + "_" + std::to_string(at.line);
   }
   std::string operator()(const UsdtLocation& at) const { return at.provider + "_" + at.name; }

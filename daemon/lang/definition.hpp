@@ -46,9 +46,10 @@ struct FileOffsetLocation {  // MODULE:0xFILEOFFSET[(REF_CTR_OFFSET)], as in upr
 struct AddressLocation {  // a bare 0xADDR: a virtual address of the target
   std::uint64_t address = 0;
 };
-struct LineLocation {  // FILE.c:LINE
+struct LineLocation {  // FILE.c:LINE, or FILE.c:FUNCTION; FILE and FUNCTION may be globs then
   std::string file;
   unsigned line = 0;
+  std::string function;  // empty: the line
 };
 struct UsdtLocation {  // sdt_provider:sdt_name; either may be a glob
   std::string provider;
@@ -65,6 +66,7 @@ struct Location {
 // How MODULE, FILE, provider and SYMBOL are told apart. Colons inside brackets and "::" never separate.
 //   no colon                      a digit first: a bare address; else SYMBOL[+OFFS]
 //   A:DIGITS, A a source file     FILE:LINE        (A ends in .c .cc .cpp .h .rs .go ...); M:A:DIGITS adds a module
+//   A:F, A a source file          FILE:FUNCTION, either may be a glob
 //   A:number                      file offset in module A (0x hex, leading-0 octal, decimal); A may hold colons
 //   M:P:N, P and N identifiers    USDT provider P, name N in module M; both may be globs
 //   A:SYMBOL[+OFFS]               symbol in module A, the last colon separating; a USDT A:N also parses to this: the
@@ -146,7 +148,7 @@ struct ImmediateExpr {
 struct TextExpr {
   std::string text;
 };
-// x, p->field, a[2], $retval->field (needs debug information)
+// x, p->field, a[2], $retval->field, ((TYPE*)x)->field (needs debug information)
 struct VariableExpr {
   std::string path;
 };
@@ -168,6 +170,8 @@ struct PlacedExpr {
   bool is_signed = false;
   std::shared_ptr<const Placement> length;  // of a pointee that is a text: its bytes; null: a zero ends it
   std::uint8_t length_size = 8;             // bytes of the length
+  // Its registers are those at a function's return; on return probes all others are those at the entry.
+  bool of_result = false;
 };
 
 struct FetchExpr {
@@ -218,6 +222,10 @@ std::string generated_name(const Definition& definition);
 
 // "u8", "x64[4]", "b3@1/8", "string": the type as it would be written in a definition.
 std::string to_string(const Type& type);
+
+// "(TYPE *)x": where the operand of a cast begins whose '(' is at `start`; npos: there is none. TYPE: words and scopes,
+// then any number of '*'.
+std::size_t cast_end(std::string_view text, std::size_t start);
 
 // Group names are C identifiers that may also hold '-'; event and argument names are C identifiers.
 bool is_identifier(std::string_view name);

@@ -33,54 +33,83 @@ bool is_path_continuation(std::string_view text) {
   return text.starts_with("->") || text.starts_with('.') || text.starts_with('[');
 }
 
-// ident(::ident)* then any of ->ident, .ident, [N]; returns the offset of the first byte that doesn't fit, or npos.
-std::size_t path_fault(std::string_view text) {
-  std::size_t i = 0;
-  const auto identifier = [&] {
-    const std::size_t start = i;
-    if (i < text.size() && is_letter(text[i]))
-      while (i < text.size() && is_ident(text[i])) ++i;
-    return i > start;
-  };
-  if (!identifier()) return i;
-  while (i < text.size()) {
-    const std::string_view rest = text.substr(i);
-    if (rest.starts_with("->") || rest.starts_with("::")) {
-      i += 2;
-      if (!identifier()) return i;
-    } else if (rest.starts_with('.')) {
-      ++i;
-      if (!identifier()) return i;
-    } else if (rest.starts_with('[')) {
-      const std::size_t close = rest.find(']');
-      if (close == rest.npos || !parse_unsigned(rest.substr(1, close - 1))) return i + 1;
-      i += close + 1;
-    } else {
-      return i;
+// Checks what daemon/dwarf/variables.cpp will follow:
+//   PATH: [*...|&](TYPE)PATH | [*...|&]BASE{->ident|.ident|[N]}...
+//   BASE: ident(::ident)* | $argN | $retval | %REG | (PATH)
+class PathChecker {
+ public:
+  explicit PathChecker(std::string_view text) : text_(text) {}
+
+  // The offset of the first byte that doesn't fit; npos: all do.
+  std::size_t fault() {
+    if (!path(0)) return i_;
+    return i_ == text_.size() ? text_.npos : i_;
+  }
+
+ private:
+  static constexpr unsigned kMostNested = 16;
+
+  bool at(char c) const { return i_ < text_.size() && text_[i_] == c; }
+  bool take(std::string_view token) {
+    if (!text_.substr(i_).starts_with(token)) return false;
+    i_ += token.size();
+    return true;
+  }
+  bool identifier() {
+    const std::size_t start = i_;
+    if (i_ < text_.size() && is_letter(text_[i_]))
+      while (i_ < text_.size() && is_ident(text_[i_])) ++i_;
+    return i_ > start;
+  }
+
+  bool path(unsigned depth) {
+    if (depth > kMostNested) return false;
+    if (!take("&"))
+      while (take("*")) {
+      }
+    if (const std::size_t end = cast_end(text_, i_); end != text_.npos) return i_ = end, path(depth + 1);
+    return base(depth) && steps();
+  }
+
+  bool base(unsigned depth) {
+    if (take("(")) return path(depth + 1) && take(")");
+    if (at('$') || at('%')) ++i_;
+    if (!identifier()) return false;
+    while (take("::"))
+      if (!identifier()) return false;
+    return true;
+  }
+
+  bool steps() {
+    while (true) {
+      if (take("->") || take(".")) {
+        if (!identifier()) return false;
+      } else if (at('[')) {
+        const std::size_t close = text_.find(']', i_);
+        ++i_;
+        if (close == text_.npos || !parse_unsigned(text_.substr(i_, close - i_))) return false;
+        i_ = close + 1;
+      } else {
+        return true;
+      }
     }
   }
-  return text.npos;
-}
+
+  std::string_view text_;
+  std::size_t i_ = 0;
+};
 
 Result<Node> variable(Word word, std::size_t skip) {
-  const std::size_t fault = path_fault(word.text.substr(skip));
+  const std::size_t fault = PathChecker(word.text.substr(skip)).fault();
   if (fault != word.text.npos) {
     // The kernel's caret stands at the variable, but for a hyphen that is no arrow (BAD_HYPHEN).
     const bool hyphen = word.text.substr(skip + fault).starts_with('-');
     return bad_definition(word.column + (hyphen ? skip + fault : 0),
                           "bad variable " + quoted(word.text) + ": expected a name, ->, . or [N] at its byte " +
                               std::to_string(skip + fault),
-                          "variables: x, p->field, s.field, a[2], *p, &x");
+                          "variables: x, p->field, s.field, a[2], *p, &x, ((TYPE*)x)->field");
   }
   return Node(VariableExpr{std::string(word.text)});
-}
-
-// *p, **p, &x
-Result<Node> indirect(Word word) {
-  const std::size_t operators = word.text[0] == '&' ? 1 : std::min(word.text.find_first_not_of('*'), word.text.size());
-  const std::string_view rest = word.text.substr(operators);
-  if (rest.starts_with("$arg")) return variable(word, operators + 1);
-  return variable(word, operators);
 }
 
 Result<Node> retval(Word word, std::string_view rest, Kind kind) {
@@ -202,7 +231,10 @@ Result<Node> operand(Word word, Kind kind) {
   if (first == '@') return memory(word, kind);
   if (first == '\\') return immediate(word, kind);
   if (is_letter(first)) return variable(word, 0);
-  if (first == '*' || first == '&') return indirect(word);
+  if (first == '*' || first == '&' || first == '(') {
+    if (kind != Kind::return_probe && word.text.find("$retval") != word.text.npos) return retval(word, "", kind);
+    return variable(word, 0);
+  }
   return bad_definition(word.column, "bad argument " + quoted(word.text) + ": expected a fetch argument",
                         "arguments: %REG @ADDR @SYM $argN $stack $stackN $comm +OFFS(ARG) \\IMM \\\"text\"");
 }
@@ -265,6 +297,27 @@ Result<FetchExprPtr> wrap(FetchExprPtr inner, const std::vector<Level>& levels) 
 }
 
 }  // namespace
+
+std::size_t cast_end(std::string_view text, std::size_t start) {
+  if (start >= text.size() || text[start] != '(') return text.npos;
+  std::size_t i = start + 1;
+  bool has_name = false, has_star = false;
+  const auto skip_blanks = [&] {
+    while (i < text.size() && is_blank(text[i])) ++i;
+  };
+  for (skip_blanks(); i < text.size() && is_letter(text[i]); skip_blanks()) {
+    if (has_star) return text.npos;
+    has_name = true;
+    while (i < text.size() && (is_ident(text[i]) || text.substr(i).starts_with("::"))) i += text[i] == ':' ? 2 : 1;
+  }
+  for (; i < text.size() && (text[i] == '*' || is_blank(text[i])); ++i) has_star |= text[i] == '*';
+  if (!has_name || i >= text.size() || text[i] != ')') return text.npos;
+  ++i;
+  // (x)->y and (x) are paths in parentheses.
+  const bool is_operand =
+      i < text.size() && (is_letter(text[i]) || std::string_view("($%*&").find(text[i]) != text.npos);
+  return is_operand ? i : text.npos;
+}
 
 Result<FetchExprPtr> parse_expression(Word word, Kind kind) {
   std::vector<Level> levels;

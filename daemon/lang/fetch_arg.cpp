@@ -33,6 +33,10 @@ std::size_t type_colon(std::string_view body) {
     if (body[i] != ':') continue;
     const bool scope =
         i > 0 && is_ident(body[i - 1]) && i + 2 < body.size() && body[i + 1] == ':' && is_letter(body[i + 2]);
+    if (scope && cast_end(body, body.rfind('(', i)) != body.npos) {
+      ++i;  // in a cast's type
+      continue;
+    }
     const std::size_t operand = body.find_first_not_of("+-u0123456789xabcdefABCDEF(");
     const bool named = operand != body.npos && body[operand] != '%' && body[operand] != '$' && body[operand] != '\\';
     if (!scope || !named) return i;

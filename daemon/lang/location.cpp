@@ -247,6 +247,7 @@ class LocationParser {
       return wrong(text_.size(),
                    "nothing after ':' in " + quoted(text_) + ": a symbol, offset or line number is expected");
     if (is_digit(text_[colon + 1])) return number(location, colon);
+    if (is_source_file(text_.substr(middle(), colon - middle()))) return function_of_file(location, colon);
     if (usdt(location, colon)) return {};
     location.module = text_.substr(0, colon);
     return symbol(location, colon + 1);
@@ -289,7 +290,17 @@ class LocationParser {
     if (is_return_)
       return wrong(0, "a return probe needs a function, and " + quoted(text_) + " is a line", kReturnHint);
     if (middle() > 0) location.module = text_.substr(0, middle() - 1);
-    location.where = LineLocation{std::string(file), static_cast<unsigned>(*value)};
+    location.where = LineLocation{std::string(file), static_cast<unsigned>(*value), {}};
+    return {};
+  }
+
+  Failure function_of_file(Location& location, std::size_t colon) {
+    if (auto e = symbol(location, colon + 1)) return e;
+    const auto function = std::get<SymbolLocation>(location.where);
+    if (function.offset != 0)
+      return wrong(0, "an offset can't follow a function of a file: " + quoted(text_), "write [MODULE:]SYMBOL+OFFS");
+    if (middle() > 0) location.module = text_.substr(0, middle() - 1);
+    location.where = LineLocation{std::string(text_.substr(middle(), colon - middle())), 0, function.name};
     return {};
   }
 

@@ -68,7 +68,7 @@ bool is_regular(int fd) {
 std::optional<ElfImage> open_image(const std::string& path, const OpenPath& open) {
   UniqueFd fd = open(path);
   if (!fd) return std::nullopt;
-  Result<ElfImage> image = ElfImage::from_fd(std::move(fd), path);
+  Result<ElfImage> image = ElfImage::debug_from_fd(std::move(fd), path);
   return image ? std::optional(std::move(image).value()) : std::nullopt;
 }
 

@@ -164,6 +164,28 @@ class SlotReader {
     }
   }
 
+  // Of the module's own variables: by no symbol, or by one it defines itself and nobody else can.
+  void read_thread_slots(ByteRange table, std::vector<ThreadSlot>& slots) const {
+    const auto bytes = image_.read_bytes(table.offset, table.size, kMaxRelocationBytes);
+    if (!bytes) return;
+    const auto has = [&](bool is_number) {
+      return std::ranges::any_of(slots, [&](const ThreadSlot& s) { return s.is_module_number == is_number; });
+    };
+    for (std::size_t i = 0; i + sizeof(Elf64_Rela) <= bytes->size() && slots.size() < 2; i += sizeof(Elf64_Rela)) {
+      Elf64_Rela rela;
+      std::memcpy(&rela, bytes->data() + i, sizeof rela);
+      const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(rela.r_info));
+      const bool is_number = type == native::kRelocationOfThreadModule;
+      if ((!is_number && type != native::kRelocationOfThreadOffset) || has(is_number)) continue;
+      const std::uint64_t index = ELF64_R_SYM(rela.r_info);
+      const bool own = index == 0 || (index < symbols_.size() && symbols_[index].st_shndx != SHN_UNDEF &&
+                                      ELF64_ST_BIND(symbols_[index].st_info) != STB_WEAK);
+      if (!own) continue;
+      const std::uint64_t value = index == 0 ? 0 : symbols_[index].st_value;
+      slots.push_back({{rela.r_offset}, is_number, value + static_cast<std::uint64_t>(rela.r_addend)});
+    }
+  }
+
  private:
   void add_named(const Elf64_Rela& rela, std::vector<LoaderSlot>& slots) const {
     const std::uint64_t index = ELF64_R_SYM(rela.r_info);
@@ -205,6 +227,14 @@ DynamicInfo read_dynamic(const ElfImage& image) {
   info.symbols = dynamic_symbols(image, tags);
   if (info.symbols) info.versions = read_versions(image, tags, info.symbols->count, strings);
   return info;
+}
+
+std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
+  const Tags tags = read_dynamic_tags(image);
+  const SlotReader reader(image, tags);
+  std::vector<ThreadSlot> slots;
+  for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, slots);
+  return slots;
 }
 
 std::vector<LoaderSlot> read_loader_slots(const ElfImage& image) {

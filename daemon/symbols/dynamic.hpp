@@ -25,6 +25,13 @@ struct LoaderSlot {
   std::string symbol;  // what it is looked up by; empty for IRELATIVE
 };
 
+// A word by which a module finds its own thread-local variables.
+struct ThreadSlot {
+  ElfAddr where;
+  bool is_module_number = false;  // else the offset of a variable from the thread pointer
+  std::uint64_t addend = 0;       // of the latter: the variable's offset in the module's block
+};
+
 struct DynamicInfo {
   std::string soname;
   std::optional<RawSymbols> symbols;
@@ -37,5 +44,8 @@ DynamicInfo read_dynamic(const ElfImage& image);
 // Every slot of an IRELATIVE relocation, and those that get the address of a symbol by name. For programs without a
 // dynamic section (static ones) the IRELATIVE ones are found through section .rela.plt.
 std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
+
+// At most one of either kind.
+std::vector<ThreadSlot> read_thread_slots(const ElfImage& image);
 
 }  // namespace probed::symbols

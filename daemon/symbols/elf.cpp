@@ -11,6 +11,9 @@
 namespace probed::symbols {
 namespace {
 
+constexpr std::uint64_t kMaxThreadBlock = 1ull << 32;
+constexpr auto kAskAgain = std::chrono::seconds(3);  // for debug files, which may be installed meanwhile
+
 std::vector<Segment> loaded_segments(const ElfImage& image) {
   std::vector<Segment> segments;
   for (const Elf64_Phdr& p : image.segments()) {
@@ -63,6 +66,10 @@ std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string 
     module->restartable_start_ = {section->sh_addr};
     module->restartable_size_ = section->sh_size;
   }
+  for (const Elf64_Phdr& p : image.segments())
+    if (p.p_type == PT_TLS && p.p_memsz < kMaxThreadBlock && p.p_align < kMaxThreadBlock)
+      module->thread_block_size_ = (p.p_memsz + std::max<std::uint64_t>(1, p.p_align) - 1) /
+                                   std::max<std::uint64_t>(1, p.p_align) * std::max<std::uint64_t>(1, p.p_align);
   module->go_ = image.section(".note.go.buildid") != nullptr || image.section(".go.buildinfo") != nullptr;
   return module;
 }
@@ -76,9 +83,18 @@ std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) co
 
 std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source) const {
   const std::lock_guard lock(debug_mutex_);
-  if (debug_) return debug_;
+  const auto now = std::chrono::steady_clock::now();
+  if (debug_ || now < asked_again_) return debug_;
   const std::optional<ElfImage> image = source.open();
   if (!image) return nullptr;
+  asked_again_ = now + kAskAgain;
+  const auto open_split = [&](const std::string& path) -> std::optional<ElfImage> {
+    if (!path.starts_with('/')) return std::nullopt;
+    UniqueFd fd = source.open_path(path);
+    if (!fd) return std::nullopt;
+    Result<ElfImage> split = ElfImage::debug_from_fd(std::move(fd), path);
+    return split ? std::optional(std::move(split).value()) : std::nullopt;
+  };
   const auto read = [&](const ElfImage& from) {
     // A link relative to the debug file is relative to where it lies by its build-id.
     const std::string id = to_hex(build_id_);
@@ -86,7 +102,7 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
     const std::string path = id.size() > 2 ? root + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) : path_;
     const auto alternate =
         find_supplementary_file(from, &from == &*image ? path_ : path, source.debug_roots, source.open_path);
-    return dwarf::DebugInfo::read(*image, &from, alternate ? &*alternate : nullptr);
+    return dwarf::DebugInfo::read(*image, &from, alternate ? &*alternate : nullptr, {path_, open_split});
   };
   debug_ = read(*image);
   if (debug_) return debug_;
@@ -94,6 +110,7 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
     debug_ = read(*separate);
   if (debug_) return debug_;
   if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) debug_ = read(*fetched);
+  asked_again_ = std::chrono::steady_clock::now() + kAskAgain;
   return debug_;
 }
 
@@ -139,6 +156,7 @@ bool Module::load(const Source& source) const {
   contents_->frames = read_frame_ranges(*image);
   std::erase_if(contents_->frames, [&](const FrameRange& f) { return !executable_at(f.start); });
   contents_->slots = read_loader_slots(*image);
+  contents_->thread_slots = read_thread_slots(*image);
   contents_->usdt = read_usdt_notes(*image);
   loaded_.store(true, std::memory_order_release);
   return true;

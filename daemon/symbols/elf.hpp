@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,8 @@ class Module {
   // Section __rseq_cs (restartable.hpp) as loaded; size 0: none.
   ElfAddr restartable_start() const { return restartable_start_; }
   std::uint64_t restartable_size() const { return restartable_size_; }
+  // The bytes of its thread-local variables, with the padding in front of the thread pointer; 0: it has none.
+  std::uint64_t thread_block_size() const { return thread_block_size_; }
   // Whether a symbol or an unwind table entry begins here, and not just covers it.
   bool function_begins_at(ElfAddr address) const;
 
@@ -79,6 +82,7 @@ class Module {
   // These are empty until load() has returned true.
   const SymbolTable& symbols() const { return contents_->symbols; }
   std::span<const LoaderSlot> loader_slots() const { return contents_->slots; }
+  std::span<const ThreadSlot> thread_slots() const { return contents_->thread_slots; }
   std::span<const FrameRange> frames() const { return contents_->frames; }
   std::span<const UsdtNote> usdt_notes() const { return contents_->usdt; }
   // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
@@ -98,6 +102,7 @@ class Module {
     SymbolTable symbols;
     std::vector<FrameRange> frames;
     std::vector<LoaderSlot> slots;
+    std::vector<ThreadSlot> thread_slots;
     std::vector<UsdtNote> usdt;
   };
   Module() : contents_(std::make_unique<Contents>()) {}
@@ -109,11 +114,13 @@ class Module {
   std::vector<Segment> segments_;
   ElfAddr restartable_start_{};
   std::uint64_t restartable_size_ = 0;  // bytes
+  std::uint64_t thread_block_size_ = 0;
   bool go_ = false;
   mutable std::mutex flow_mutex_;
   mutable std::shared_ptr<const arch::CodeFlow> flow_;
   mutable std::mutex debug_mutex_;
   mutable std::shared_ptr<const dwarf::DebugInfo> debug_;
+  mutable std::chrono::steady_clock::time_point asked_again_{};  // when it is worth looking for what wasn't there
   mutable std::mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
   std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true

@@ -32,12 +32,13 @@ bool pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
 }
 
 // Why this header is none of ours; empty when it is.
-std::string_view objection(const Elf64_Ehdr& h) {
+std::string_view objection(const Elf64_Ehdr& h, bool relocatable) {
   if (std::memcmp(h.e_ident, ELFMAG, SELFMAG) != 0) return "not an ELF file";
   if (h.e_ident[EI_CLASS] == ELFCLASS32) return "a 32-bit ELF file";
   if (h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB) return "an ELF file of an unknown kind";
   if (h.e_machine != arch::native::kElfMachine) return "an ELF file for another machine";
-  if (h.e_type != ET_EXEC && h.e_type != ET_DYN) return "neither a program nor a shared library";
+  if (h.e_type != ET_EXEC && h.e_type != ET_DYN && !(relocatable && h.e_type == ET_REL))
+    return "neither a program nor a shared library";
   if (h.e_phentsize != sizeof(Elf64_Phdr) && h.e_phnum != 0) return "an ELF file with damaged program headers";
   if (h.e_phnum > kMaxSegments) return "an ELF file with too many program headers";
   return {};
@@ -64,14 +65,20 @@ std::vector<std::byte> find_build_id(std::span<const std::byte> notes) {
 
 }  // namespace
 
-Result<ElfImage> ElfImage::from_fd(UniqueFd fd, const std::string& name) {
+Result<ElfImage> ElfImage::from_fd(UniqueFd fd, const std::string& name) { return from(std::move(fd), name, false); }
+
+Result<ElfImage> ElfImage::debug_from_fd(UniqueFd fd, const std::string& name) {
+  return from(std::move(fd), name, true);
+}
+
+Result<ElfImage> ElfImage::from(UniqueFd fd, const std::string& name, bool relocatable) {
   struct stat st {};
   if (::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode))
     return Error{Reason::unsupported_target, name + " is not a regular file", "", {}};
   ElfImage image;
   image.fd_ = std::move(fd);
   image.size_ = static_cast<std::uint64_t>(st.st_size);
-  if (Result<void> parsed = image.parse(name); !parsed) return std::move(parsed).error();
+  if (Result<void> parsed = image.parse(name, relocatable); !parsed) return std::move(parsed).error();
   return image;
 }
 
@@ -79,7 +86,7 @@ Result<ElfImage> ElfImage::from_bytes(std::vector<std::byte> bytes, const std::s
   ElfImage image;
   image.bytes_ = std::move(bytes);
   image.size_ = image.bytes_.size();
-  if (Result<void> parsed = image.parse(name); !parsed) return std::move(parsed).error();
+  if (Result<void> parsed = image.parse(name, false); !parsed) return std::move(parsed).error();
   return image;
 }
 
@@ -98,13 +105,13 @@ std::optional<std::vector<std::byte>> ElfImage::read_bytes(std::uint64_t offset,
   return bytes;
 }
 
-Result<void> ElfImage::parse(const std::string& name) {
+Result<void> ElfImage::parse(const std::string& name, bool relocatable) {
   const auto reject = [&](std::string_view why) {
     return Error{Reason::unsupported_target, name + " is " + std::string(why), "", {}};
   };
   const auto header = read_as<Elf64_Ehdr>(0);
   if (!header) return reject("not an ELF file");
-  if (const std::string_view why = objection(*header); !why.empty()) return reject(why);
+  if (const std::string_view why = objection(*header, relocatable); !why.empty()) return reject(why);
   header_ = *header;
   segments_.resize(header_.e_phnum);
   if (!read(header_.e_phoff, std::as_writable_bytes(std::span(segments_)))) return reject("a truncated ELF file");

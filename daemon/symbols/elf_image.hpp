@@ -28,6 +28,8 @@ class ElfImage {
   // Takes 64-bit little-endian ELF files of this machine's architecture. `name` is for messages. Errors:
   // unsupported_target.
   static Result<ElfImage> from_fd(UniqueFd fd, const std::string& name);
+  // Debug information alone, which may be in a relocatable file: split units, what dwz(1) has gathered.
+  static Result<ElfImage> debug_from_fd(UniqueFd fd, const std::string& name);
   static Result<ElfImage> from_bytes(std::vector<std::byte> bytes, const std::string& name);
 
   // All of out, or false.
@@ -59,7 +61,8 @@ class ElfImage {
 
  private:
   ElfImage() = default;
-  Result<void> parse(const std::string& name);
+  static Result<ElfImage> from(UniqueFd fd, const std::string& name, bool relocatable);
+  Result<void> parse(const std::string& name, bool relocatable);
   void parse_sections();
   const Elf64_Phdr* segment_of(ElfAddr address) const;
 

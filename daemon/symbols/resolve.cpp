@@ -121,7 +121,8 @@ Result<Places> TargetSymbols::Impl::places(const lang::Location& location) const
     if (!site) return std::move(site).error();
     return Places{{std::move(site).value()}, false, {}};
   }
-  return resolve_line(location, std::get<lang::LineLocation>(location.where));
+  const auto& line = std::get<lang::LineLocation>(location.where);
+  return line.function.empty() ? resolve_line(location, line) : resolve_functions_of_file(location, line);
 }
 
 Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& location,
@@ -144,6 +145,9 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
     }
     if (!found.empty()) return places_of_glob(found, where.offset);
   }
+  if (!has_glob(query.text))
+    for (const auto& stage : groups)
+      if (Result<Places> inlined = inlined_places(stage, where); !inlined || !inlined->sites.empty()) return inlined;
   return not_found(query, location.module, *selected, Want::code);
 }
 

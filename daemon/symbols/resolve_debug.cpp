@@ -2,12 +2,16 @@
 #include <algorithm>
 #include <set>
 
+#include "arch/arch.hpp"
 #include "daemon/base/hex.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
 namespace probed::symbols {
+
+namespace native = arch::native;
+
 namespace {
 
 constexpr const char* kGetDebugSymbols =
@@ -84,11 +88,115 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(RemoteAddr address) c
                  "variables need debug information, and " +
                      (in ? std::string(in->name()) + " has none" : "the code at " + hex(address.value) + " has none"),
                  kGetDebugSymbols, {}};
-  const auto objects = [this](std::string_view name) -> std::optional<std::uint64_t> {
+  dwarf::Outside outside;
+  outside.object = [this](std::string_view name) -> std::optional<std::uint64_t> {
     const Result<RemoteAddr> found = resolve_data(name);
     return found ? std::optional(found->value) : std::nullopt;
   };
-  return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, objects);
+  outside.thread_block = [this, in] { return thread_block(*in); };
+  return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside));
+}
+
+// By the offset that the loader has written into the module, of the variables that are reserved with each thread; by
+// the static linker's offset, of the main program; else through the thread's vector of blocks.
+lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
+  using Step = lang::PlaceStep::Code;
+  constexpr std::uint64_t kVectorAt = 8, kEntrySize = 16;  // bytes; glibc, sysdeps/x86_64/nptl/tls.h, dl-dtv.h
+  constexpr std::uint64_t kMostModules = 1u << 16;
+  lang::Placement place;
+  place.in_memory = true;
+  const auto absent = [&](const char* why) { return place.absent = why, place; };
+  if (!native::kThreadPointerOffset)
+    return absent("it is a thread-local variable, which can't be read on this machine yet");
+  place.steps.push_back({Step::load_register, 8, 0, *native::kThreadPointerOffset});
+  if (!ready(in) || in.module->thread_block_size() == 0)
+    return absent("it is a thread-local variable, but its file reserves none");
+  if (in.main) {
+    place.offset = 0 - in.module->thread_block_size();
+    return place;
+  }
+  const auto word_at = [&](ElfAddr where) {
+    std::uint64_t word = 0;
+    const bool known = read_memory(in.remote(where), std::as_writable_bytes(std::span(&word, 1)));
+    return known ? word : 0;
+  };
+  for (const ThreadSlot& slot : in.module->thread_slots())
+    if (const std::uint64_t word = slot.is_module_number ? 0 : word_at(slot.where); word != 0) {
+      place.offset = word - slot.addend;
+      return place;
+    }
+  const bool is_glibc =
+      std::ranges::none_of(instances_, [](const Instance& i) { return i.name().starts_with("ld-musl"); });
+  for (const ThreadSlot& slot : in.module->thread_slots()) {
+    const std::uint64_t number = slot.is_module_number ? word_at(slot.where) : 0;
+    if (number == 0 || number > kMostModules || !is_glibc) continue;
+    place.steps.push_back({Step::dereference, 8, 0, kVectorAt});
+    place.steps.push_back({Step::dereference, 8, 0, number * kEntrySize});
+    return place;
+  }
+  return absent("it is a thread-local variable of a library that doesn't say where it keeps them");
+}
+
+// Globs name one probe for each match; a plain name, which may mean several functions of that name, one for all.
+Result<Places> TargetSymbols::Impl::resolve_functions_of_file(const lang::Location& location,
+                                                              const lang::LineLocation& where) const {
+  Result<std::vector<const Instance*>> selected = select(location.module);
+  if (!selected) return std::move(selected).error();
+  bool has_debug_info = false, file_known = false;
+  Places places;
+  places.by_glob = has_glob(where.file) || has_glob(where.function);
+  if (where.file.size() + where.function.size() > kMaxGlob)
+    return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
+  for (const auto& stage : stages(*selected, location.module.empty())) {
+    for (const Instance* in : stage) {
+      const auto info = debug_info(*in);
+      if (!info) continue;
+      has_debug_info = true;
+      const dwarf::FileFunctions found = info->functions_of(where.file, where.function);
+      file_known |= found.file_known;
+      for (const dwarf::LinePlace& function : found.places) {
+        Result<Site> site = site_at(in->remote({function.address}));
+        if (!site && places.by_glob)
+          places.left_out.push_back({function.function, in->remote({function.address}), std::move(site).error()});
+        else if (!site)
+          return std::move(site).error();
+        else
+          places.sites.push_back(std::move(site).value());
+      }
+    }
+    if (!places.sites.empty()) return places;
+  }
+  if (!places.left_out.empty()) return std::move(places.left_out.front().why);
+  if (!file_known) return no_such_line(location, where, false, has_debug_info);
+  return Error{Reason::no_such_symbol,
+               where.file + " has no function \"" + where.function + "\" with code of its own",
+               "probectl lines -p " + std::to_string(pid_) + " " + where.file + " lists what it has",
+               {}};
+}
+
+Result<Places> TargetSymbols::Impl::inlined_places(std::span<const Instance* const> selected,
+                                                   const lang::SymbolLocation& where) const {
+  Places places;
+  for (const Instance* in : selected) {
+    const auto info = debug_info(*in);
+    if (!info) continue;
+    for (const dwarf::LinePlace& inlined : info->inlined(where.name)) {
+      Result<Site> site = site_at(in->remote({inlined.address}));
+      if (!site) continue;  // of an instance that the linker has dropped
+      site->one_probe = where.name;
+      places.sites.push_back(std::move(site).value());
+    }
+    if (!places.sites.empty()) break;
+  }
+  if (places.sites.empty()) return places;
+  if (where.offset != 0)
+    return Error{Reason::bad_definition,
+                 where.name + " exists only inlined: it has no offsets",
+                 "name it without an offset, or probe a line: FILE:LINE",
+                 {}};
+  places.sites.front().note = where.name + " exists only inlined, at " + std::to_string(places.sites.size()) +
+                              (places.sites.size() == 1 ? " place" : " places, all of which are this probe");
+  return places;
 }
 
 Result<std::vector<dwarf::VisibleVariable>> TargetSymbols::Impl::list_variables(const lang::Location& location) const {
@@ -118,7 +226,7 @@ Result<std::vector<SourceLine>> TargetSymbols::Impl::list_lines(std::string_view
   }
   lang::Location location;
   location.module = module;
-  return no_such_line(location, {std::string(file), 1}, false, has_debug_info);
+  return no_such_line(location, {std::string(file), 1, {}}, false, has_debug_info);
 }
 
 }  // namespace probed::symbols

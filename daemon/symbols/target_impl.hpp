@@ -133,7 +133,11 @@ class TargetSymbols::Impl {
   Result<Places> resolve_line(const lang::Location& location, const lang::LineLocation& where) const;
   Error no_such_line(const lang::Location& location, const lang::LineLocation& where, bool file_known,
                      bool debug_info) const;
+  Result<Places> resolve_functions_of_file(const lang::Location& location, const lang::LineLocation& where) const;
+  // Where a function without a symbol has been inlined; empty: nowhere that is known.
+  Result<Places> inlined_places(std::span<const Instance* const> selected, const lang::SymbolLocation& where) const;
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
+  lang::Placement thread_block(const Instance& in) const;
 
   // ---- resolve_usdt.cpp
   Result<Places> resolve_usdt(const lang::Location& location, const lang::UsdtLocation& where) const;

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 
+import arming
 import idle
 import many
 import pause
@@ -47,7 +48,10 @@ class Bench:
         self.no_uprobes = ""
 
     def program(self, name):
-        path = os.path.join(self.build, "tests", "bench", name)
+        return self.built(os.path.join("tests", "bench", name))
+
+    def built(self, name):
+        path = os.path.abspath(os.path.join(self.build, name))
         if not os.path.exists(path):
             raise Failure(f"{path} is missing; tests/bench/run builds it")
         return path
@@ -149,7 +153,7 @@ def urgent():
         file.write("-20")
 
 
-OTHERS = {"control", "pause", "detour", "stream", "many", "idle"}
+OTHERS = {"control", "pause", "detour", "stream", "many", "arming", "idle"}
 
 
 def wanted_rows(only):
@@ -194,6 +198,7 @@ def measure_all(bench, options, stack):
         "detour": lambda: measure_detour(bench, options.quick),
         "stream": lambda: stream.measure(bench, divisor),
         "many": lambda: many.measure(bench, few),
+        "arming": lambda: arming.measure(bench, few),
         "idle": lambda: idle.measure(bench, few, divisor),
     }
     measured = {key: measure() for key, measure in others.items() if key in chosen}
@@ -212,6 +217,7 @@ def show(results):
         "detour": report.detour_table,
         "stream": lambda result: report.stream_table(result, stream.GOAL),
         "many": lambda result: report.many_table(result, many.PROBES),
+        "arming": lambda result: report.arming_table(result, arming.CASES),
         "idle": report.idle_table,
         "control": report.control_line,
         "pause": report.pause_table,

@@ -155,6 +155,18 @@ def many_table(result, probes):
     return "\n".join(lines)
 
 
+def arming_table(results, cases):
+    lines = ["", "From `probectl trace` to `armed`, with a private daemon that has read nothing yet: ms; median, min, max, goal"]
+    for name, (label, definition, goal) in cases.items():
+        of = results[name]
+        if isinstance(of, str):
+            lines.append(f"  {label:44}{of}")
+            continue
+        times = "".join(f"{of[what] * 1e3:10.0f}" for what in ("median", "min", "max"))
+        lines.append(f"  {label:44}{times}{goal * 1e3:10.0f}   {of['probes']:,} probes: {definition}")
+    return "\n".join(lines)
+
+
 def idle_table(results):
     states = list(next(iter(results.values())))
     lines = ["", "A traced process that hits nothing: microseconds", "  " + " " * 20 + "".join(s.rjust(20) for s in states)]

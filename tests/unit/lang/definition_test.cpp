@@ -174,6 +174,17 @@ TEST_CASE("every kind of argument parses to its node") {
       {"a[2]", "arg1=var(a[2])~x64"},
       {"a[2]:u8[4]", "arg1=var(a[2]):u8[4]"},
       {"ns::x:u8", "arg1=var(ns::x):u8"},
+      {"*p", "arg1=var(*p)~x64"},
+      {"&p->x", "arg1=var(&p->x)~x64"},
+      {"**$arg1:u8", "arg1=var(**$arg1):u8"},
+      {"(p->x).y", "arg1=var((p->x).y)~x64"},
+      {"(t*)p", "arg1=var((t*)p)~x64"},
+      {"n=((struct foo *)p)->x:u8", "n=var(((struct foo *)p)->x):u8"},
+      {"((ns::foo*)$arg1)->x[2].y", "arg1=var(((ns::foo*)$arg1)->x[2].y)~x64"},
+      {"((ns::foo*)%di)->x:s32 m=%si", "arg1=var(((ns::foo*)%di)->x):s32 m=reg(si)~x64"},
+      {"*( unsigned long * )p q", "arg1=var(*( unsigned long * )p)~x64 q=var(q)~x64"},
+      {"+8(((foo*)p)->q):string", "arg1=deref(8,var(((foo*)p)->q)):string"},
+      {"(a*)((b*)p)->q", "arg1=var((a*)((b*)p)->q)~x64"},
       {"+8(p->q)", "arg1=deref(8,var(p->q))~x64"},
       {"n=%di m=%si %dx", "n=reg(di)~x64 m=reg(si)~x64 arg3=reg(dx)~x64"},
   };
@@ -293,8 +304,11 @@ TEST_CASE("wrong variables are refused where they are wrong") {
     const char* text;
     std::size_t column;
   };
-  const Wrong rows[] = {{"f x-y", 3},  {"f x->", 2},  {"f p->a-b", 6},   {"f a[", 2},       {"f a[x]", 2},
-                        {"f x..y", 2}, {"f (t)x", 2}, {"f $args:u8", 8}, {"f +0($args)", 5}};
+  const Wrong rows[] = {
+      {"f x-y", 3},   {"f x->", 2},     {"f p->a-b", 6},   {"f a[", 2},
+      {"f a[x]", 2},  {"f x..y", 2},    {"f $args:u8", 8}, {"f +0($args)", 5},
+      {"f (t)1", 2},  {"f ((t*)x", 2},  {"f (t*)", 2},     {"f (t*)$retval", 2},
+      {"f (x->y", 2}, {"f (t**u)x", 2}, {"f ()x", 2},      {"f ((((((((((((((((((x))))))))))))))))))", 2}};
   for (const Wrong& row : rows) {
     CAPTURE(row.text);
     auto parsed = parse_definition(row.text);

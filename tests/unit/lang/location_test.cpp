@@ -15,7 +15,9 @@ struct Shown {
   }
   std::string operator()(const FileOffsetLocation& at) const { return "file +" + std::to_string(at.offset); }
   std::string operator()(const AddressLocation& at) const { return "address " + std::to_string(at.address); }
-  std::string operator()(const LineLocation& at) const { return "line " + at.file + " " + std::to_string(at.line); }
+  std::string operator()(const LineLocation& at) const {
+    return "line " + at.file + " " + (at.function.empty() ? std::to_string(at.line) : at.function);
+  }
   std::string operator()(const UsdtLocation& at) const { return "usdt " + at.provider + " " + at.name; }
 };
 
@@ -66,6 +68,10 @@ TEST_CASE("plain locations") {
       {"server.c:120", "p line server.c 120"},
       {"src/server.cc:0120", "p line src/server.cc 120"},
       {"redis-server:server.c:120", "p [redis-server] line server.c 120"},
+      {"server.c:call", "p line server.c call"},
+      {"*.c:*", "p line *.c *"},
+      {"src/net*.cc:ns::read*", "p line src/net*.cc ns::read*"},
+      {"redis-server:server.c:call%return", "r [redis-server] line server.c call"},
       {"main.rs:7", "p line main.rs 7"},
       {"server.c:0x78", "p [server.c] file +120"},
       {"postgres:query__start", "p [postgres] symbol query__start +0"},

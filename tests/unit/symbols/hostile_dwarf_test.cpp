@@ -44,7 +44,7 @@ std::size_t exercise(const Bytes& bytes) {
   const auto lines = info->lines_of("fixture.cpp", 2000);
   std::size_t found = lines.size() + info->find_line("fixture.cpp", 20).places.size();
   for (std::size_t i = 0; i < lines.size(); i += 8) {
-    const dwarf::Variables variables(info, lines[i].address, 0, [](std::string_view) { return std::nullopt; });
+    const dwarf::Variables variables(info, lines[i].address, 0, {[](std::string_view) { return std::nullopt; }, {}});
     const auto visible = variables.visible();
     if (!visible) continue;
     found += visible->size();

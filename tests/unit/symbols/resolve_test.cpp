@@ -283,7 +283,7 @@ TEST_CASE("executable memory without a file has a place but no name") {
 
 TEST_CASE("a line of no file is refused, clearly; a static probe that isn't there says where to look") {
   lang::Location location;
-  location.where = lang::LineLocation{"no_such_source.c", 12};
+  location.where = lang::LineLocation{"no_such_source.c", 12, {}};
   const Error line = refusal(*self(), location);
   // Built without -g there is no debug information at all.
   CHECK((line.reason == Reason::no_such_symbol || line.reason == Reason::unsupported));

@@ -1,0 +1,202 @@
+// Variables and functions in places that are hard to find, on real processes: thread-local ones, of the program and of
+// a library; functions that exist only inlined; functions by their file; whatever a cast says it is.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+std::vector<std::string> builds() {
+  std::vector<std::string> found;
+  for (const char* name : {"places-O0", "places-O2", "places-clang-O0", "places-clang-O2"})
+    if (target_exists(name)) found.emplace_back(name);
+  return found;
+}
+
+struct PlacesTarget : Watched {
+  explicit PlacesTarget(const std::string& name) : Watched(name) {}
+  bool ends_well() {
+    target.send("quit\n");
+    return target.finish().ok();
+  }
+};
+
+constexpr bool kHasThreadLocals =
+#if defined(__x86_64__)
+    true;
+#else
+    false;
+#endif
+
+TEST_CASE("thread-local variables have the value of the thread that was hit, in both tiers") {
+  if (!kHasThreadLocals) SKIP_TEST("thread-local variables aren't read on this machine yet");
+  for (const std::string& build : builds()) {
+    for (const bool optimize : {false, true}) {
+      CAPTURE(build);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+      PlacesTarget user(build);
+      const auto probes = add(client, user.pid(),
+                              {"p:main look n tls_count tls_text text=tls_inside.text small=tls_inside.small[1]",
+                               "p:lib placeslib:look_in_library n library_value library_static"});
+      if (optimize)
+        CHECK(eventually([&] {
+          return std::ranges::all_of(list_probes(client), [](const Json& p) { return p.at("tier") == "optimized"; });
+        }));
+      Events events(client);
+      CHECK(user.ask("tls 7") == "tls done");
+      CHECK(user.ask("thread 50") == "tls done");
+      CHECK(user.ask("thread 60") == "tls done");
+      REQUIRE(events.reach(6));
+      const std::vector<Json> in_main = events.of(probes[0]), in_library = events.of(probes[1]);
+      REQUIRE(in_main.size() == 3);
+      REQUIRE(in_library.size() == 3);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const int n = i == 0 ? 7 : i == 1 ? 50 : 60;
+        CAPTURE(n);
+        const Json& args = in_main[i].at("args");
+        CHECK(args.at("n") == n);
+        CHECK(args.at("tls_count") == n);
+        CHECK(args.at("tls_text") == "t" + std::to_string(n + 1));
+        CHECK(args.at("text") == "inside");
+        CHECK(args.at("small") == -n);
+        const Json& library = in_library[i].at("args");
+        CHECK(library.at("library_value") == n + 2);
+        CHECK(library.at("library_static") == n + 3);
+      }
+      remove_all(client, probes);
+      CHECK(user.unharmed());
+      CHECK(user.ends_well());
+    }
+  }
+}
+
+TEST_CASE("a function that exists only inlined is one probe at all its places, with its parameters") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    PlacesTarget user(build);
+    const auto probes = add(client, user.pid(), {"p:t twice_of number"});
+    const std::string notes = probes.at(0).at("notes").dump();
+    CHECK(notes.find("twice_of exists only inlined, at 3 places") != std::string::npos);
+    Events events(client, {{"probes", {"t"}}});
+    CHECK(user.ask("inline 4") == "inline done");
+    CHECK(user.ask("inline 10") == "inline done");
+    REQUIRE(events.reach(6));
+    std::vector<int> numbers;
+    std::set<std::string> functions;
+    for (const Json& event : events.all()) {
+      const std::string symbol = event.at("symbol");
+      functions.insert(symbol.substr(0, symbol.find('+')));
+      // Unoptimised, an inlined function's parameters are stored by its own first instructions.
+      if (!event.at("args").at("number").is_null()) numbers.push_back(event.at("args").at("number").get<int>());
+    }
+    CHECK(functions == std::set<std::string>{"outer_first", "outer_second"});
+    if (build == "places-O2") CHECK(numbers == std::vector<int>{4, 5, 6, 10, 11, 12});
+    CHECK(reason_of(add_error(client, user.pid(), {"p:o twice_of+4"})) == "bad-definition");
+    CHECK(reason_of(add_error(client, user.pid(), {"r:o twice_of"})) == "bad-definition");
+    remove_all(client, {list_probes(client).at(0)});
+    CHECK(list_probes(client).empty());
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("FILE:FUNCTION and globs of both probe what a file defines") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PlacesTarget user("places-O2");
+  const auto names_of = [&](const std::string& definition) {
+    const auto probes = add(client, user.pid(), {definition});
+    std::set<std::string> names;
+    for (const Json& probe : probes) {
+      const std::string symbol = probe.at("symbol");
+      names.insert(symbol.substr(0, symbol.find('+')));
+    }
+    remove_all(client, probes);
+    return names;
+  };
+  CHECK(names_of("p places.c:outer_*") == std::set<std::string>{"outer_first", "outer_second"});
+  CHECK(names_of("p places.c:look") == std::set<std::string>{"look"});
+  CHECK(names_of("p *.c:look*") == std::set<std::string>{"look"});  // the program's come first
+  CHECK(names_of("p placeslib:*.c:*") == std::set<std::string>{"look_in_library", "set_in_library"});
+  CHECK(names_of("p targets/place*.c:o*") == std::set<std::string>{"opaque", "outer_first", "outer_second"});
+  CHECK(names_of("r places.c:outer_*") == std::set<std::string>{"outer_first", "outer_second"});
+  CHECK(reason_of(add_error(client, user.pid(), {"p laces.c:look"})) == "no-such-symbol");
+  CHECK(reason_of(add_error(client, user.pid(), {"p laces.c:30"})) == "no-such-symbol");
+  CHECK(reason_of(add_error(client, user.pid(), {"p places.c:nosuch"})) == "no-such-symbol");
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a glob leaves out the functions that lack a variable, and says why") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PlacesTarget user("places-O2");
+  const Json added = client.call("probe.add", add_params(user.pid(), {"p:g/ places.c:o* n"}));
+  CHECK(added.at("probes").size() == 2);
+  const Json& skipped = added.at("skipped");
+  REQUIRE(skipped.size() == 1);
+  CHECK(skipped.dump().find("is known in opaque at this place") != std::string::npos);
+  // Of none of them:
+  CHECK(reason_of(add_error(client, user.pid(), {"p places.c:o* nosuch"})) == "bad-definition");
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a cast says what a pointer leads to") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    PlacesTarget user(build);
+    add(client, user.pid(),
+        {"p:c opaque id=((struct Hidden*)pointer)->id text=((struct Hidden *)word)->inside->text "
+         "small=((HiddenAlias*)$arg1)->inside->small[1] all=*(struct Inside*)(((struct Hidden*)%di)->inside) "
+         "self=((struct Hidden*)((struct Hidden*)pointer)->self)->id unsigned=(unsigned char)small wide=(unsigned "
+         "long)small "
+         "byte=*(unsigned char*)pointer second=((unsigned char*)array)[1] words=((short*)word)[0] "
+         "typed=((int*)word)[0]:x32 "
+         "deref=+0((unsigned long)word):s32 plain=(pointer)",
+         "r:r opaque id=((struct Hidden*)pointer)->id"});
+    Events events(client);
+    const std::string address = user.ask("cast 300");
+    REQUIRE(events.reach(2));
+    const Json& args = events.all().at(0).at("args");
+    CAPTURE(args.dump());
+    CHECK(args.at("id") == 300);
+    CHECK(args.at("text") == "a text");
+    CHECK(args.at("small") == -8);
+    CHECK(args.at("all") == Json::parse(R"({"small":[7,-8],"text":"a text"})"));
+    CHECK(args.at("self") == 300);
+    CHECK(args.at("unsigned") == 253);
+    CHECK(args.at("wide") == 0xfffffffffffffffdull);
+    CHECK(args.at("byte") == 44);
+    CHECK(args.at("second") == 2);
+    CHECK(args.at("words") == 300);
+    CHECK(args.at("typed") == "0x12c");
+    CHECK(args.at("deref") == 300);
+    CHECK(args.at("plain") == address);
+    CHECK(events.all().at(1).at("args").at("id") == 300);
+    struct Row {
+      const char *definition, *said;
+    };
+    for (const Row& row : {Row{"p:e opaque ((struct Nosuch*)pointer)->x", "no type"},
+                           Row{"p:e opaque (struct Hidden)pointer", "only numbers and pointers"},
+                           Row{"p:e opaque ((struct Hidden*)pointer)->nosuch", "has no member"}}) {
+      CAPTURE(row.definition);
+      const Json error = add_error(client, user.pid(), {row.definition});
+      CHECK(reason_of(error) == "bad-definition");
+      CHECK(error.dump().find(row.said) != std::string::npos);
+    }
+    CHECK(user.ends_well());
+  }
+}
+
+}  // namespace
+}  // namespace probed::live

@@ -1,0 +1,153 @@
+// What functions return, and their parameters, by their declared types: on real processes, built by several compilers
+// with several options, which say themselves what their values are.
+#include <doctest/doctest.h>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+std::vector<std::string> builds() {
+  std::vector<std::string> found;
+  for (const char* name : {"results-O0", "results-O2", "results-dwarf4", "results-clang-O0", "results-clang-O2"})
+    if (target_exists(name)) found.emplace_back(name);
+  return found;
+}
+
+struct ResultsTarget : Watched {
+  explicit ResultsTarget(const std::string& name) : Watched(name) {}
+  Json truth(const std::string& command) { return parse_json(ask(command)); }
+  bool ends_well() {
+    target.send("quit\n");
+    return target.finish().ok();
+  }
+};
+
+TEST_CASE("$retval has the function's declared type, wherever it is returned") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    ResultsTarget user(build);
+    const auto probes = add(client, user.pid(), {"r:g/ give_* n $retval"});
+    REQUIRE(probes.size() == 21);
+    Events events(client);
+    for (const int n : {1, 5}) {
+      CAPTURE(n);
+      const std::size_t before = events.all().size();
+      const Json truth = user.truth("call " + std::to_string(n));
+      REQUIRE(events.reach(before + 21));
+      for (std::size_t i = before; i < before + 21; ++i) {
+        const Json& event = events.all().at(i);
+        const std::string name = event.at("func").get<std::string>();
+        const std::string function = name.substr(0, name.find('('));
+        CAPTURE(event.dump());
+        CHECK(event.at("args").at("n") == n);
+        if (truth.contains(function)) CHECK(event.at("args").at("$retval") == truth.at(function));
+      }
+    }
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a :TYPE, an address as the location, and a function that returns nothing leave $retval a number") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  ResultsTarget user("results-O2");
+  const auto plain = add(client, user.pid(), {"r:text give_text"}).at(0);
+  const auto probes = add(
+      client, user.pid(),
+      {"r:typed give_int $retval:x64", "r:byte give_int b=$retval:u8",
+       "r:where " + plain.at("address").get<std::string>() + " $retval", "r:none give_nothing $retval",
+       "r:member give_longs b=$retval.b a=$retval->a",
+       "r:pointee give_buffer l=$retval->length t=$retval->text all=*$retval", "r:raw give_buffer l=+0($retval):s32"});
+  Events events(client);
+  user.truth("call 5");
+  REQUIRE(events.reach(8));
+  const auto args = [&](std::size_t i) { return events.of(probes.at(i)).at(0).at("args"); };
+  CHECK(args(0).at("$retval") == "0xfffffffb");
+  CHECK(args(1).at("b") == 0xfb);
+  CHECK(args(2).at("$retval").get<std::string>().starts_with("0x"));
+  CHECK(args(3).at("$retval").get<std::string>().starts_with("0x"));
+  CHECK(args(4) == Json({{"a", 5}, {"b", -5}}));
+  CHECK(args(5).at("l") == 5);
+  CHECK(args(5).at("all").at("length") == 5);
+  CHECK(args(6).at("l") == 5);
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("on a return probe names are read at the entry, what they lead to at the return, $entry(...) at the entry") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    ResultsTarget user(build);
+    add(client, user.pid(),
+        {"r:f fill number name out len=out->length was=$entry(out->length) text=out->text before=$entry(out->text) "
+         "next=out->next->length next_was=$entry(out->next->length) letter=small.letter raw=+0(out):s32 "
+         "raw_was=+0($entry(out)):s32 all=*out static_count $retval",
+         "r:args fill $args"});
+    Events events(client);
+    const Json truth = user.truth("fill 41");
+    REQUIRE(events.reach(2));
+    const Json& args = events.all().at(0).at("args");
+    CAPTURE(args.dump());
+    CHECK(args.at("number") == 41);
+    CHECK(args.at("name") == "a name");
+    CHECK(args.at("out").get<std::string>().starts_with("0x"));
+    CHECK(args.at("len") == 41);
+    CHECK(args.at("was") == -1);
+    CHECK(args.at("text") == "filled");
+    CHECK(args.at("before") == "before");
+    CHECK(args.at("next") == 42);
+    CHECK(args.at("next_was") == -2);
+    CHECK(args.at("letter") == "s");
+    CHECK(args.at("raw") == 41);
+    CHECK(args.at("raw_was") == 41);  // only the pointer is the entry's
+    CHECK(args.at("all").at("text") == "filled");
+    CHECK(args.at("static_count") == truth.at("count"));
+    CHECK(args.at("$retval") == truth.at("result"));
+    const Json& all = events.all().at(1).at("args");
+    CHECK(all.at("number") == 41);
+    CHECK(all.at("name") == "a name");
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a filter compares what is returned and what was handed over, by name") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  ResultsTarget user("results-O0");
+  Json params = add_params(user.pid(), {"r:f fill number $retval len=out->length"});
+  params["probes"][0]["filter"] = "number > 3 && len < 6 && $retval > 10";
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  for (int n = 0; n < 6; ++n) user.truth("fill " + std::to_string(n));
+  CHECK(counts_of(client, probe) == Counts{1, 0, 5});
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("structures handed over by value are found in all the registers that hold them, and on the stack") {
+  for (const std::string& build : builds()) {
+    for (const std::string definition : {"p:t take $args", "r:t take $args"}) {
+      CAPTURE(build);
+      CAPTURE(definition);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      ResultsTarget user(build);
+      add(client, user.pid(), {definition});
+      Events events(client);
+      const Json truth = user.truth("take 6");
+      REQUIRE(events.reach(1));
+      const Json& args = events.all().at(0).at("args");
+      CAPTURE(args.dump());
+      for (const auto& [name, value] : truth.items()) {
+        CAPTURE(name);
+        CHECK(args.at(name) == value);
+      }
+      CHECK(user.ends_well());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace probed::live

@@ -1,0 +1,186 @@
+// results: functions that return a value of every kind, and some whose parameters are what the registers of the calling
+// convention are hard for. On command, one a line, it calls them and prints the truth as the members of a JSON object:
+//   call N   one call of each give_*(); {"give_int":...,...}
+//   fill N   one call of fill(), which writes through its pointers
+//   take N   one call of take(): structures by value
+//   quit
+// Built with several compilers and options (meson.build).
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "protocol.h"
+
+#define KEEP(value) __asm__ volatile("" : : "g"(value) : "memory")
+
+// Calls whose results nobody wants would be left out.
+template <class T>
+static void use(const T& value) {
+  KEEP(&value);
+}
+
+enum Colour { kBlue = -3, kRed = 1, kGreen = 5 };
+enum class Level : unsigned char { low, high = 200 };
+
+struct Longs {
+  long a, b;
+};
+struct DoubleInt {
+  double real;
+  int number;
+};
+struct IntDouble {
+  int number;
+  double real;
+};
+struct Doubles {
+  double x, y;
+};
+struct Floats {
+  float x, y, z;
+};
+struct Small {
+  char letter;
+  short number;
+  int flag : 3;
+  unsigned rest : 5;
+};
+struct Big {
+  long values[4];
+  const char* text;
+  Small inner;
+};
+struct Tracked {  // returned and handed over by its address
+  int id;
+  explicit Tracked(int i) : id(i) {}
+  Tracked(const Tracked& other) : id(other.id) {}
+  ~Tracked() { KEEP(&id); }
+};
+struct Buffer {
+  int length;
+  char text[16];
+  Buffer* next;
+};
+
+extern "C" {
+TARGET_FUNCTION int give_int(int n) { return -n; }
+TARGET_FUNCTION unsigned char give_byte(int n) { return static_cast<unsigned char>(n + 250); }
+TARGET_FUNCTION short give_short(int n) { return static_cast<short>(-n - 300); }
+TARGET_FUNCTION uint64_t give_wide(int n) { return 0xffffffff00000000u + static_cast<unsigned>(n); }
+TARGET_FUNCTION bool give_bool(int n) { return n > 2; }
+TARGET_FUNCTION Colour give_colour(int n) { return n > 2 ? kGreen : kBlue; }
+TARGET_FUNCTION Level give_level(int n) { return n > 2 ? Level::high : Level::low; }
+TARGET_FUNCTION const char* give_text(int n) { return n > 2 ? "more" : "less"; }
+TARGET_FUNCTION double give_double(int n) { return n + 0.25; }
+TARGET_FUNCTION float give_float(int n) { return static_cast<float>(n) - 0.5f; }
+TARGET_FUNCTION void give_nothing(int n) { KEEP(n); }
+}
+TARGET_FUNCTION Longs give_longs(int n) { return {n, -n}; }
+TARGET_FUNCTION DoubleInt give_double_int(int n) { return {n + 0.5, n}; }
+TARGET_FUNCTION IntDouble give_int_double(int n) { return {n, n + 0.75}; }
+TARGET_FUNCTION Doubles give_doubles(int n) { return {n + 0.125, -n - 0.125}; }
+TARGET_FUNCTION Floats give_floats(int n) { return {static_cast<float>(n), 2.5f, -3.5f}; }
+TARGET_FUNCTION Small give_small(int n) { return {'s', static_cast<short>(-n), -2, 21}; }
+TARGET_FUNCTION Big give_big(int n) { return {{n, 2, -3, 4}, "big text", {'b', 7, 1, 3}}; }
+TARGET_FUNCTION Tracked give_tracked(int n) { return Tracked(n * 2); }
+TARGET_FUNCTION std::string give_string(int n) { return "string " + std::to_string(n); }
+
+static Buffer buffers[2];
+TARGET_FUNCTION Buffer* give_buffer(int n) {
+  buffers[0].length = n;
+  return &buffers[0];
+}
+
+static int static_count = 10;
+
+TARGET_FUNCTION int fill(Buffer* out, const char* name, int number, const Small& small) {
+  KEEP(&small);
+  out->length = number;
+  std::strcpy(out->text, "filled");
+  out->next->length = number + 1;
+  ++static_count;
+  const int result = static_cast<int>(std::strlen(name)) + number;
+  number = 0;
+  name = nullptr;
+  KEEP(number);
+  KEEP(name);
+  return result;
+}
+
+TARGET_FUNCTION int take(DoubleInt first, Floats second, Big third, Longs fourth, Doubles fifth, Small sixth,
+                         Longs last) {
+  KEEP(&first);
+  KEEP(&second);
+  KEEP(&third);
+  KEEP(&fourth);
+  KEEP(&fifth);
+  KEEP(&sixth);
+  KEEP(&last);
+  return first.number;
+}
+
+static void call(int n) {
+  use(give_int(n));
+  use(give_byte(n));
+  use(give_short(n));
+  use(give_wide(n));
+  use(give_bool(n));
+  use(give_colour(n));
+  use(give_level(n));
+  use(give_text(n));
+  use(give_double(n));
+  use(give_float(n));
+  give_nothing(n);
+  use(give_longs(n));
+  use(give_double_int(n));
+  use(give_int_double(n));
+  use(give_doubles(n));
+  use(give_floats(n));
+  use(give_small(n));
+  use(give_big(n));
+  use(give_tracked(n));
+  use(give_string(n));
+  use(give_buffer(n));
+  printf("{\"give_int\":%d,\"give_byte\":%d,\"give_short\":%d,\"give_wide\":%llu,\"give_bool\":%s,", -n,
+         (n + 250) % 256, -n - 300, 0xffffffff00000000ull + static_cast<unsigned>(n), n > 2 ? "true" : "false");
+  printf("\"give_colour\":\"%s\",\"give_level\":\"%s\",\"give_text\":\"%s\",\"give_double\":%g,\"give_float\":%g,",
+         n > 2 ? "kGreen" : "kBlue", n > 2 ? "high" : "low", n > 2 ? "more" : "less", n + 0.25, n - 0.5);
+  printf("\"give_longs\":{\"a\":%d,\"b\":%d},\"give_double_int\":{\"real\":%g,\"number\":%d},", n, -n, n + 0.5, n);
+  printf("\"give_int_double\":{\"number\":%d,\"real\":%g},\"give_doubles\":{\"x\":%g,\"y\":%g},", n, n + 0.75,
+         n + 0.125, -n - 0.125);
+  printf("\"give_floats\":{\"x\":%d,\"y\":2.5,\"z\":-3.5},", n);
+  printf("\"give_small\":{\"letter\":\"s\",\"number\":%d,\"flag\":-2,\"rest\":21},", -n);
+  printf("\"give_big\":{\"values\":[%d,2,-3,4],\"text\":\"big text\",", n);
+  printf("\"inner\":{\"letter\":\"b\",\"number\":7,\"flag\":1,\"rest\":3}},");
+  printf("\"give_tracked\":{\"id\":%d},\"give_string\":\"string %d\",\"give_buffer\":\"%p\"}\n", n * 2, n,
+         static_cast<void*>(buffers));
+}
+
+static void obey(const char* line) {
+  int n = 0;
+  if (std::sscanf(line, "call %d", &n) == 1) {
+    call(n);
+  } else if (std::sscanf(line, "fill %d", &n) == 1) {
+    buffers[0] = {-1, "before", &buffers[1]};
+    buffers[1].length = -2;
+    const int before = static_count;
+    printf("{\"result\":%d,\"count\":%d}\n", fill(&buffers[0], "a name", n, {'s', 1, 2, 3}), before + 1);
+  } else if (std::sscanf(line, "take %d", &n) == 1) {
+    take({n + 0.5, n}, {1.5f, 2.5f, 3.5f}, {{n, 2, 3, 4}, "third", {'t', 1, -1, 9}}, {n, -n}, {0.25, 0.75},
+         {'x', -5, 3, 30}, {7, 8});
+    printf("{\"first\":{\"real\":%g,\"number\":%d},\"second\":{\"x\":1.5,\"y\":2.5,\"z\":3.5},", n + 0.5, n);
+    printf("\"third\":{\"values\":[%d,2,3,4],\"text\":\"third\",", n);
+    printf("\"inner\":{\"letter\":\"t\",\"number\":1,\"flag\":-1,\"rest\":9}},\"fourth\":{\"a\":%d,\"b\":%d},", n, -n);
+    printf("\"fifth\":{\"x\":0.25,\"y\":0.75},\"sixth\":{\"letter\":\"x\",\"number\":-5,\"flag\":3,\"rest\":30},");
+    printf("\"last\":{\"a\":7,\"b\":8}}\n");
+  } else {
+    printf("unknown command\n");
+  }
+  fflush(stdout);
+}
+
+int main() {
+  target_ready("results");
+  for (char line[128]; target_line(line, sizeof line), std::strcmp(line, "quit") != 0;) obey(line);
+  return target_result(1);
+}
