@@ -82,7 +82,8 @@ TEST_CASE("recursion as a jump: each return belongs to its own call, and lasts a
 
 TEST_CASE("both tiers say the same of a call: memory then and now, texts, names, results, tail calls") {
   const std::vector<std::string> definitions{
-      "r:fill fill now=+0($arg1):string before=$entry(+0($arg1)):string n=$arg2:s32 ret=$retval:s64 who=$comm bad=+0($arg2)",
+      "r:fill fill now=+0($arg1):string before=$entry(+0($arg1)):string n=$arg2:s32 ret=$retval:s64 who=$comm "
+      "bad=+0($arg2)",
       "r:call caller a=$arg1:s64 ret=$retval:s64 text=+0($retval):string", "r:fib fib n=$arg1:s64 ret=$retval:s64"};
   std::vector<Json> seen;
   for (const bool optimise : {false, true}) {
@@ -155,7 +156,8 @@ TEST_CASE("eight threads while the probe becomes a jump and a breakpoint again a
     });
     for (; !std::atomic_ref(done).load(); optimise = !optimise) {
       s.client.call("daemon.optimize", {{"enabled", optimise}});
-      if (optimise) eventually([&] { return std::atomic_ref(done).load() || view_of(s.client, probe).at("tier") == "optimized"; });
+      if (optimise)
+        eventually([&] { return std::atomic_ref(done).load() || view_of(s.client, probe).at("tier") == "optimized"; });
     }
     calls.join();
     CHECK(answer == "eight done 19751012560000");  // 8 times the sum of 12345 * i + 1 below 20000
@@ -193,7 +195,8 @@ TEST_CASE("a filter turns calls away at the entry, or at the return, without a r
         .at("probes")
         .at(0);
   };
-  const std::vector<Json> probes{with("r:e fib n=$arg1:s64", "n > 2"), with("r:v fib n=$arg1:s64 ret=$retval:s64", "ret == 0"),
+  const std::vector<Json> probes{with("r:e fib n=$arg1:s64", "n > 2"),
+                                 with("r:v fib n=$arg1:s64 ret=$retval:s64", "ret == 0"),
                                  with("r:b fib n=$arg1:s64 ret=$retval:s64", "n == 1 && ret == 1")};
   for (const Json& probe : probes)
     REQUIRE(eventually([&] { return view_of(s.client, probe).value("tier", "") == "optimized"; }));

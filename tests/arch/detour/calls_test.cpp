@@ -20,7 +20,8 @@ using Role = arch::CapturedProbe::Role;
 namespace ch = arch::channel;
 
 // push %rbp; mov %rsp,%rbp; nop; lea (%rdi,%rsi),%rax; pop %rbp; | ret; nop...
-constexpr std::uint8_t kBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x8d, 0x04, 0x37, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
+constexpr std::uint8_t kBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x8d, 0x04,
+                                  0x37, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
 constexpr std::size_t kRegion = 5, kReturn = 10;
 constexpr std::uint32_t kTag = 77;
 constexpr events::LaneId kLane{1};
@@ -88,7 +89,8 @@ struct Calls {
   std::uint64_t call(std::uint64_t a, std::uint64_t b) { return reinterpret_cast<Function>(site)(a, b); }
   std::vector<std::vector<std::uint64_t>> records() {
     std::vector<std::vector<std::uint64_t>> all;
-    rig.channel().drain(1000, [&](const events::ChannelRecord& r) { all.emplace_back(r.words.begin(), r.words.end()); });
+    rig.channel().drain(1000,
+                        [&](const events::ChannelRecord& r) { all.emplace_back(r.words.begin(), r.words.end()); });
     return all;
   }
 
