@@ -73,8 +73,6 @@ std::string_view describe(DetourRefusal refusal) {
     case DetourRefusal::filter_size: return "the filter compares more than 8 values that lie in memory";
     case DetourRefusal::code_size: return "the code for the arguments and the filter would be longer than 8192 bytes";
     case DetourRefusal::call_size: return "the arguments of the entry and the return together take too much room";
-    case DetourRefusal::exit_condition:
-      return "a conditional jump out of the function that isn't decided by the flags";
     case DetourRefusal::processor: return "the processor lacks an instruction that generated code needs";
     case DetourRefusal::unsupported: return "probes cannot be optimised yet on this architecture";
   }

@@ -210,7 +210,6 @@ enum class DetourRefusal : std::uint8_t {
   filter_size,       // the filter compares more values in memory than there is room for
   code_size,         // the code would be longer than kMaxDetourSize
   call_size,         // what a return probe keeps of its calls doesn't fit
-  exit_condition,    // it leaves the function on a condition that generated code can't test
   processor,         // the processor lacks what the code would need
   unsupported,       // not on this architecture yet
 };
@@ -293,7 +292,7 @@ struct DetourSaves {
 // What a thread at DetourRuntime::call_trap asks for.
 struct DetourCall {
   bool is_exit = false;
-  std::uint32_t tag = 0;  // CapturedProbe's
+  std::uint32_t tag = 0;   // CapturedProbe's
   std::uint64_t from = 0;  // an address in the detour
 };
 

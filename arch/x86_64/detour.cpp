@@ -129,7 +129,7 @@ class SiteWriter {
     if (needs_.pointers) save(rsi), save(rdi);
     if (locals > 0) a_.lea(rsp, rsp + -locals);
     place_locals();
-    out_.saves = {frame_.size,      frame_.slot(rax), saved_flags_,     frame_.slot(rcx),
+    out_.saves = {frame_.size,      frame_.slot(rax), saved_flags_,    frame_.slot(rcx),
                   frame_.slot(rdx), frame_.slot(rsi), frame_.slot(rdi)};
   }
 

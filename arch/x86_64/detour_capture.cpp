@@ -108,8 +108,7 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
     return {Kind::reg, rdx, 0};
   }
   switch (offset) {
-    case offsetof(Registers, rsp):
-      return {Kind::stack, rsp, place_ == CapturePlace::plain ? 0 : kReturnAddressSize};
+    case offsetof(Registers, rsp): return {Kind::stack, rsp, place_ == CapturePlace::plain ? 0 : kReturnAddressSize};
     case offsetof(Registers, rip):
       if (place_ == CapturePlace::plain) return {Kind::constant, rdx, site_};
       if (!recording_) break;

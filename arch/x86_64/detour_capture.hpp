@@ -127,7 +127,7 @@ class CaptureWriter {
   std::vector<Cold> cold_;
   std::vector<Label> targets_;
   Label accept_, reject_;
-  bool recording_ = false;         // rcx is the record
+  bool recording_ = false;        // rcx is the record
   std::optional<Label> no_word_;  // where a word that wasn't kept leads, until somebody has taken note
 };
 

@@ -521,8 +521,8 @@ class RuntimeWriter {
   }
 
   // A call ends. rax: address of its return address, rdx: the probe's commit_low() in the low half, of size 0 when the
-  // return is turned away by a filter; its kCallTag's word in the high one -> as begin(), with what was kept of the call
-  // in the record.
+  // return is turned away by a filter; its kCallTag's word in the high one -> as begin(), with what was kept of the
+  // call in the record.
   void leave() {
     const Label off = a_.label(), slow = a_.label(), timed = a_.label(), counts = a_.label(), silent = a_.label(),
                 count = a_.label(), turned_away = a_.label(), full = a_.label(), copy = a_.label();

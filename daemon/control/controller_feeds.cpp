@@ -174,9 +174,8 @@ std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit, std:
   events::Channel& channel = *state.feed->channel;
   for (const std::uint64_t thread_pointer : state.feed->threads.take_dead()) channel.shared_thread_died(thread_pointer);
   if (!state.unknown.empty()) take_unknown(state);
-  const std::size_t taken = channel.drain(std::min(limit, all_of(state)),
-                                          [&](const events::ChannelRecord& record) { take_record(state, record); },
-                                          until);
+  const std::size_t taken = channel.drain(
+      std::min(limit, all_of(state)), [&](const events::ChannelRecord& record) { take_record(state, record); }, until);
   if (!state.unknown.empty() && now_ - state.asked > kAskAge) {
     state.asked = now_;
     tracer_->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });

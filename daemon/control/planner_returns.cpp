@@ -16,7 +16,8 @@ using Role = tracer::ProbeProgram::Role;
 
 constexpr const char* kBounded = "MAXACTIVE is counted by its breakpoints";
 constexpr const char* kMovingStack = "Go's stacks move, and detours know a call by where it lies on the stack";
-constexpr const char* kLeap = "an indirect jump may leave the function, and where it leads is looked at by a breakpoint";
+constexpr const char* kLeap =
+    "an indirect jump may leave the function, and where it leads is looked at by a breakpoint";
 constexpr const char* kNoFlags = "a conditional jump out of the function isn't decided by the flags";
 constexpr std::uint64_t kCompared = 64 << 10;  // bytes of code at a time
 
@@ -69,7 +70,10 @@ void let_detour(PlannedProbe& part, const std::string& why_not) {
   const std::shared_ptr<const events::ReturnPlan>& plan = part.returns->detours;
   const bool is_exit = part.role == Role::exit;
   const bool unflagged = is_exit && part.exit.kind == arch::ExitKind::branch && !part.exit.condition;
-  part.no_detour = !plan ? why_not : is_exit && part.exit.kind == arch::ExitKind::leap ? kLeap : unflagged ? kNoFlags : "";
+  part.no_detour = !plan                                               ? why_not
+                   : is_exit && part.exit.kind == arch::ExitKind::leap ? kLeap
+                   : unflagged                                         ? kNoFlags
+                                                                       : "";
   if (part.no_detour.empty()) part.detour = {plan, is_exit ? &plan->exit : &plan->entry};
 }
 

@@ -50,8 +50,8 @@
 // A call stack is its thread's, and the tracer thread's while that thread is stopped outside of the capture part of
 // detours. What stands there is as little trusted: a stack that makes no sense is emptied, and its calls are lost.
 //
-// Threads: assign(), retire(), set_mode() and the calls belong to the tracer thread, which knows when threads come and go; all the
-// rest to the Asio thread. A lane changes hands between them through its state.
+// Threads: assign(), retire(), set_mode() and the calls belong to the tracer thread, which knows when threads come and
+// go; all the rest to the Asio thread. A lane changes hands between them through its state.
 #pragma once
 
 #include <array>
@@ -94,8 +94,7 @@ struct ChannelLayout {
   unsigned lanes = 0;  // with the shared one
   unsigned probes = 0;
   unsigned bucket_bits = 1;
-  std::size_t no_rseq = 0, thread_table = 0, lane = 0, flags = 0, dropped = 0, counters = 0, calls = 0,
-              rings = 0;
+  std::size_t no_rseq = 0, thread_table = 0, lane = 0, flags = 0, dropped = 0, counters = 0, calls = 0, rings = 0;
   std::size_t counters_stride = 0, ring_stride = 0;
   std::size_t call_stack = 0;
   std::size_t ring_size = 0;  // a power of two

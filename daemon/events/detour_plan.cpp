@@ -68,8 +68,7 @@ void add_argument(std::span<const FetchOp> ops, std::uint16_t& items, DetourPlan
   if (std::ranges::find(ops, Code::unavailable, &FetchOp::code) != ops.end())
     return plan.sources.push_back({Kind::absent, 0, 0, false});
   for (const FetchOp& op : ops) add_op(op, items, plan, program);
-  plan.sources.back().needs_return_value =
-      std::ranges::find(ops, Code::load_return_value, &FetchOp::code) != ops.end();
+  plan.sources.back().needs_return_value = std::ranges::find(ops, Code::load_return_value, &FetchOp::code) != ops.end();
 }
 
 // All arguments of a program; nothing is laid out yet.
@@ -94,7 +93,8 @@ Result<DetourPlan> convert(const FetchProgram& program) {
 Result<void> lay_out(DetourPlan& plan, std::size_t kept) {
   auto laid_out = arch::lay_out(plan.capture.ops, kept);
   if (laid_out.refusal != arch::DetourRefusal::none)
-    return Error{Reason::unsupported, "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
+    return Error{Reason::unsupported,
+                 "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
                  "use fewer or shorter arrays and strings",
                  {}};
   plan.capture.layout = std::move(laid_out.layout);

@@ -73,6 +73,7 @@ bool Engine::on_call_trap(Tracee& tracee, ptrace::Registers& regs) {
 // regs: in front of call_done, or at the trap.
 void Engine::run_call(Tracee& tracee, const ptrace::Registers& regs) {
   leave_slot(tracee);
+  if (tracee.process->detaching) return;
   AddressSpace& space = *tracee.process->space;
   if (tracee.lanes.size() < space.detours().lines().size()) give_lanes(tracee, regs);
   TargetMemory& memory = space.memory();

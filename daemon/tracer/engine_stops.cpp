@@ -262,10 +262,6 @@ void Engine::on_signal(Tracee& tracee, int reported) {
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;
-  if (signal == SIGTRAP && !tracee.process->space->detours().areas_empty()) {
-    ptrace::Registers regs;
-    if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok || on_call_trap(tracee, regs)) return;
-  }
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
   deliver(tracee, signal);
@@ -394,6 +390,7 @@ bool Engine::on_trap(Tracee& tracee) {
 
 bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   ptrace::Registers regs = trapped.regs;
+  if (on_call_trap(tracee, regs)) return true;
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
@@ -515,6 +512,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (signal == SIGTRAP && on_call_trap(tracee, regs)) return;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);

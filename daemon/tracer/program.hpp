@@ -42,7 +42,7 @@ struct ReturnProbe {
   bool loops_to_entry = false;        // its first instruction may be executed again in the same call
   bool is_go = false;                 // its stacks move
   std::shared_ptr<const events::ReturnPlan> detours;  // what its places' detours capture; null: they have none
-  ProbeId entry{};                    // the entry's program: the one that records
+  ProbeId entry{};                                    // the entry's program: the one that records
   // Tracer thread: what calls that detours enter are known by; 0: none yet, as it is after all were forgotten.
   std::uint32_t tag = 0;
   // Written by the tracer. Calls that are gone without a return; exits of calls that began unseen.

@@ -124,8 +124,26 @@ std::string required_environment(const char* name) {
 std::string target_path(std::string_view name) {
   return required_environment("TARGETS_DIR") + "/" + std::string(name);
 }
-bool target_exists(std::string_view name) {
-  return ::access(target_path(name).c_str(), X_OK) == 0;
+// Kernels without IA32 emulation execute no 32-bit programs: ENOEXEC.
+static bool kernel_executes(const std::string& path) {
+  constexpr std::size_t kClass = 4;  // EI_CLASS; 1: ELFCLASS32
+  const std::string file = read_file(path);
+  if (file.size() <= kClass || file[kClass] != 1) return true;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int nothing = ::open("/dev/null", O_RDWR);
+    for (const int fd : {0, 1, 2}) ::dup2(nothing, fd);
+    ::execl(path.c_str(), path.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return !(WIFEXITED(status) && WEXITSTATUS(status) == 127);
+}
+
+bool target_runs(std::string_view name) {
+  const std::string path = target_path(name);
+  return ::access(path.c_str(), X_OK) == 0 && kernel_executes(path);
 }
 
 std::string read_file(const std::string& path) {

@@ -47,7 +47,7 @@ bool eventually(const std::function<bool()>& condition, Millis limit = kPatience
 // The value of an environment variable that meson sets; fails the test case when it is missing.
 std::string required_environment(const char* name);
 std::string target_path(std::string_view name);  // TARGETS_DIR/name
-bool target_exists(std::string_view name);       // false: this machine lacked what it is built with
+bool target_runs(std::string_view name);  // false: this machine lacked what it is built with, or does not execute it
 
 std::string read_file(const std::string& path);  // empty when it can't be read
 bool write_file(const std::string& path, std::string_view text);

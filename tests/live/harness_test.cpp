@@ -37,8 +37,8 @@ const UntracedRun kRuns[] = {
 TEST_CASE("every target does its own sums right when nobody traces it") {
   for (const UntracedRun& run : kRuns) {
     CAPTURE(run.name);
-    if (!target_exists(run.name)) {
-      report_skip(__FILE__, std::string(run.name) + " was not built: its compiler is missing here");
+    if (!target_runs(run.name)) {
+      report_skip(__FILE__, std::string(run.name) + " was not built, its compiler is missing here, or this kernel does not execute it");
       continue;
     }
     Target target(run.name, run.arguments);

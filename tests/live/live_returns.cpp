@@ -292,7 +292,7 @@ TEST_CASE("a followed child's calls are its parent's, and end in it as well") {
 }
 
 TEST_CASE("Go: calls are known on stacks that move and goroutines that change their thread") {
-  if (!target_exists("goworker")) SKIP_TEST("tests/targets/goworker needs go");
+  if (!target_runs("goworker")) SKIP_TEST("tests/targets/goworker needs go");
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched program("goworker", {"4", "200"});

@@ -12,7 +12,7 @@ constexpr std::size_t kShown = 512;  // bytes of a text
 std::vector<std::string> builds() {
   std::vector<std::string> found;
   for (const char* name : {"strings-O0", "strings-O2", "strings-dwarf4", "strings-clang-O0", "strings-clang-O2"})
-    if (target_exists(name)) found.emplace_back(name);
+    if (target_runs(name)) found.emplace_back(name);
   return found;
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
   }
 }
 
-TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_exists("gostrings"))) {
+TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_runs("gostrings"))) {
   Daemon daemon;
   RpcClient client(daemon.socket());
   StringsTarget user("gostrings");

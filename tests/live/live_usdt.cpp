@@ -25,7 +25,7 @@ struct UsdtTarget {
 };
 
 #define NEEDS_USDT_TARGET() \
-  if (!target_exists("usdt")) SKIP_TEST("tests/targets/usdt needs <sys/sdt.h> (systemtap-sdt-dev)")
+  if (!target_runs("usdt")) SKIP_TEST("tests/targets/usdt needs <sys/sdt.h> (systemtap-sdt-dev)")
 
 std::string text_of(pid_t pid) { return std::to_string(pid); }
 

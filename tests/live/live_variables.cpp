@@ -15,7 +15,7 @@ std::vector<std::string> builds() {
   for (const char* name : {"variables-O0", "variables-O2", "variables-lto", "variables-dwarf4", "variables-clang-O0",
                            "variables-clang-O2", "variables-split", "variables-split4", "variables-clang-split",
                            "variables-dwp4", "variables-dwp5", "variables-dwz"})
-    if (target_exists(name)) found.emplace_back(name);
+    if (target_runs(name)) found.emplace_back(name);
   return found;
 }
 

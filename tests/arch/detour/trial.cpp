@@ -32,8 +32,8 @@ Machine Trial::random_state(Random& random) const {
     for (auto& byte : row) byte = random.byte();
   for (auto& byte : m.data) byte = random.byte();
   for (auto& byte : m.stack) byte = random.byte();
-  m.regs.fs_base = data() + kThreadPointer;
-  m.regs.gs_base = data();
+  m.regs.fs_base = thread_pointer();
+  m.regs.gs_base = Sandbox::has_segment_bases() ? data() : 0;
   std::memcpy(m.data.data() + kThreadPointer, &m.regs.fs_base, sizeof m.regs.fs_base);
   return m;
 }
@@ -41,7 +41,7 @@ Machine Trial::random_state(Random& random) const {
 void Trial::own_lane(bool owned) {
   if (owned == lane_.has_value()) return;
   if (owned) {
-    lane_ = rig_.channel().assign(kOwner, data() + kThreadPointer, std::nullopt);
+    lane_ = rig_.channel().assign(kOwner, thread_pointer(), std::nullopt);
   } else {
     rig_.channel().retire(*lane_);
     lane_.reset();

@@ -27,6 +27,10 @@ class Trial {
   std::uint64_t data() const { return sandbox_.data(); }
   std::uint64_t stack() const { return sandbox_.stack(); }
 
+  // In the data page; the thread's own where the kernel lets nobody set segment bases.
+  std::uint64_t thread_pointer() const {
+    return Sandbox::has_segment_bases() ? data() + kThreadPointer : Rig::thread_pointer();
+  }
   // A state with random registers, flags, vectors and memory; rsp in the middle of the stack page, the thread pointer
   // as the psABI has it.
   Machine random_state(Random& random) const;
