@@ -89,10 +89,11 @@ const Unit* unit_with_id(const File& file, std::uint64_t id) {
 }  // namespace
 
 void DebugInfo::attach_split(const SplitFiles& split) {
-  constexpr std::size_t kMostFiles = 1u << 14;
+  constexpr std::size_t kMostFiles = 1u << 14, kMostTried = 1u << 16;
   std::uint64_t bytes = 0;
+  std::size_t tried = 0;
   const auto open = [&](const std::string& path) -> std::unique_ptr<File> {
-    if (split_.size() >= kMostFiles || bytes > Sections::kMaxBytes) return nullptr;
+    if (++tried > kMostTried || split_.size() >= kMostFiles || bytes > Sections::kMaxBytes) return nullptr;
     const auto image = split.open(path);
     auto sections = image ? Sections::read(*image, true) : std::nullopt;
     if (!sections) return nullptr;

@@ -108,7 +108,7 @@ lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
   const auto absent = [&](const char* why) { return place.absent = why, place; };
   if (!native::kThreadPointerOffset)
     return absent("it is a thread-local variable, which can't be read on this machine yet");
-  place.steps.push_back({Step::load_register, 8, 0, *native::kThreadPointerOffset});
+  place.steps.push_back({Step::load_register, 8, 0, native::kThreadPointerOffset.value_or(0)});
   if (!ready(in) || in.module->thread_block_size() == 0)
     return absent("it is a thread-local variable, but its file reserves none");
   if (in.main) {

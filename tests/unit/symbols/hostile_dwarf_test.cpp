@@ -43,6 +43,7 @@ std::size_t exercise(const Bytes& bytes) {
   if (!info) return 0;
   const auto lines = info->lines_of("fixture.cpp", 2000);
   std::size_t found = lines.size() + info->find_line("fixture.cpp", 20).places.size();
+  found += info->functions_of("*.cpp", "*").places.size() + info->inlined("begin").size();
   for (std::size_t i = 0; i < lines.size(); i += 8) {
     const dwarf::Variables variables(info, lines[i].address, 0, {[](std::string_view) { return std::nullopt; }, {}});
     const auto visible = variables.visible();
@@ -55,6 +56,10 @@ std::size_t exercise(const Bytes& bytes) {
       found += variables.find("*" + name).ok();
     }
     found += variables.parameters().ok();
+    const auto result = variables.parts("$retval", 64);
+    found += result ? result->size() : 0;
+    for (const char* path : {"*(unsigned long*)%sp", "((std::string*)%sp)->_M_string_length", "(char)$arg1"})
+      found += variables.find(path).ok();
   }
   return found;
 }
