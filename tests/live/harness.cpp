@@ -348,6 +348,8 @@ Daemon::Daemon(const std::vector<std::string>& arguments) : socket_(dir_ / "s") 
   Pipe ready, lifetime;
   std::vector<std::string> argv{
       required_environment("PROBED_BIN"), "--socket", socket_, "--ready-fd", "3", "--lifetime-fd", "4"};
+  // Tests count every hit, for longer than the daemon lets a hot breakpoint go on by itself.
+  if (std::ranges::find(arguments, "--max-rate") == arguments.end()) argv.insert(argv.end(), {"--max-rate", "0"});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   SpawnOptions options;
   options.pass_fds = {ready.write.get(), lifetime.read.get()};
