@@ -1,6 +1,7 @@
 // Children, targets, the daemon and probectl for live tests. See harness.hpp.
 #include "tests/live/harness.hpp"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
@@ -126,9 +127,9 @@ std::string target_path(std::string_view name) {
 }
 // Kernels without IA32 emulation execute no 32-bit programs: ENOEXEC.
 static bool kernel_executes(const std::string& path) {
-  constexpr std::size_t kClass = 4;  // EI_CLASS; 1: ELFCLASS32
-  const std::string file = read_file(path);
-  if (file.size() <= kClass || file[kClass] != 1) return true;
+  std::array<char, EI_NIDENT> ident{};
+  std::ifstream(path, std::ios::binary).read(ident.data(), ident.size());
+  if (ident[EI_CLASS] != ELFCLASS32) return true;
   const pid_t child = ::fork();
   if (child == 0) {
     const int nothing = ::open("/dev/null", O_RDWR);

@@ -5,32 +5,15 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/live/probing.hpp"
+#include "arch/arch.hpp"
+#include "tests/live/telling.hpp"
 
 namespace probed::live {
 namespace {
 
-std::vector<std::string> builds() {
-  std::vector<std::string> found;
-  for (const char* name : {"places-O0", "places-O2", "places-clang-O0", "places-clang-O2"})
-    if (target_runs(name)) found.emplace_back(name);
-  return found;
-}
+std::vector<std::string> builds() { return runnable({"places-O0", "places-O2", "places-clang-O0", "places-clang-O2"}); }
 
-struct PlacesTarget : Watched {
-  explicit PlacesTarget(const std::string& name) : Watched(name) {}
-  bool ends_well() {
-    target.send("quit\n");
-    return target.finish().ok();
-  }
-};
-
-constexpr bool kHasThreadLocals =
-#if defined(__x86_64__)
-    true;
-#else
-    false;
-#endif
+constexpr bool kHasThreadLocals = arch::native::kThreadPointerOffset.has_value();
 
 TEST_CASE("thread-local variables have the value of the thread that was hit, in both tiers") {
   if (!kHasThreadLocals) SKIP_TEST("thread-local variables aren't read on this machine yet");
@@ -41,7 +24,7 @@ TEST_CASE("thread-local variables have the value of the thread that was hit, in 
       Daemon daemon;
       RpcClient client(daemon.socket());
       if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      PlacesTarget user(build);
+      TellingTarget user(build);
       const auto probes = add(client, user.pid(),
                               {"p:main look n tls_count tls_text text=tls_inside.text small=tls_inside.small[1]",
                                "p:lib placeslib:look_in_library n library_value library_static"});
@@ -82,7 +65,7 @@ TEST_CASE("a function that exists only inlined is one probe at all its places, w
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    PlacesTarget user(build);
+    TellingTarget user(build);
     const auto probes = add(client, user.pid(), {"p:t twice_of number"});
     const std::string notes = probes.at(0).at("notes").dump();
     CHECK(notes.find("twice_of exists only inlined, at 3 places") != std::string::npos);
@@ -112,7 +95,7 @@ TEST_CASE("a function that exists only inlined is one probe at all its places, w
 TEST_CASE("FILE:FUNCTION and globs of both probe what a file defines") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  PlacesTarget user("places-O2");
+  TellingTarget user("places-O2");
   const auto names_of = [&](const std::string& definition) {
     const auto probes = add(client, user.pid(), {definition});
     std::set<std::string> names;
@@ -138,7 +121,7 @@ TEST_CASE("FILE:FUNCTION and globs of both probe what a file defines") {
 TEST_CASE("a glob leaves out the functions that lack a variable, and says why") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  PlacesTarget user("places-O2");
+  TellingTarget user("places-O2");
   const Json added = client.call("probe.add", add_params(user.pid(), {"p:g/ places.c:o* n"}));
   CHECK(added.at("probes").size() == 2);
   const Json& skipped = added.at("skipped");
@@ -154,7 +137,7 @@ TEST_CASE("a cast says what a pointer leads to") {
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    PlacesTarget user(build);
+    TellingTarget user(build);
     add(client, user.pid(),
         {"p:c opaque id=((struct Hidden*)pointer)->id text=((struct Hidden *)word)->inside->text "
          "small=((HiddenAlias*)$arg1)->inside->small[1] all=*(struct Inside*)(((struct Hidden*)%di)->inside) "

@@ -2,33 +2,21 @@
 // with several options, which say themselves what their values are.
 #include <doctest/doctest.h>
 
-#include "tests/live/probing.hpp"
+#include "tests/live/telling.hpp"
 
 namespace probed::live {
 namespace {
 
 std::vector<std::string> builds() {
-  std::vector<std::string> found;
-  for (const char* name : {"results-O0", "results-O2", "results-dwarf4", "results-clang-O0", "results-clang-O2"})
-    if (target_runs(name)) found.emplace_back(name);
-  return found;
+  return runnable({"results-O0", "results-O2", "results-dwarf4", "results-clang-O0", "results-clang-O2"});
 }
-
-struct ResultsTarget : Watched {
-  explicit ResultsTarget(const std::string& name) : Watched(name) {}
-  Json truth(const std::string& command) { return parse_json(ask(command)); }
-  bool ends_well() {
-    target.send("quit\n");
-    return target.finish().ok();
-  }
-};
 
 TEST_CASE("$retval has the function's declared type, wherever it is returned") {
   for (const std::string& build : builds()) {
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    ResultsTarget user(build);
+    TellingTarget user(build);
     const auto probes = add(client, user.pid(), {"r:g/ give_* n $retval"});
     REQUIRE(probes.size() == 21);
     Events events(client);
@@ -53,7 +41,7 @@ TEST_CASE("$retval has the function's declared type, wherever it is returned") {
 TEST_CASE("a :TYPE, an address as the location, and a function that returns nothing leave $retval a number") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  ResultsTarget user("results-O2");
+  TellingTarget user("results-O2");
   const auto plain = add(client, user.pid(), {"r:text give_text"}).at(0);
   const auto probes = add(
       client, user.pid(),
@@ -81,7 +69,7 @@ TEST_CASE("on a return probe names are read at the entry, what they lead to at t
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    ResultsTarget user(build);
+    TellingTarget user(build);
     add(client, user.pid(),
         {"r:f fill number name out len=out->length was=$entry(out->length) text=out->text before=$entry(out->text) "
          "next=out->next->length next_was=$entry(out->next->length) letter=small.letter raw=+0(out):s32 "
@@ -117,7 +105,7 @@ TEST_CASE("on a return probe names are read at the entry, what they lead to at t
 TEST_CASE("a filter compares what is returned and what was handed over, by name") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  ResultsTarget user("results-O0");
+  TellingTarget user("results-O0");
   Json params = add_params(user.pid(), {"r:f fill number $retval len=out->length"});
   params["probes"][0]["filter"] = "number > 3 && len < 6 && $retval > 10";
   const Json probe = client.call("probe.add", params).at("probes").at(0);
@@ -133,7 +121,7 @@ TEST_CASE("structures handed over by value are found in all the registers that h
       CAPTURE(definition);
       Daemon daemon;
       RpcClient client(daemon.socket());
-      ResultsTarget user(build);
+      TellingTarget user(build);
       add(client, user.pid(), {definition});
       Events events(client);
       const Json truth = user.truth("take 6");

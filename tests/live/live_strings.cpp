@@ -2,7 +2,7 @@
 // hold, and that is compared; overloads, members of classes and instances of templates by their names.
 #include <doctest/doctest.h>
 
-#include "tests/live/probing.hpp"
+#include "tests/live/telling.hpp"
 
 namespace probed::live {
 namespace {
@@ -10,20 +10,8 @@ namespace {
 constexpr std::size_t kShown = 512;  // bytes of a text
 
 std::vector<std::string> builds() {
-  std::vector<std::string> found;
-  for (const char* name : {"strings-O0", "strings-O2", "strings-dwarf4", "strings-clang-O0", "strings-clang-O2"})
-    if (target_runs(name)) found.emplace_back(name);
-  return found;
+  return runnable({"strings-O0", "strings-O2", "strings-dwarf4", "strings-clang-O0", "strings-clang-O2"});
 }
-
-struct StringsTarget : Watched {
-  explicit StringsTarget(const std::string& name) : Watched(name) {}
-  Json truth(const std::string& command) { return parse_json(ask(command)); }
-  bool ends_well() {
-    target.send("quit\n");
-    return target.finish().ok();
-  }
-};
 
 Json shown(const Json& text) { return text.get<std::string>().substr(0, kShown); }
 
@@ -61,7 +49,7 @@ TEST_CASE("std::string and std::string_view are shown as their text, however the
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    StringsTarget user(build);
+    TellingTarget user(build);
     const int texts = user.truth("texts");
     const auto probes = add(client, user.pid(), {kTake});
     Events events(client);
@@ -81,7 +69,7 @@ TEST_CASE("std::string and std::string_view are shown as their text, however the
 TEST_CASE("a filter compares the text of a std::string") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  StringsTarget user("strings-O2");
+  TellingTarget user("strings-O2");
   Json params = add_params(user.pid(), {"p:f shop::Till::take name=item.name"});
   params["probes"][0]["filter"] = "name == \"short\" || name ~ \"sixteen*\"";
   const Json probe = client.call("probe.add", params).at("probes").at(0);
@@ -93,7 +81,7 @@ TEST_CASE("a filter compares the text of a std::string") {
 TEST_CASE("a probe that shows such texts stays a breakpoint and says why") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  StringsTarget user("strings-O2");
+  TellingTarget user("strings-O2");
   const Json probe = add(client, user.pid(), {"p:d shop::Till::take by_reference"}).at(0);
   Events events(client);
   constexpr std::size_t kRounds = 40;
@@ -111,7 +99,7 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    StringsTarget user(build);
+    TellingTarget user(build);
     add(client, user.pid(), {"p:whole shop::say(int) number", "p:real shop::say(double) real"});
     const std::string text = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
     add(client, user.pid(), {"p:text shop::say(" + text + " const&) text"});
@@ -128,7 +116,7 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
 TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_runs("gostrings"))) {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  StringsTarget user("gostrings");
+  TellingTarget user("gostrings");
   add(client, user.pid(), {"p:g main.take $args name=it.name item=*it empty=it.next.name"});
   Events events(client);
   user.ask("some words");

@@ -4,32 +4,19 @@
 
 #include <algorithm>
 
-#include "tests/live/probing.hpp"
+#include "tests/live/telling.hpp"
 
 namespace probed::live {
 namespace {
 
-// Those that this machine's compilers could build (tests/targets/meson.build).
 std::vector<std::string> builds() {
-  std::vector<std::string> found;
-  for (const char* name : {"variables-O0", "variables-O2", "variables-lto", "variables-dwarf4", "variables-clang-O0",
-                           "variables-clang-O2", "variables-split", "variables-split4", "variables-clang-split",
-                           "variables-dwp4", "variables-dwp5", "variables-dwz"})
-    if (target_runs(name)) found.emplace_back(name);
-  return found;
+  return runnable({"variables-O0", "variables-O2", "variables-lto", "variables-dwarf4", "variables-clang-O0",
+                   "variables-clang-O2", "variables-split", "variables-split4", "variables-clang-split",
+                   "variables-dwp4", "variables-dwp5", "variables-dwz"});
 }
 
-struct VariablesTarget : Watched {
-  explicit VariablesTarget(const std::string& name) : Watched(name) {}
-  Json truth(const std::string& command) { return parse_json(ask(command)); }
-  bool ends_well() {
-    target.send("quit\n");
-    return target.finish().ok();
-  }
-};
-
 // One event of one definition, at a command that makes its function be called once.
-Json args_of(RpcClient& client, VariablesTarget& user, const std::string& definition, const std::string& command,
+Json args_of(RpcClient& client, TellingTarget& user, const std::string& definition, const std::string& command,
              Json& truth) {
   const auto probes = add(client, user.pid(), {definition});
   Events events(client);
@@ -58,7 +45,7 @@ TEST_CASE("$args are a function's parameters with their names, types and values,
       Daemon daemon;
       RpcClient client(daemon.socket());
       if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      VariablesTarget user(build);
+      TellingTarget user(build);
       const auto probes = add(client, user.pid(), {"p:t take $args"});
       Events events(client);
       const int rounds = optimize ? 40 : 2;
@@ -78,7 +65,7 @@ TEST_CASE("at FILE:LINE locals, parameters and statics have their values, or are
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    VariablesTarget user(build);
+    TellingTarget user(build);
     const Json lines = user.truth("lines");
     const auto take = std::to_string(lines.at("take").get<int>());
     Json truth;
@@ -108,7 +95,7 @@ TEST_CASE("members, elements, pointees and addresses are read along a path; stru
     CAPTURE(build);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    VariablesTarget user(build);
+    TellingTarget user(build);
     Json truth;
     const Json args =
         args_of(client, user,
@@ -153,7 +140,7 @@ TEST_CASE("members, elements, pointees and addresses are read along a path; stru
 TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  VariablesTarget user("variables-O0");
+  TellingTarget user("variables-O0");
   const Json lines = client.call("symbols.lines", {{"pid", user.pid()}, {"file", "variables.c"}}).at("lines");
   unsigned wanted = 0, next = 0;  // a gap inside of late()
   for (std::size_t i = 1; i < lines.size(); ++i)
@@ -178,7 +165,7 @@ TEST_CASE("a line without code moves to the next that has some, and the probe sa
 TEST_CASE("what can't be named is refused with its reason and its column, and nothing is changed") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  VariablesTarget user("variables-O0");
+  TellingTarget user("variables-O0");
   struct Row {
     const char *definition, *reason, *said;
     int column;
@@ -202,7 +189,7 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
 TEST_CASE("a variable that isn't there yet is null in the event and said to be when the probe is added") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  VariablesTarget user("variables-O0");
+  TellingTarget user("variables-O0");
   const Json probe = add(client, user.pid(), {"p:u take number twice"}).at(0);
   CHECK(probe.at("notes").at(0).get<std::string>().starts_with("twice is null: "));
   Events events(client);
@@ -216,7 +203,7 @@ TEST_CASE("a variable that isn't there yet is null in the event and said to be w
 TEST_CASE("filters compare variables and members") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  VariablesTarget user("variables-O2");
+  TellingTarget user("variables-O2");
   Json params = add_params(user.pid(), {"p:f take number node=*node"});
   params["probes"][0]["filter"] = "number > 2 && node.inner.at.y == -4";
   const Json probe = client.call("probe.add", params).at("probes").at(0);
@@ -227,7 +214,7 @@ TEST_CASE("filters compare variables and members") {
 
 TEST_CASE("probectl vars and lines list what there is to name") {
   Daemon daemon;
-  VariablesTarget user("variables-O2");
+  TellingTarget user("variables-O2");
   const std::string pid = std::to_string(user.pid());
   const CommandResult vars = probectl(daemon, {"vars", "-p", pid, "take"});
   REQUIRE(vars.ok());

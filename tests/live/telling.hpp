@@ -1,0 +1,29 @@
+// Target programs that are built in several ways, and say themselves what their variables hold.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+
+// Those of them that this machine's compilers could build (tests/targets/meson.build).
+inline std::vector<std::string> runnable(std::initializer_list<const char*> names) {
+  std::vector<std::string> found;
+  for (const char* name : names)
+    if (target_runs(name)) found.emplace_back(name);
+  return found;
+}
+
+struct TellingTarget : Watched {
+  explicit TellingTarget(const std::string& name) : Watched(name) {}
+  Json truth(const std::string& command) { return parse_json(ask(command)); }
+  bool ends_well() {
+    target.send("quit\n");
+    return target.finish().ok();
+  }
+};
+
+}  // namespace probed::live
