@@ -6,6 +6,7 @@
 //   jump N           longjmp over N + 1 frames of jumper()
 //   sigjump          siglongjmp out of a handler on a stack of its own
 //   threads N        4 threads that call add() N times each, at once
+//   eight N          8 threads that call counted() N times each
 //   leave N          a thread that ends by pthread_exit() below N + 1 frames of leaver()
 //   cancel           a thread that is cancelled in canceled()
 //   coroutines N     two coroutines that yield N times each from below step(), half of it in another thread
@@ -42,6 +43,9 @@ TARGET_FUNCTION long fib(long n) {
 }
 
 TARGET_FUNCTION long add(long a, long b) { return a + b; }
+
+// Room for a jump in front of its return.
+TARGET_FUNCTION long counted(long n) { return n * 12345 + 1; }
 
 // ---- other ways out ----
 
@@ -230,6 +234,24 @@ static void* leave(void* n) { return (void*)leaver((long)n); }
 static void* be_canceled(void*) { return (void*)canceled(1); }
 static void* be_blocked(void*) { return (void*)blocked(5); }
 
+static void* count_many(void* rounds) {
+  long sum = 0;
+  for (long i = 0; i < (long)rounds; ++i) sum += counted(i);
+  return (void*)sum;
+}
+
+static long run_eight(long n) {
+  pthread_t threads[8];
+  long sum = 0;
+  for (pthread_t& t : threads) pthread_create(&t, nullptr, count_many, (void*)n);
+  for (pthread_t& t : threads) {
+    void* result;
+    pthread_join(t, &result);
+    sum += (long)result;
+  }
+  return sum;
+}
+
 static long run_threads(long n) {
   pthread_t threads[4];
   long sum = 0;
@@ -308,6 +330,7 @@ static long run(const char* command, long n) {
   if (is("jump")) return setter(n);
   if (is("sigjump")) return sig_setter(n);
   if (is("threads")) return run_threads(n);
+  if (is("eight")) return run_eight(n);
   if (is("leave")) return run_one(leave, n, false);
   if (is("cancel")) return run_one(be_canceled, n, true);
   if (is("coroutines")) return run_coroutines(n);
