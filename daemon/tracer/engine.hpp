@@ -271,7 +271,7 @@ class Engine : private Waiter::Guardian {
   void take_calls(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
   void take_call(AddressSpace& space, pid_t tid, const events::ChannelCall& call, bool left);
   void take_all_calls(Tracee& tracee);
-  void mark_call(Tracee& tracee, const ptrace::Registers& regs, const ProbeProgram& program, const StackPlace& place);
+  void mark_call(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
   void abandon_calls(const Tracee& tracee);
 
   // engine_loader.cpp

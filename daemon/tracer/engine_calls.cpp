@@ -175,15 +175,13 @@ void Engine::take_all_calls(Tracee& tracee) {
   }
 }
 
-// A call that is kept here.
-void Engine::mark_call(Tracee& tracee, const ptrace::Registers& regs, const ProbeProgram& program,
-                       const StackPlace& place) {
-  DetourSpace& detours = tracee.process->space->detours();
-  const auto tap = is_on_own_stack(place) ? detours.tap_of(recorder_of(program)) : std::nullopt;
-  const Tracee* keeper = tap ? keeper_of_calls(tracee, regs) : nullptr;
-  if (!keeper || tap->line >= keeper->lanes.size()) return;
-  const events::LaneId lane = keeper->lanes[tap->line];
-  if (lane != events::LaneId::shared) detours.lines()[tap->line].feed->channel->mark_call(lane, place.slot);
+// A call that is kept here, in every channel: whichever probe sees next that it has been left, we are to hear of it.
+void Engine::mark_call(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place) {
+  const Tracee* keeper = is_on_own_stack(place) ? keeper_of_calls(tracee, regs) : nullptr;
+  if (!keeper) return;
+  const auto& lines = tracee.process->space->detours().lines();
+  for (std::size_t i = 0; i < keeper->lanes.size(); ++i)
+    if (keeper->lanes[i] != events::LaneId::shared) lines[i].feed->channel->mark_call(keeper->lanes[i], place.slot);
 }
 
 // The thread has ended, or runs another program.

@@ -109,7 +109,7 @@ void Engine::run_return_probe(const HitRecorder::Hit& hit, const Site& site, Pro
   take_calls(hit.tracee, hit.regs, place);
   if (program.role == Role::entry) {
     recorder_.run_entry(hit, program, space.returns(), place);
-    mark_call(hit.tracee, hit.regs, program, place);
+    mark_call(hit.tracee, hit.regs, place);
   } else if (recorder_.run_exit(hit, program, space.returns(), place)) {
     listener_.limit_reached(program.limit->probes);
   }
