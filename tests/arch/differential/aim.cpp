@@ -173,6 +173,7 @@ class Aim {
     const auto base = general_number(mem.base), index = general_number(mem.index);
     std::uint64_t& segment = mem.segment == ZYDIS_REGISTER_FS ? regs_.fs_base : regs_.gs_base;
     const bool segmented = mem.segment == ZYDIS_REGISTER_FS || mem.segment == ZYDIS_REGISTER_GS;
+    if (segmented && !Sandbox::has_segment_bases()) return;
     if (segmented && (!base || *base == kRsp) && !index) {
       segment = 0;
       const std::uint64_t offset = address_of(mem);

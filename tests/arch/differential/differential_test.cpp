@@ -36,7 +36,16 @@ std::string family_table(const Tally& tally) {
   return out.str();
 }
 
+// A hypervisor that runs the guest's kernel as a user program (PVM; it has no FSGSBASE) makes other signals of some
+// faults than the processor does: what a copy does can't be compared there.
+bool processor_is_real() {
+  if (Sandbox::has_segment_bases()) return true;
+  MESSAGE("skipped: no FSGSBASE here, a sign of a hypervisor that changes what faulting instructions do");
+  return false;
+}
+
 void run_differential(std::uint64_t base, std::uint64_t far_base) {
+  if (!processor_is_real()) return;
   stay_on_this_cpu();
   const std::uint64_t seed = chosen_seed();
   Differential differential(base, far_base, seed);
@@ -72,6 +81,7 @@ TEST_CASE("a relocated copy does what the original does, at a high address") {
 }
 
 TEST_CASE("a copy of every form of every instruction that this processor executes does what the original does") {
+  if (!processor_is_real()) return;
   stay_on_this_cpu();
   const std::uint64_t seed = chosen_seed();
   Differential differential(0x3000'0000, 0x2345'6789'0000, seed);
