@@ -53,6 +53,7 @@ inline constexpr int kLaneStackSize = 80;   // and its bytes; 0: not known, and 
 inline constexpr int kLaneCallTop = 88;     // address of the call that was entered last
 inline constexpr int kLaneCallNext = 96;    // where the next one will be
 inline constexpr int kLaneCallLimit = 104;  // what it must end at or before
+inline constexpr int kLaneCallLowest = 112;  // address of the empty stack's top; all others are above it
 inline constexpr int kRseqCpuId = 4;  // include/uapi/linux/rseq.h; ~0: not registered
 
 // Per lane and probe: {u64 counted, u64 filtered}.
@@ -67,6 +68,9 @@ inline constexpr unsigned kCounted = 0, kFiltered = 8;
 //
 // From the slot on offsets are those of a record, so that what captures into records captures into calls as well; and
 // what a call keeps (from its time on) goes into its return's record by kCallShift bytes further on.
+//
+// A process that is forked when nobody traces its creator any more shares the stack with it. So detours follow no
+// address in it that leads out of it or up, and copy no more than the largest of calls.
 inline constexpr int kCallBelow = -8;
 inline constexpr int kCallSlot = 0;     // address of its return address
 inline constexpr int kCallTime = 8;     // time stamp counter at its entry
@@ -100,6 +104,8 @@ inline constexpr int kRecordReturnAddress = kCallReturn + kCallShift;
 inline constexpr int kRecordKept = kCallTag + kCallShift;
 static_assert(kRecordEntryTime == kRecordFixed);
 inline constexpr std::size_t kMaxRecord = 1023 * 8;
+// From a call to the next one, at most: it goes into a record, and has a word in front of it and one for a string's end.
+inline constexpr std::size_t kMaxCall = kMaxRecord - kCallShift + 2 * 8;
 inline constexpr std::uint32_t kMaxProbes = 1u << 21;
 
 // The commit word: the position's bits 3 to 34 | size / 8 (10 bits) | probe's index (21 bits). Never 0 for a size > 0.

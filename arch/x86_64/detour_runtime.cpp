@@ -427,6 +427,14 @@ class RuntimeWriter {
     a_.bytes({static_cast<std::uint8_t>(carry ? 0xf9 : 0xf8)});
     a_.ret();
   }
+  // The call below another one in the stack of the lane in rcx.
+  void below(Reg call, Reg other, Label damaged) {
+    a_.load(call, other + ch::kCallBelow);
+    a_.alu(Alu::cmp, call, other);
+    a_.jcc(Cond::above_equal, damaged);
+    a_.alu(Alu::cmp, call, rcx + ch::kLaneCallLowest);
+    a_.jcc(Cond::below, damaged);
+  }
   void clock() {
     a_.bytes({0x0f, 0x31});  // rdtsc
     a_.shift(Shift::left, rdx, 32);
@@ -497,7 +505,8 @@ class RuntimeWriter {
     a_.alu(Alu::bit_xor, rsi, r8, 4);
     a_.shift(Shift::left, rsi, 1, 4);  // but for kCallSilent
     a_.jcc(Cond::equal, same);
-    a_.load(rdx, rdx + ch::kCallBelow);
+    a_.mov(rsi, rdx);
+    below(rdx, rsi, slow);
     a_.alu(Alu::cmp, rdi, rdx + ch::kCallSlot);
     a_.jcc(Cond::equal, search_same);
     a_.jmp(push);
@@ -549,9 +558,13 @@ class RuntimeWriter {
     a_.alu(Alu::bit_xor, rdi, rsi + ch::kCallTag, 4);
     a_.test_imm(rdi, static_cast<std::int32_t>(~ch::kCallSilent), 4);
     a_.jcc(Cond::not_equal, slow);
-    a_.load(rax, rsi + ch::kCallBelow);
-    a_.store(rcx + ch::kLaneCallTop, rax);
+    below(rax, rsi, slow);
     a_.load(r8, rcx + ch::kLaneCallNext);
+    a_.alu(Alu::sub, r8, rsi);
+    a_.alu(Alu::cmp, r8, ch::kMaxCall);
+    a_.jcc(Cond::above, slow);
+    a_.alu(Alu::add, r8, rsi);
+    a_.store(rcx + ch::kLaneCallTop, rax);
     a_.store(rcx + ch::kLaneCallNext, rsi);
     a_.test(rdi, rdi, 4);
     a_.jcc(Cond::not_equal, silent);

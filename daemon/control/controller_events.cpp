@@ -85,6 +85,7 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
   return queue_.consume(
       [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
         if (!feeds_.empty()) drain_feeds_before(header);
+        last_hit_ = header.time;
         const auto it = probes_.find(header.probe);
         if (it == probes_.end()) return;  // its owner has gone
         if (!it->second.subscriptions.empty()) offer(it->second, header, packed);
@@ -93,12 +94,13 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
 }
 
 // A thread's events come in the order in which they happened, whichever way: what was recorded before a hit of a
-// breakpoint is taken before that, and what was recorded since the hits were looked for waits for the next turn.
+// breakpoint is taken before that, and what was recorded since the hits were looked for, or since the last one that was
+// taken if there are more, waits for the next turn.
 std::size_t ControllerImpl::drain(std::size_t limit) {
   if (!feeds_.empty()) clock_.look();
   const std::uint64_t now = arch::native::record_clock();
   const std::size_t taken = take_hits(limit);
-  const std::size_t recorded = drain_feeds(limit, taken < limit ? now : 0);
+  const std::size_t recorded = feeds_.empty() ? 0 : drain_feeds(limit, taken < limit ? now : clock_.counter(last_hit_));
   flush_touched();
   return std::max(taken, recorded);
 }

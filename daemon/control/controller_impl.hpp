@@ -208,6 +208,7 @@ class ControllerImpl final : public Controller {
   unsigned idle_turns_ = 0;    // in a row, without a hit
   events::RecordClock clock_;
   std::chrono::steady_clock::time_point now_{};  // of the drain
+  std::uint64_t last_hit_ = 0;                   // of a breakpoint that was taken from the queue: when, ns
   std::array<std::byte, events::kMaxArgumentBytes> packed_{};
   events::UnpackScratch scratch_{};
   std::vector<Client*> touched_;     // clients that have been offered events since the last flush

@@ -231,6 +231,7 @@ bool Channel::take_shared_counting() {
 namespace {
 constexpr std::size_t kCallLink = sizeof(std::uint64_t);  // in front of a call
 constexpr std::size_t kCallRoom = ch::kMaxRecord + 2 * sizeof(std::uint64_t);
+static_assert(kCallRoom >= ch::kMaxCall && ch::kMaxCall + 2 * sizeof(std::uint64_t) <= ChannelLayout::kRingSlack);
 constexpr std::uint32_t kNobodysTag = 0;
 }  // namespace
 
@@ -238,6 +239,7 @@ constexpr std::uint32_t kNobodysTag = 0;
 void Channel::empty_calls(LaneId id) {
   const std::size_t bottom = layout_.calls_at(id) + kCallLink, lane = layout_.lane_at(id);
   store(bottom + ch::kCallSlot, ~0ull);
+  store(lane + ch::kLaneCallLowest, (base_ + bottom).value);
   store(lane + ch::kLaneCallTop, (base_ + bottom).value);
   store(lane + ch::kLaneCallNext, (base_ + bottom + ch::kCallFixed + kCallLink).value);
   store(lane + ch::kLaneCallLimit, (base_ + layout_.calls_at(id) + layout_.call_stack - kCallRoom).value);

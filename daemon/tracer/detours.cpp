@@ -79,7 +79,7 @@ void DetourSpace::refresh_mode(const ProbeProgram& program, bool armed) {
 
 std::optional<CallTrap> DetourSpace::call_trap(RemoteAddr pc) const {
   const auto area = std::ranges::find(areas_, pc.value, [](const CodeArea& a) { return a.runtime.call_trap; });
-  if (area == areas_.end()) return std::nullopt;
+  if (area == areas_.end() || area->runtime.call_trap == 0) return std::nullopt;
   return CallTrap{area->line, RemoteAddr{area->runtime.call_done}};
 }
 

@@ -358,6 +358,7 @@ bool Engine::secure(pid_t tid, int signal) {
   if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok) return false;
   AddressSpace& space = *tracee.process->space;
   const RemoteAddr address{native::breakpoint_address(trapped.regs.pc())};
+  if (space.detours().call_trap(address)) return true;  // behind it a nop leads to where the landing would
   const bool entry = space.entry() && space.entry()->address == address;
   if (!entry && !space.find(address) && !space.former_site(address)) return false;
   ptrace::Registers in_front = trapped.regs;

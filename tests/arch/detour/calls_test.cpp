@@ -22,6 +22,9 @@ namespace ch = arch::channel;
 // push %rbp; mov %rsp,%rbp; nop; lea (%rdi,%rsi),%rax; pop %rbp; | ret; nop...
 constexpr std::uint8_t kBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x8d, 0x04,
                                   0x37, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
+// The same with mov %rsi,(%rdi); nop instead of the lea.
+constexpr std::uint8_t kStoringBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x89, 0x37,
+                                         0x90, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
 constexpr std::size_t kRegion = 5, kReturn = 10;
 constexpr std::uint32_t kTag = 77;
 constexpr events::LaneId kLane{1};
@@ -66,9 +69,9 @@ Plan plan_of(const std::string& arguments, const std::string& entry_filter = "")
 }
 
 struct Calls {
-  explicit Calls(const Plan& wanted)
+  explicit Calls(const Plan& wanted, std::span<const std::uint8_t> body = kBody)
       : plan(wanted), rig({.channel = {.bytes = 4 << 20, .lanes = 3, .probes = 16, .calls = 64 << 10}}) {
-    site = rig.place(kBody);
+    site = rig.place(body);
     const arch::CapturedProbe entry{.index = 3, .plan = &plan.detours.entry.capture, .role = Role::entry, .tag = kTag};
     const arch::CapturedProbe exit{.index = 3, .plan = &plan.detours.exit.capture, .role = Role::exit, .tag = kTag};
     rig.install(site, kRegion, std::span(&entry, 1));
@@ -183,6 +186,37 @@ TEST_CASE("a call stack that makes no sense is emptied, and what it held is lost
   }
   CHECK(traps == 0);
   CHECK(calls.records().size() == 9);
+}
+
+// As a forked process does whose creator nobody traced any more.
+TEST_CASE("a call stack that somebody else changes during a call leads nowhere") {
+  const Plan plan = plan_of("a=$arg1:s64");
+  Calls calls(plan, kStoringBody);
+  calls.know_stack();
+  const auto& layout = calls.rig.channel().layout();
+  const auto lane = reinterpret_cast<std::uint64_t>(calls.rig.target_view()) + layout.lane_at(kLane);
+  const auto word = [](std::uint64_t at) { return *reinterpret_cast<const std::uint64_t*>(at); };
+  const std::uint64_t lowest = word(lane + ch::kLaneCallLowest), first = word(lane + ch::kLaneCallNext);
+  REQUIRE(first > lowest);
+  const auto harmless = [&](std::uint64_t at, std::uint64_t value) {
+    CAPTURE(value);
+    traps = 0;
+    calls.call(at, value);
+    CHECK(traps == 1);
+    CHECK(calls.records().empty());
+    while (calls.rig.channel().take_call(kLane, ~0ull, [](const events::ChannelCall&) {})) {
+    }
+    CHECK(word(lane + ch::kLaneCallTop) == lowest);
+    CHECK(word(lane + ch::kLaneCallNext) == first);
+  };
+  for (const std::uint64_t value : {0ul, 8ul, ~0ul, lowest - 8, first, first + 64})
+    harmless(first + static_cast<std::uint64_t>(ch::kCallBelow), value);
+  for (const std::uint64_t value : {0ul, ~0ul, lowest, first + ch::kMaxCall + 8, first + (1 << 20)})
+    harmless(lane + ch::kLaneCallNext, value);
+  std::uint64_t elsewhere = 0;
+  calls.call(reinterpret_cast<std::uint64_t>(&elsewhere), 7);
+  CHECK(elsewhere == 7);
+  CHECK(calls.records().size() == 1);
 }
 
 }  // namespace
