@@ -235,5 +235,26 @@ TEST_CASE("a daemon that is killed while calls ask for it leaves a program that 
   }
 }
 
+TEST_CASE("children forked when daemon and guard are dead, which share the calls' memory, do as they would without") {
+  for (int round = 0; round < 5; ++round) {
+    Session s;
+    add_optimised(s, {"r:fib fib n=$arg1:s64 ret=$retval:s64"});
+    Events events(s.client);
+    CHECK(s.program.ask("fib 10") == "fib done 55");
+    const pid_t guard = guard_of(s.daemon.socket() + ".state");
+    REQUIRE(guard > 0);
+    ::kill(guard, SIGKILL);
+    s.daemon.kill();
+    CHECK(s.program.ask("children 22") == "children done 0");
+    CHECK(s.program.ask("fib 10") == "fib done 55");
+    const CommandResult recovered =
+        run_command({required_environment("PROBED_BIN"), "--recover", "--socket", s.daemon.socket()});
+    CHECK_MESSAGE(recovered.ok(), recovered.err);
+    CHECK(s.program.ask("children 15") == "children done 0");
+    CHECK(text_restored(s.program.pid()));
+    CHECK(s.program.ends_well());
+  }
+}
+
 }  // namespace
 }  // namespace probed::live

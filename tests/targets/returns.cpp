@@ -23,7 +23,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <stdexcept>
 
@@ -320,6 +322,21 @@ static long run_tails(long n) {
   return caller(n) + through(n, callee) + conditional(n) + conditional(n + 100) + switcher(n % 8) + switcher(6);
 }
 
+// How many of four children, beside their parent, have come to something else than it.
+static long run_children(long n) {
+  pid_t children[4];
+  long wrong = 0;
+  for (pid_t& child : children)
+    if ((child = fork()) == 0) _exit((int)(fib(n) & 0x7f));
+  const long mine = fib(n);
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    wrong += !WIFEXITED(status) || WEXITSTATUS(status) != (mine & 0x7f);
+  }
+  return wrong;
+}
+
 static char memory[64] = "before";
 static pthread_t blocked_thread;
 
@@ -335,6 +352,7 @@ static long run(const char* command, long n) {
   if (is("cancel")) return run_one(be_canceled, n, true);
   if (is("coroutines")) return run_coroutines(n);
   if (is("tail")) return run_tails(n);
+  if (is("children")) return run_children(n);
   if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
   if (is("frames")) return frames(n);
   if (is("unwind")) return unwound(n, backtrace);
