@@ -135,6 +135,12 @@ Result<TargetId> target_id(pid_t pid) {
   return TargetId{pid, stat->start_time};
 }
 
+bool is_exiting(pid_t tid) {
+  constexpr std::uint32_t kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+  const auto stat = read_stat(tid);
+  return !stat || stat->zombie() || (stat->flags & kExiting) != 0;
+}
+
 std::string comm(pid_t pid) {
   Result<Stat> stat = read_stat(pid);
   return stat ? stat->comm : std::string();

@@ -242,7 +242,7 @@ class Engine : private Waiter::Guardian {
   void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
   void on_step(Tracee& tracee, int signal);
   void finish_step(Tracee& tracee, ptrace::Registers& regs);
-  bool may_hold_signals(const Tracee& tracee) const;
+  bool may_hold_signals(Tracee& tracee, std::uint64_t mask);
   void deliver(Tracee& tracee, int signal);
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
   void on_interrupt(Tracee& tracee, bool group_stop);
@@ -303,8 +303,10 @@ class Engine : private Waiter::Guardian {
   bool others_may_reset(const Tracee& tracee, int signal) const;
   bool stop_others(const Tracee& tracee);
   void see_into_handler(Tracee& tracee, int signal);
+  std::optional<Dispositions> actions_now(Tracee& tracee);
   std::optional<Dispositions> look_at_actions(Tracee& tracee);
   bool must_learn_actions(const Process& process) const;
+  void settle_actions(Process& process);
   void learn_actions(Tracee& tracee);
   AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged);
   bool queue_trap_again(Tracee& tracee, RemoteAddr breakpoint);

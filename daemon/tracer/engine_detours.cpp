@@ -36,14 +36,6 @@ constexpr unsigned kMostAbsent = 1000;  // within a second
 constexpr auto kAfterAbsent = 10s;
 constexpr Waiter::Clock::duration kMeetAgain = 10ms, kMeetAtLeast = 1s;  // threads without a lane
 
-// Whether the thread executes none of its program's instructions any more. Its memory may serve a new one from before
-// its death is reported.
-bool is_exiting(pid_t tid) {
-  constexpr std::uint32_t kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
-  const auto stat = process::read_stat(tid);
-  return !stat || stat->zombie() || (stat->flags & kExiting) != 0;
-}
-
 }  // namespace
 
 // ---- lanes ----------------------------------------------------------------------------------------------------------
@@ -62,7 +54,8 @@ void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
   const std::uint64_t pointer = regs.thread_pointer();
   if (tracee.thread_pointer == 0 && pointer != 0) {
     if (const auto it = work.thread_pointers.find(pointer); it != work.thread_pointers.end() && !tracee.vforked) {
-      if (!is_exiting(it->second)) return void(refuse_all(space, "two of its threads have the same thread pointer"));
+      if (!process::is_exiting(it->second))
+        return void(refuse_all(space, "two of its threads have the same thread pointer"));
       take_lanes(tracees_.at(it->second));
     }
     if (work.thread_pointers.try_emplace(pointer, tracee.tid).second) tracee.thread_pointer = pointer;
@@ -307,8 +300,7 @@ void Engine::start_leaving(Tracee& tracee, int signal) {
   if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return;
   if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
   tracee.group_stopped = false;
-  // A step's trap would unblock SIGTRAP, reset its action, or be merged with one that is pending.
-  if (tracee.leaving || (stepping.mask & signal_bit(SIGTRAP)) != 0) {
+  if (tracee.leaving || !may_hold_signals(tracee, stepping.mask)) {
     if (!tracee.leaving) tracee.leaving = Tracee::Leaving{stepping.mask, {}, 0, true};
     if (signal != 0) tracee.leaving->held.push_back({signal, stepping.held_info});
     ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
@@ -351,11 +343,14 @@ bool Engine::waits_to_leave(Tracee& tracee) {
   if (!tracee.leaving) return false;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
-  if (!std::exchange(tracee.leaving->masked, true)) {
+  if (!std::exchange(tracee.leaving->masked, true)) {  // in front of the last one's handler
     if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return true;
     ptrace::set_sigmask(tracee.tid, tracee.leaving->mask | ~kSynchronous);
   }
-  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(RemoteAddr{regs.pc()}))
+  // One that has run into a breakpoint or a fault meanwhile must be seen to do so first: its mask, with the bit that
+  // the kernel has cleared for it, would keep that from it.
+  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(RemoteAddr{regs.pc()}) ||
+      synchronous_signal_pending(tracee.tid))
     return let_leave(tracee), true;
   if (tracee.leaving->held.empty()) {
     ptrace::set_sigmask(tracee.tid, tracee.leaving->mask);

@@ -223,7 +223,7 @@ void Engine::on_exec(Tracee& tracee) {
       tracee.state = Tracee::State::held;
       return listener_.process_ready(pid);
     }
-    if (process.actions.any_owed()) request_job(process, Job{[this](Tracee& t) { learn_actions(t); }, [](const Error&) {}, {}});
+    settle_actions(process);
     return resume(tracee);
   }
   const bool detaching = process.detaching;
@@ -250,7 +250,10 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
   // an execve(2) that had given it the leader's id already, and will never be heard of again.
   if (tid == process->id.pid)
     for (const pid_t other : std::set<pid_t>(process->threads)) forget_tracee(other);
-  if (!process->threads.empty()) return leave_if_complete(*process);
+  if (!process->threads.empty()) {
+    if (process->threads.size() == 1 && !process->detaching) settle_actions(*process);
+    return leave_if_complete(*process);
+  }
   const pid_t root = process->root;
   const pid_t pid = process->id.pid;
   const bool detaching = process->detaching;

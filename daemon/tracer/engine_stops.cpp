@@ -267,13 +267,12 @@ void Engine::on_signal(Tracee& tracee, int reported) {
   deliver(tracee, signal);
 }
 
-// Whether the signals that a thread gets in a slot may wait until the instruction has been stepped.
-bool Engine::may_hold_signals(const Tracee& tracee) const {
-  constexpr std::uint64_t kTrap = signal_bit(SIGTRAP);
-  const auto& action = tracee.process->actions.of(SIGTRAP).known;
-  std::uint64_t mask = 0;
-  if (action && disposition_of(*action) == Disposition::ignored) return false;
-  return ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && (mask & kTrap) == 0;
+// Whether the signals that a thread gets in our code may wait until it has been stepped: not where a step's trap would
+// unblock SIGTRAP, reset its action, or be merged with one that is pending.
+bool Engine::may_hold_signals(Tracee& tracee, std::uint64_t mask) {
+  if ((mask & signal_bit(SIGTRAP)) != 0) return false;
+  const auto now = actions_now(tracee);
+  return now && (*now)[forced_index(SIGTRAP)] != Disposition::ignored;
 }
 
 // Hands a signal that is the program's own on to it.
@@ -309,6 +308,8 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   const bool fault = is_fault(signal, info);
   const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == regs.pc();
   const Slot was = slot;  // may be forgotten
+  std::uint64_t mask = 0;
+  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
   if (fault && signal == SIGSEGV && at_pc && injected_code_gone(*tracee.process, RemoteAddr{regs.pc()})) {
     undo(was.copy.at(regs.pc() - base.value), was, base, regs);
     ptrace::set_registers(tracee.tid, regs);
@@ -317,7 +318,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   }
   if (point && point->meaning == CopyPoint::Meaning::after) {
     apply(*point, regs);
-  } else if (fault || must_not_wait(slot.insn) || !may_hold_signals(tracee)) {
+  } else if (fault || must_not_wait(slot.insn) || !may_hold_signals(tracee, mask)) {
     const std::uint64_t pc = regs.pc();
     undo(point, slot, base, regs);
     if (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
@@ -329,10 +330,8 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     if (!fault) note_rehit(tracee, slot, regs);
   } else {
     // Let the instruction complete first; nothing else may come in between.
-    Stepping stepping{base, signal, info, true, 0};
-    if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
-    ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
-    tracee.stepping = stepping;
+    ptrace::set_sigmask(tracee.tid, mask | ~kSynchronous);
+    tracee.stepping = Stepping{base, signal, info, true, mask};
     return resume(tracee);
   }
   ptrace::set_registers(tracee.tid, regs);

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 
+#include "daemon/base/process.hpp"
 #include "daemon/tracer/action_calls.hpp"
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
@@ -51,11 +52,13 @@ Disposition known_disposition(const Process& process, int signal) {
   return known ? disposition_of(*known) : Disposition::standard;
 }
 
-// SIG_IGN may be set where that flushes nothing that is wanted.
+// SIG_IGN may be set where that flushes nothing that is wanted: no trap of a thread that has run into a breakpoint.
 bool safe_to_ignore(const Process& process, int signal) {
-  const bool no_traps = signal != SIGTRAP || process.threads.size() == 1 || !process.space->touched();
-  return no_traps && process.threads.size() <= kMostLookedAt &&
-         std::ranges::none_of(process.threads, [=](pid_t tid) { return signal_pending(tid, signal); });
+  if (process.threads.size() > kMostLookedAt) return false;
+  const auto executing = [](pid_t tid) { return !process::is_exiting(tid); };
+  const bool no_traps = signal != SIGTRAP || process.threads.size() == 1 || !process.space->touched() ||
+                        std::ranges::count_if(process.threads, executing) <= 1;
+  return no_traps && std::ranges::none_of(process.threads, [=](pid_t tid) { return signal_pending(tid, signal); });
 }
 
 enum class Seen : std::uint8_t { as_known, changed, reset, unknown };
@@ -175,10 +178,15 @@ bool Engine::stop_others(const Tracee& tracee) {
 }
 
 // nullopt: the thread has gone.
-std::optional<Dispositions> Engine::look_at_actions(Tracee& tracee) {
+std::optional<Dispositions> Engine::actions_now(Tracee& tracee) {
   if (!tracee.stat) tracee.stat.reset(open_thread_stat(tracee.tid));
-  tracee.process->actions.looked = coarse_now();
   return dispositions(tracee.stat.get());
+}
+
+// The same, where what is found to have changed is then fetched.
+std::optional<Dispositions> Engine::look_at_actions(Tracee& tracee) {
+  tracee.process->actions.looked = coarse_now();
+  return actions_now(tracee);
 }
 
 // Before breakpoints are written: whether there are actions to be fetched first, or threads to be watched from now on,
@@ -192,14 +200,21 @@ void Engine::learn_actions(Tracee& tracee) {
   Process& process = *tracee.process;
   const auto now = look_at_actions(tracee);
   if (!now) return;
-  const bool alive = !others_changed(process, *now, 0) || with_actions(tracee, 0, [&](ActionCalls& calls) {
-    for (const int signal : kForcedSignals)
-      if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
-        put_back(process, signal, calls);
-  });
+  const bool as_known = !others_changed(process, *now, 0) && !process.actions.any_owed();
+  const bool alive = as_known || with_actions(tracee, 0, [&](ActionCalls& calls) {
+                       for (const int signal : kForcedSignals)
+                         if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
+                           put_back(process, signal, calls);
+                     });
   if (!alive) return;
   watch_at_first(process);
   stop_to_watch(tracee);
+}
+
+// Puts back what is owed, when there may be nothing left in the way of it.
+void Engine::settle_actions(Process& process) {
+  if (!process.actions.any_owed()) return;
+  request_job(process, Job{[this](Tracee& tracee) { learn_actions(tracee); }, [](const Error&) {}, {}});
 }
 
 // ---- after a signal of ours -----------------------------------------------------------------------------------------
@@ -249,23 +264,27 @@ void Engine::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sign
   if (merged) after.signal = signal;
   const bool as_known = now == known_disposition(process, signal) && !others_changed(process, *all, signal);
   const auto age = coarse_now() - is.fetched;
-  const bool stale = is.known ? age > kLookAge : signal == SIGTRAP && process.actions.landing_in_place() && age > kLandingAge;
+  const bool stale =
+      is.known ? age > kLookAge : signal == SIGTRAP && process.actions.landing_in_place() && age > kLandingAge;
   if ((as_known && !stale) || (standard && is.owed && !safe_to_ignore(process, signal))) return;
   const bool alone = standard && !suspect_others(tracee, signal);
   const bool handled = handles(is.known);
   const bool had_none = !process.actions.of(SIGTRAP).known;
   bool found_reset = false;
-  after.alive = with_actions(tracee, std::exchange(after.signal, 0), [&](ActionCalls& calls) {
-    for (const int each : kForcedSignals) {
-      if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
-      if (each == signal) {
-        found_reset = handled;
-        after.blocks |= handled && (alone || after.in_handler);
-        suspect_others(tracee, signal);
-      }
-      put_back(process, each, calls);
-    }
-  }, trapped_at(tracee, regs, signal));
+  after.alive = with_actions(
+      tracee, std::exchange(after.signal, 0),
+      [&](ActionCalls& calls) {
+        for (const int each : kForcedSignals) {
+          if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
+          if (each == signal) {
+            found_reset = handled;
+            after.blocks |= handled && (alone || after.in_handler);
+            suspect_others(tracee, signal);
+          }
+          put_back(process, each, calls);
+        }
+      },
+      trapped_at(tracee, regs, signal));
   if (!after.alive) return;
   if (had_none) watch_at_first(process);
   if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
@@ -273,7 +292,8 @@ void Engine::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sign
 
 // Where the thread isn't to go on from this stop. False: it has died.
 bool Engine::queue_trap_again(Tracee& tracee, RemoteAddr breakpoint) {
-  return with_actions(tracee, SIGTRAP, [](ActionCalls&) {}, breakpoint);
+  return with_actions(
+      tracee, SIGTRAP, [](ActionCalls&) {}, breakpoint);
 }
 
 // ---- a signal of the program's own, of those kinds

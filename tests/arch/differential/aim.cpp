@@ -255,10 +255,13 @@ class Aim {
 
   // ---- values that make an instruction do something ----
 
+  // Addresses are of any kind, those at the very end included.
+  static bool inside(std::uint64_t address, std::size_t size, std::uint64_t at, std::size_t room) {
+    return address >= at && address - at <= room - size;
+  }
   void put(std::uint64_t address, const void* value, std::size_t size) {
     const auto into = [&](std::span<std::uint8_t> memory, std::uint64_t at) {
-      if (address >= at && address + size <= at + memory.size())
-        std::memcpy(memory.data() + (address - at), value, size);
+      if (inside(address, size, at, memory.size())) std::memcpy(memory.data() + (address - at), value, size);
     };
     into(machine_.data, places_.data);
     into(machine_.stack, places_.stack);
@@ -267,7 +270,7 @@ class Aim {
   std::uint64_t word_at(std::uint64_t address) const {
     std::uint64_t word = 0xcccc'cccc'cccc'cccc;
     const auto from = [&](std::span<const std::uint8_t> memory, std::uint64_t at) {
-      if (address >= at && address + 8 <= at + memory.size()) std::memcpy(&word, memory.data() + (address - at), 8);
+      if (inside(address, 8, at, memory.size())) std::memcpy(&word, memory.data() + (address - at), 8);
     };
     from(machine_.data, places_.data);
     from(machine_.stack, places_.stack);

@@ -23,6 +23,7 @@ struct FamilyTally {
 
 struct Tally {
   std::uint64_t cases = 0, copies = 0, stepped = 0, points = 0, undone = 0, emulated = 0, too_far = 0, below_sp = 0;
+  std::uint64_t unsteady = 0;  // differed once and not again, where the processor isn't real
   std::vector<FamilyTally> families;
   std::vector<std::string> mismatches;  // seed, case, what differs; at most kMostMismatches
 };
@@ -42,6 +43,7 @@ class Differential {
 
  private:
   void check(const Case& one);
+  void compare_with_original();
   void run_original(const Machine& start, Outcome& outcome);
   void run_at(std::uint64_t pc, const Machine& start, Outcome& outcome);
   void count_outcome();

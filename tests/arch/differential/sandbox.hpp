@@ -78,6 +78,9 @@ class Sandbox {
 
   // Whether the fs and gs bases can be chosen: FSGSBASE, and a kernel that allows it.
   static bool has_segment_bases();
+  // A hypervisor that runs the guest's kernel as a user program (PVM; it has no FSGSBASE) now and then loses the nested
+  // task flag at an interrupt, or makes another signal of a trap with a stack pointer that isn't canonical.
+  static bool processor_is_real() { return has_segment_bases(); }
   // Whether WideState is kept.
   static bool has_wide_state();
 
