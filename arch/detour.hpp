@@ -48,13 +48,13 @@ inline constexpr std::uint64_t kLaneShared = 1;
 // daemon.
 inline constexpr int kLaneCounted = 64;
 // The thread's call stack, in that other cache line of its lane; see below.
-inline constexpr int kLaneStackLow = 72;    // of the stack that the thread began on: its lowest address
-inline constexpr int kLaneStackSize = 80;   // and its bytes; 0: not known, and the call stack isn't used
-inline constexpr int kLaneCallTop = 88;     // address of the call that was entered last
-inline constexpr int kLaneCallNext = 96;    // where the next one will be
-inline constexpr int kLaneCallLimit = 104;  // what it must end at or before
+inline constexpr int kLaneStackLow = 72;     // of the stack that the thread began on: its lowest address
+inline constexpr int kLaneStackSize = 80;    // and its bytes; 0: not known, and the call stack isn't used
+inline constexpr int kLaneCallTop = 88;      // address of the call that was entered last
+inline constexpr int kLaneCallNext = 96;     // where the next one will be
+inline constexpr int kLaneCallLimit = 104;   // what it must end at or before
 inline constexpr int kLaneCallLowest = 112;  // address of the empty stack's top; all others are above it
-inline constexpr int kRseqCpuId = 4;  // include/uapi/linux/rseq.h; ~0: not registered
+inline constexpr int kRseqCpuId = 4;         // include/uapi/linux/rseq.h; ~0: not registered
 
 // Per lane and probe: {u64 counted, u64 filtered}.
 inline constexpr unsigned kCounterSize = 16;
@@ -104,7 +104,8 @@ inline constexpr int kRecordReturnAddress = kCallReturn + kCallShift;
 inline constexpr int kRecordKept = kCallTag + kCallShift;
 static_assert(kRecordEntryTime == kRecordFixed);
 inline constexpr std::size_t kMaxRecord = 1023 * 8;
-// From a call to the next one, at most: it goes into a record, and has a word in front of it and one for a string's end.
+// From a call to the next one, at most: it goes into a record, and has a word in front of it and one for a string's
+// end.
 inline constexpr std::size_t kMaxCall = kMaxRecord - kCallShift + 2 * 8;
 inline constexpr std::uint32_t kMaxProbes = 1u << 21;
 
