@@ -100,6 +100,11 @@ Millis scaled(Millis limit) {
   return limit * (factor ? std::max(1, std::atoi(factor)) : 1);
 }
 
+int chosen_cycles(int usual) {
+  const char* cycles = std::getenv("PROBED_TEST_CYCLES");
+  return cycles ? std::atoi(cycles) : usual;
+}
+
 void report_skip(const char* file, std::string_view reason) {
   const doctest::TestCaseData* test = doctest::getContextOptions()->currentTest;
   std::cout << "[skip] " << (test ? test->m_name : file) << ": " << reason << std::endl;

@@ -35,6 +35,8 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 using Millis = std::chrono::milliseconds;
 inline constexpr Millis kPatience{10'000};  // the default deadline; PROBED_TEST_PATIENCE=N multiplies every deadline
+// How often a test does what it repeats: PROBED_TEST_CYCLES, or as many as usual.
+int chosen_cycles(int usual);
 
 // A limit as this run stretches it; every function here that takes a limit does so itself.
 Millis scaled(Millis limit);

@@ -70,8 +70,7 @@ TEST_CASE("U4: adding and removing probes while sixty-four threads hit another o
   const std::vector<std::string> places = {"work", "work+0x2", "work+0x15", "work+0x20"};
   std::uint64_t hits = 0;
   // A thousand take a minute and a half on two processors: each makes the jump of the one that is hit give way.
-  const char* cycles = std::getenv("PROBED_TEST_CYCLES");
-  for (int i = 0, n = cycles ? std::atoi(cycles) : 150; i < n; ++i) {
+  for (int i = 0, n = chosen_cycles(150); i < n; ++i) {
     const std::vector<Json> added = add(churning, counter.pid(), {places[static_cast<std::size_t>(i) % places.size()]});
     hits += remove_all(churning, added).at(0).at("hits").get<std::uint64_t>();
   }

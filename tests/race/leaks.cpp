@@ -16,10 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int cycles() {
-  const char* text = std::getenv("PROBED_TEST_CYCLES");
-  return text ? std::atoi(text) : 300;
-}
+int cycles() { return chosen_cycles(300); }
 
 struct Figures {
   long rss_kb = 0, size_kb = 0, fds = 0, threads = 0, mappings = 0;

@@ -44,8 +44,13 @@ TEST_CASE("U11: a thread that writes to a probed text page never loses a write, 
   RpcClient client(daemon.socket());
   Mapper mapper("file");
   CHECK(mapper.ask("hammer 2") == "done hammer 2");
-  mapper.target.send("write 500000\n");
-  CHECK(cycle_until_answered(client, mapper, {"p:first " + mapper.first}) > 10);
+  int cycles = 0, writes = 0;
+  while (cycles < chosen_cycles(300)) {
+    mapper.target.send("write 10000\n");
+    cycles += cycle_until_answered(client, mapper, {"p:first " + mapper.first});
+    writes += 10000;
+  }
+  MESSAGE(cycles << " cycles, " << writes << " writes");
   CHECK(mapper.ask("rest") == "done rest");
   CHECK(mapper.ends_well());
 }

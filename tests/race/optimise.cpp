@@ -1,5 +1,5 @@
-// A region rewritten under threads that run through it: breakpoint, jump, breakpoint, original, over and over. Every call
-// must compute what it computes without us, and be counted once or not at all.
+// A region rewritten under threads that run through it: breakpoint, jump, breakpoint, original, over and over. Every
+// call must compute what it computes without us, and be counted once or not at all.
 //
 // PROBED_TEST_CYCLES=N: so many times (default 400; 10,000 is the long run).
 #include <doctest/doctest.h>
@@ -11,11 +11,6 @@
 namespace probed::live {
 namespace {
 
-unsigned cycles() {
-  const char* text = std::getenv("PROBED_TEST_CYCLES");
-  return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : 400;
-}
-
 TEST_CASE("K11: eight threads run through a region while it is optimised and unoptimised") {
   Daemon daemon;
   RpcClient client(daemon.socket());
@@ -25,7 +20,7 @@ TEST_CASE("K11: eight threads run through a region while it is optimised and uno
   const Json probe = add(client, counter.pid(), {"work number=$arg1:s32 call=$arg2:s64"}).at(0);
   const auto tier = [&] { return std::string(list_probes(client).at(0).at("tier")); };
   unsigned reached = 0;
-  const unsigned wanted = cycles();
+  const auto wanted = static_cast<unsigned>(chosen_cycles(400));
   for (unsigned i = 0; i < wanted && counter.target.running(); ++i) {
     client.call("daemon.optimize", {{"enabled", true}});
     reached += eventually([&] { return tier() == "optimized"; }) ? 1 : 0;
