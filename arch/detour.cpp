@@ -15,7 +15,8 @@ CaptureItem make_item(std::span<const CaptureOp> ops, std::size_t first, std::si
   item.first_op = static_cast<std::uint16_t>(first);
   next = first;
   for (; !ops[next].is_store(); ++next)
-    item.can_be_absent = item.can_be_absent || ops[next].code == CaptureOp::Code::dereference;
+    item.can_be_absent = item.can_be_absent || ops[next].code == CaptureOp::Code::dereference ||
+                         ops[next].code == CaptureOp::Code::load_kept;
   const CaptureOp& store = ops[next++];
   item.is_string = store.is_string();
   item.is_array = store.is_array();
@@ -31,7 +32,7 @@ std::size_t absent_bits(const CaptureItem& item) {
 
 }  // namespace
 
-CaptureLayoutResult lay_out(std::span<const CaptureOp> ops) {
+CaptureLayoutResult lay_out(std::span<const CaptureOp> ops, std::size_t kept) {
   CaptureLayout layout;
   std::size_t bits = 0, slots = 0, strings = 0;
   for (std::size_t next = 0; next < ops.size();) {
@@ -43,7 +44,9 @@ CaptureLayoutResult lay_out(std::span<const CaptureOp> ops) {
     layout.items.push_back(item);
   }
   const std::size_t bit_bytes = round_up(channel::kRecordAbsent + (bits + 7) / 8);
-  std::size_t offset = std::max<std::size_t>(channel::kRecordFixed, bit_bytes);
+  // What is kept has one place whatever the items are.
+  if (kept > 0 && bit_bytes > channel::kRecordFixed) return {DetourRefusal::call_size, {}};
+  std::size_t offset = std::max<std::size_t>(channel::kRecordFixed, bit_bytes) + kept;
   const std::size_t fixed = offset + slots * kWord;
   const std::size_t largest = fixed + strings * kMaxCapturedString;
   if (largest > channel::kMaxRecord) return {DetourRefusal::record_size, {}};
@@ -69,6 +72,7 @@ std::string_view describe(DetourRefusal refusal) {
     case DetourRefusal::far_offset: return "an argument has an offset of more than 2 GiB";
     case DetourRefusal::filter_size: return "the filter compares more than 8 values that lie in memory";
     case DetourRefusal::code_size: return "the code for the arguments and the filter would be longer than 8192 bytes";
+    case DetourRefusal::call_size: return "the arguments of the entry and the return together take too much room";
     case DetourRefusal::processor: return "the processor lacks an instruction that generated code needs";
     case DetourRefusal::unsupported: return "probes cannot be optimised yet on this architecture";
   }
@@ -85,6 +89,7 @@ void Detour::clear() {
   points.clear();
   fixups.clear();
   tail_begin = tail_end = 0;
+  saves = {};
 }
 
 }  // namespace probed::arch

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -46,11 +47,42 @@ inline constexpr std::uint64_t kLaneShared = 1;
 // In the shared lane, in a cache line of its own: somebody has counted there. Set by the writers, cleared by the
 // daemon.
 inline constexpr int kLaneCounted = 64;
-inline constexpr int kRseqCpuId = 4;  // include/uapi/linux/rseq.h; ~0: not registered
+// The thread's call stack, in that other cache line of its lane; see below.
+inline constexpr int kLaneStackLow = 72;     // of the stack that the thread began on: its lowest address
+inline constexpr int kLaneStackSize = 80;    // and its bytes; 0: not known, and the call stack isn't used
+inline constexpr int kLaneCallTop = 88;      // address of the call that was entered last
+inline constexpr int kLaneCallNext = 96;     // where the next one will be
+inline constexpr int kLaneCallLimit = 104;   // what it must end at or before
+inline constexpr int kLaneCallLowest = 112;  // address of the empty stack's top; all others are above it
+inline constexpr int kRseqCpuId = 4;         // include/uapi/linux/rseq.h; ~0: not registered
 
 // Per lane and probe: {u64 counted, u64 filtered}.
 inline constexpr unsigned kCounterSize = 16;
 inline constexpr unsigned kCounted = 0, kFiltered = 8;
+
+// A thread's call stack: the calls of functions with return probes that it has entered by detours and not left yet, on
+// the stack that it began on, the last one on top. Each lies deeper on the program's stack than the one below it, or at
+// the same place when it is another probe's. What begins with a slot of ~0 is the empty stack's top.
+//
+//   { u64 address of the call below } slot, time, return address, tag, absence bits, what the entry has captured ...
+//
+// From the slot on offsets are those of a record, so that what captures into records captures into calls as well; and
+// what a call keeps (from its time on) goes into its return's record by kCallShift bytes further on.
+//
+// A process that is forked when nobody traces its creator any more shares the stack with it. So detours follow no
+// address in it that leads out of it or up, and copy no more than the largest of calls.
+inline constexpr int kCallBelow = -8;
+inline constexpr int kCallSlot = 0;     // address of its return address
+inline constexpr int kCallTime = 8;     // time stamp counter at its entry
+inline constexpr int kCallReturn = 16;  // return address
+inline constexpr int kCallTag = 24;     // u32: whose it is, kCallLoops, kCallSilent
+inline constexpr int kCallAbsent = 28;  // u32, and more words if the layout has them
+inline constexpr std::size_t kCallFixed = 32;
+inline constexpr int kCallShift = 24;
+// A return probe's number: a new one each time that the calls which are going on are to be forgotten.
+inline constexpr std::uint32_t kCallTags = 1u << 30;
+inline constexpr std::uint32_t kCallLoops = 1u << 30;   // the first instruction may be executed again in the same call
+inline constexpr std::uint32_t kCallSilent = 1u << 31;  // its return is no event
 
 // Per probe: one byte.
 enum ProbeFlags : std::uint8_t { kDisabled = 0, kCountOnly = 1, kRecord = 3 };
@@ -63,7 +95,18 @@ inline constexpr int kRecordCpu = 24;            // u16 cpu, 0xffff: not known
 inline constexpr int kRecordSize = 26;           // u16 bytes / 8 that were reserved; 0 in the lane of one thread
 inline constexpr int kRecordAbsent = 28;         // bits, one for each item that can be unreadable: CaptureItem
 inline constexpr int kRecordFixed = 32;          // more absence bits in whole words, then the items' slots
+// Of a return: in place of the thread pointer, as only lanes of one thread have such records, the address where the
+// function was left, and whether by a tail call; behind the fixed part what was kept of the call, then the slots.
+inline constexpr int kRecordExit = 16;
+inline constexpr std::uint64_t kRecordTailCall = 1ull << 63;
+inline constexpr int kRecordEntryTime = kCallTime + kCallShift;
+inline constexpr int kRecordReturnAddress = kCallReturn + kCallShift;
+inline constexpr int kRecordKept = kCallTag + kCallShift;
+static_assert(kRecordEntryTime == kRecordFixed);
 inline constexpr std::size_t kMaxRecord = 1023 * 8;
+// From a call to the next one, at most: it goes into a record, and has a word in front of it and one for a string's
+// end.
+inline constexpr std::size_t kMaxCall = kMaxRecord - kCallShift + 2 * 8;
 inline constexpr std::uint32_t kMaxProbes = 1u << 21;
 
 // The commit word: the position's bits 3 to 34 | size / 8 (10 bits) | probe's index (21 bits). Never 0 for a size > 0.
@@ -97,6 +140,8 @@ struct CaptureOp {
     load_register,  // the register at byte `operand` of Registers
     load_stack_pointer,
     load_immediate,
+    load_return_value,  // as load_register; at a tail call there is none, and the item is absent
+    load_kept,    // the u64 at byte `operand` of the return's record, unless size isn't 0 and bit `count` of it is set
     load_vector,  // the low 64 bits of floating-point register `operand`
     add,          // `operand`
     dereference,  // of `size` bytes
@@ -171,6 +216,7 @@ enum class DetourRefusal : std::uint8_t {
   far_offset,        // an offset of more than ±2 GiB
   filter_size,       // the filter compares more values in memory than there is room for
   code_size,         // the code would be longer than kMaxDetourSize
+  call_size,         // what a return probe keeps of its calls doesn't fit
   processor,         // the processor lacks what the code would need
   unsupported,       // not on this architecture yet
 };
@@ -180,8 +226,9 @@ struct CaptureLayoutResult {
   DetourRefusal refusal = DetourRefusal::none;
   CaptureLayout layout;
 };
-// Gives every item its place in the record. ops: each item's end in a store. Refusals: record_size.
-CaptureLayoutResult lay_out(std::span<const CaptureOp> ops);
+// Gives every item its place in the record. ops: each item's end in a store. kept: bytes in front of the slots that a
+// return's record has of its call; 0: it is no return's. Refusals: record_size.
+CaptureLayoutResult lay_out(std::span<const CaptureOp> ops, std::size_t kept = 0);
 
 // ---- generating ----
 
@@ -194,6 +241,10 @@ struct DetourFixup {
 // Routines that all detours within reach share, generated once for each area of injected code.
 struct DetourRuntime {
   std::uint64_t begin = 0, reject = 0, copy_string = 0, commit_strings = 0;  // addresses
+  std::uint64_t enter = 0, leave = 0;
+  // A breakpoint for what the routines of calls can't do by themselves, and where the thread goes on from there when it
+  // has been done (DetourCall). Executed as a nop it is a call that nobody has seen.
+  std::uint64_t call_trap = 0, call_done = 0;
   ChannelPlaces places;
 };
 struct RuntimeCode {
@@ -214,6 +265,15 @@ struct DetourFeatures {
 struct CapturedProbe {
   std::uint32_t index = 0;  // below channel::kMaxProbes
   const CapturePlan* plan = nullptr;
+  // A return probe's place. An entry pushes a call, an exit pops it and records. An exit's plan has its layout behind
+  // `kept` bytes of the call, see lay_out(); a filter's turning away is an entry's too, and then pushes a silent call.
+  enum class Role : std::uint8_t { plain, entry, exit };
+  Role role = Role::plain;
+  std::uint32_t tag = 0;   // below channel::kCallTags
+  bool loops = false;      // kCallLoops
+  bool tail_call = false;  // of an exit: it is one
+  // Of an exit: the low 4 bits of its jcc's opcode: the function is only left when that jumps.
+  std::optional<std::uint8_t> condition{};
 };
 
 struct DetourRequest {
@@ -230,6 +290,19 @@ struct DetourPoint {
   CopyPoint point;
 };
 
+// Where a detour has saved the program's registers, in bytes from rsp in its capture part; size: up to the program's.
+struct DetourSaves {
+  std::int32_t size = 0;
+  std::int16_t rax = 0, flags = 0, rcx = 0, rdx = 0, rsi = -1, rdi = -1;  // -1: it hasn't; flags: as lahf; seto al
+};
+
+// What a thread at DetourRuntime::call_trap asks for.
+struct DetourCall {
+  bool is_exit = false;
+  std::uint32_t tag = 0;   // CapturedProbe's
+  std::uint64_t from = 0;  // an address in the detour
+};
+
 inline constexpr std::size_t kMaxDetourSize = 8192;
 
 struct Detour {
@@ -240,6 +313,7 @@ struct Detour {
   std::uint32_t tail_begin = 0, tail_end = 0;
   std::vector<DetourPoint> points;  // offset 0 and every instruction boundary of the tail, ascending
   std::vector<DetourFixup> fixups;  // ascending fault
+  DetourSaves saves;
 
   const CopyPoint* at(std::uint64_t offset) const;
   void clear();

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ struct Exit {
   ExitKind kind = ExitKind::ret;
   // Of a leap: where its target is to be found. A memory operand's is the word there.
   Operand target{};
+  // Of a branch that looks at the flags alone: on x86-64 the low 4 bits of its opcode.
+  std::optional<std::uint8_t> condition{};
 };
 
 // Why not all of a function's exits are known. One table says each's name and sentence: exit_refusals().

@@ -27,6 +27,13 @@ DetourResult build_detour(const DetourRequest&, const DetourRuntime&, Detour& ou
   return {DetourRefusal::unsupported};
 }
 
+DetourCall detour_call(const Registers&, std::uint64_t) { return {}; }
+
+Registers program_registers(const Registers& regs, const DetourSaves&, std::uint64_t,
+                            const std::function<std::uint64_t(std::uint64_t)>&) {
+  return regs;
+}
+
 bool is_stack_check(std::span<const std::uint8_t>) { return false; }
 
 // B, ARM ARM C6.2.26.

@@ -9,8 +9,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
+#include "arch/aarch64/regs.hpp"
 #include "arch/detour.hpp"
 
 namespace probed::arch::aarch64 {
@@ -25,6 +27,10 @@ std::uint64_t record_clock();
 RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features);
 // Refusals: unsupported, always.
 DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out);
+// Nobody runs into a call_trap.
+DetourCall detour_call(const Registers& regs, std::uint64_t return_address);
+Registers program_registers(const Registers& regs, const DetourSaves& saves, std::uint64_t site,
+                            const std::function<std::uint64_t(std::uint64_t)>& read);
 // Whether a Go function begins here that makes sure of its stack first.
 bool is_stack_check(std::span<const std::uint8_t> bytes);
 // b: the caller keeps the two within ±128 MiB.

@@ -11,6 +11,8 @@ namespace probed::arch::aarch64 {
 // brk #0, 0xd4200000 little-endian.
 inline constexpr std::array<std::uint8_t, 4> kBreakpoint{0x00, 0x00, 0x20, 0xd4};
 inline constexpr std::size_t kBreakpointSize = kBreakpoint.size();
+// Does nothing, and is as long.
+inline constexpr std::array<std::uint8_t, kBreakpointSize> kNop{0x1f, 0x20, 0x03, 0xd5};
 
 // Where the breakpoint stands, from the pc of its SIGTRAP: a brk exception's return address is the brk itself.
 constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {

@@ -11,6 +11,13 @@
 // next:
 //   pop rdx; pop rcx; pop rax; add al, 127; sahf; pop rax; lea rsp, [rsp+128]
 //   the region's instructions, relocated; jmp behind the region
+//
+// A return probe's blocks come last, entries in front of exits; exits in the opposite order, as the call that was
+// entered last is the one on top:
+//   lea rax, [rsp+N]; mov rdx, tag, index and size; call enter; jc next
+//   mov [rcx+32], rdi ...                        into the call
+//   lea rax, [rsp+N]; mov rdx, tag, size and index; call leave; jc next
+//   mov [rcx+..], rax ...; mov [rcx], rax        behind what was kept of the call
 #include "arch/x86_64/detour.hpp"
 
 #include <algorithm>
@@ -56,6 +63,8 @@ Needs needs_of(std::span<const CapturedProbe> probes) {
 }
 
 class SiteWriter {
+  using Role = CapturedProbe::Role;
+
  public:
   SiteWriter(std::span<std::uint8_t> room, const DetourRequest& request, const DetourRuntime& runtime, Detour& out,
              bool short_jumps)
@@ -69,7 +78,12 @@ class SiteWriter {
     out_.points.push_back({0, {.meaning = CopyPoint::Meaning::before, .original_pc = request_.site}});
     blocks_.reserve(request_.probes.size());
     enter();
-    for (const CapturedProbe& probe : request_.probes) block(probe);
+    for (const CapturedProbe& probe : request_.probes)
+      if (probe.role == Role::plain) block(probe);
+    for (const CapturedProbe& probe : request_.probes)
+      if (probe.role == Role::entry) block(probe);
+    for (auto probe = request_.probes.rbegin(); probe != request_.probes.rend(); ++probe)
+      if (probe->role == Role::exit) block(*probe);
     leave();
     if (const DetourResult result = tail(); !result) return result;
     for (Block& b : blocks_) cold(b);
@@ -81,7 +95,7 @@ class SiteWriter {
 
  private:
   struct Block {
-    std::uint32_t index;
+    const CapturedProbe& probe;
     Label next, reject;
     bool has_filter;
     CaptureWriter capture;
@@ -108,13 +122,15 @@ class SiteWriter {
     save(rax);
     a_.bytes({0x9f, 0x0f, 0x90, 0xc0});  // lahf; seto al
     a_.push(rax);
-    depth_ += 8;
+    saved_flags_ = slot_here();
     if (needs_.all_flags) save_all_flags();
     save(rcx);
     save(rdx);
     if (needs_.pointers) save(rsi), save(rdi);
     if (locals > 0) a_.lea(rsp, rsp + -locals);
     place_locals();
+    out_.saves = {frame_.size,      frame_.slot(rax), saved_flags_,    frame_.slot(rcx),
+                  frame_.slot(rdx), frame_.slot(rsi), frame_.slot(rdi)};
   }
 
   std::int32_t local_size() const {
@@ -167,10 +183,11 @@ class SiteWriter {
   void block(const CapturedProbe& probe) {
     PROBED_CHECK(probe.index < ch::kMaxProbes, "a probe's index fits the commit word");
     const CapturePlan& plan = *probe.plan;
-    blocks_.push_back({probe.index, a_.label(), a_.label(), !plan.filter.empty(),
-                       CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups)});
+    blocks_.push_back({probe, a_.label(), a_.label(), !plan.filter.empty(),
+                       CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups, place_of(probe))});
     Block& b = blocks_.back();
     if (b.capture.refusal() != DetourRefusal::none) return;
+    if (probe.condition) stay_unless(*probe.condition, b.next);
     if (b.has_filter) {
       if (compared_items(plan).count > 0) {
         a_.alu_mem_imm(Alu::cmp, place(runtime_.places.probe_flags + probe.index), ch::kDisabled, 1);
@@ -178,15 +195,81 @@ class SiteWriter {
       }
       b.capture.filter(b.reject);
     }
-    record(plan, b);
+    if (probe.role == Role::entry)
+      push_call(plan, b);
+    else
+      record(plan, b);
     a_.bind(b.next);
   }
 
-  void record(const CapturePlan& plan, Block& b) {
-    a_.mov_imm(rdx, ch::commit_low(b.index, plan.layout.max_size));
-    a_.call(runtime_.begin);
+  static CapturePlace place_of(const CapturedProbe& probe) {
+    if (probe.role != Role::exit) return CapturePlace::plain;
+    return probe.tail_call ? CapturePlace::tail_call : CapturePlace::exit;
+  }
+
+  // The program's flags, as leave() brings them back.
+  void stay_unless(std::uint8_t condition, Label next) {
+    a_.load(rax, rsp + saved_flags_);
+    a_.bytes({0x04, 0x7f, 0x9e});
+    a_.jcc(inverse(static_cast<Cond>(condition)), next);
+  }
+
+  static std::uint32_t tag_word(const CapturedProbe& probe) { return probe.tag | (probe.loops ? ch::kCallLoops : 0); }
+
+  // The program's rsp, at an entry and at an exit, is the address of the call's return address.
+  void enter_call(const Block& b, std::uint32_t tag, std::size_t words) {
+    a_.lea(rax, rsp + frame_.size);
+    a_.mov_imm(rdx, std::uint64_t{words} << kEnterWords | std::uint64_t{b.probe.index} << 32 | tag);
+    a_.call(runtime_.enter);
+  }
+
+  void leave_call(const Block& b, std::size_t size) {
+    a_.lea(rax, rsp + frame_.size);
+    a_.mov_imm(rdx, std::uint64_t{tag_word(b.probe)} << 32 | ch::commit_low(b.probe.index, size));
+    a_.call(runtime_.leave);
+  }
+
+  // What a call takes, and the word in front of the next. A string's copy may write some bytes behind it.
+  static std::size_t call_words(const CaptureLayout& layout) {
+    return layout.max_size / 8u + 1 + (layout.has_strings ? 1 : 0);
+  }
+
+  // A call's memory has been used before. What the string takes that is still unused is given back.
+  void push_call(const CapturePlan& plan, Block& b) {
+    enter_call(b, tag_word(b.probe), call_words(plan.layout));
+    a_.jcc(Cond::below, b.next);
+    const CaptureLayout& layout = plan.layout;
+    const std::size_t slots = layout.items.empty() ? layout.fixed_size : layout.items.front().offset;
+    for (std::size_t at = ch::kCallFixed; at < slots; at += 8) a_.store_imm(rcx + static_cast<std::int32_t>(at), 0);
+    for (const CaptureItem& item : layout.items)
+      for (unsigned i = 0; item.is_string && i < item.count; ++i)
+        a_.store_imm(rcx + static_cast<std::int32_t>(item.offset + 8 * i), 0);
+    if (layout.has_strings) a_.store(rsp + frame_.lane, rdx);
+    b.capture.items();
+    if (!layout.has_strings) return;
+    a_.lea(rdx, rdi + 15);
+    a_.alu(Alu::bit_and, rdx, -8);
+    a_.load(rsi, rsp + frame_.lane);
+    a_.store(rsi + ch::kLaneCallNext, rdx);
+  }
+
+  void begin_record(const CapturePlan& plan, Block& b) {
+    const CapturedProbe& probe = b.probe;
+    if (probe.role == Role::plain) {
+      a_.mov_imm(rdx, ch::commit_low(probe.index, plan.layout.max_size));
+      a_.call(runtime_.begin);
+    } else {
+      leave_call(b, plan.layout.max_size);
+    }
     a_.jcc(Cond::below, b.next);
     if (plan.layout.has_strings) a_.store(rsp + frame_.lane, rdx);
+    if (probe.role == Role::plain) return;
+    a_.mov_imm(rdx, request_.site | (probe.tail_call ? ch::kRecordTailCall : 0));
+    a_.store(rcx + ch::kRecordExit, rdx);
+  }
+
+  void record(const CapturePlan& plan, Block& b) {
+    begin_record(plan, b);
     b.capture.items();
     if (plan.layout.has_strings) {
       a_.mov_imm(rdx, plan.layout.max_size);
@@ -200,7 +283,12 @@ class SiteWriter {
     b.capture.cold();
     if (!b.has_filter) return;
     a_.bind(b.reject);
-    a_.mov_imm(rdx, b.index);
+    if (b.probe.role == Role::exit) return leave_call(b, 0), a_.jmp(b.next);
+    if (b.probe.role == Role::entry) {  // its exit is to find it, and say nothing
+      enter_call(b, tag_word(b.probe) | ch::kCallSilent, ch::kCallFixed / 8 + 1);
+      a_.jcc(Cond::below, b.next);
+    }
+    a_.mov_imm(rdx, b.probe.index);
     a_.call(runtime_.reject);
     a_.jmp(b.next);
   }
@@ -270,6 +358,7 @@ class SiteWriter {
   Assembler a_;
   const Needs needs_;
   DetourFrame frame_;
+  std::int16_t saved_flags_ = 0;
   std::int32_t depth_ = 0;
   std::vector<Block> blocks_;
 };
@@ -289,6 +378,23 @@ DetourResult build_detour(const DetourRequest& request, const DetourRuntime& run
     return {};
   }
   PROBED_CHECK(false, "long jumps reach everywhere in a detour");
+}
+
+Registers program_registers(const Registers& regs, const DetourSaves& saves, std::uint64_t site,
+                            const std::function<std::uint64_t(std::uint64_t)>& read) {
+  constexpr std::uint64_t kInAh = 0xd5, kOverflow = 0x800;  // SF ZF AF PF CF (lahf); OF
+  Registers program = regs;
+  const auto saved = [&](std::int16_t slot) { return read(regs.rsp + static_cast<std::uint64_t>(slot)); };
+  const std::uint64_t flags = saved(saves.flags);
+  program.rax = saved(saves.rax);
+  program.rcx = saved(saves.rcx);
+  program.rdx = saved(saves.rdx);
+  if (saves.rsi >= 0) program.rsi = saved(saves.rsi);
+  if (saves.rdi >= 0) program.rdi = saved(saves.rdi);
+  program.eflags = (regs.eflags & ~(kInAh | kOverflow)) | (flags >> 8 & kInAh) | ((flags & 1) != 0 ? kOverflow : 0);
+  program.rsp = regs.rsp + static_cast<std::uint64_t>(saves.size);
+  program.rip = site;
+  return program;
 }
 
 bool is_stack_check(std::span<const std::uint8_t> bytes) {

@@ -8,8 +8,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 
 #include "arch/detour.hpp"
+#include "arch/x86_64/regs.hpp"
 
 namespace probed::arch::x86_64 {
 
@@ -30,6 +32,14 @@ RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, co
 
 // The detour of one site. `out` is cleared first; reuse it to spare allocations. Not empty on refusal only.
 DetourResult build_detour(const DetourRequest& request, const DetourRuntime& runtime, Detour& out);
+
+// What a thread asks for that has run into a runtime's call_trap; return_address: the word on its stack.
+DetourCall detour_call(const Registers& regs, std::uint64_t return_address);
+
+// The program's registers, of a thread in a detour's capture part whose rsp stands where it does between the blocks;
+// pc: the site. read: a word of its memory.
+Registers program_registers(const Registers& regs, const DetourSaves& saves, std::uint64_t site,
+                            const std::function<std::uint64_t(std::uint64_t)>& read);
 
 // Whether a Go function begins here that makes sure of its stack first: then 800 bytes of it are left (StackGuard -
 // StackSmall, cmd/internal/objabi/stack.go), else there may be none.

@@ -3,6 +3,7 @@
 #include "arch/x86_64/detour_capture.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "arch/x86_64/regs.hpp"
 #include "daemon/base/check.hpp"
@@ -14,6 +15,7 @@ using enum Reg;
 using Op = CapturePredicate::Op;
 
 constexpr std::uint32_t kTrapFlag = 0x100;
+constexpr std::uint64_t kReturnAddressSize = 8;
 
 struct RegisterPlace {
   std::size_t offset;
@@ -75,12 +77,13 @@ ComparedItems compared_items(const CapturePlan& plan) {
 }
 
 CaptureWriter::CaptureWriter(Assembler& a, const DetourFrame& frame, const CapturePlan& plan, std::uint64_t site,
-                             const DetourRuntime& runtime, std::vector<DetourFixup>& fixups)
+                             const DetourRuntime& runtime, std::vector<DetourFixup>& fixups, CapturePlace place)
     : a_(a),
       frame_(frame),
       plan_(plan),
       site_(site),
       runtime_(runtime),
+      place_(place),
       fixups_(fixups),
       compared_(compared_items(plan)) {
   if (compared_.overflow) refusal_ = DetourRefusal::filter_size;
@@ -105,8 +108,12 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
     return {Kind::reg, rdx, 0};
   }
   switch (offset) {
-    case offsetof(Registers, rsp): return {Kind::stack, rsp, 0};
-    case offsetof(Registers, rip): return {Kind::constant, rdx, site_};
+    case offsetof(Registers, rsp): return {Kind::stack, rsp, place_ == CapturePlace::plain ? 0 : kReturnAddressSize};
+    case offsetof(Registers, rip):
+      if (place_ == CapturePlace::plain) return {Kind::constant, rdx, site_};
+      if (!recording_) break;
+      a_.load(rdx, rcx + channel::kRecordReturnAddress);
+      return {Kind::reg, rdx, 0};
     // A thread that is in no system call has -1 there (arch/x86/entry).
     case offsetof(Registers, orig_rax): return {Kind::constant, rdx, ~0ull};
     case offsetof(Registers, cs): a_.bytes({0x8c, 0xca}); return {Kind::reg, rdx, 0};
@@ -118,15 +125,35 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
       a_.load(rdx, rsp + frame_.flags);
       a_.alu(Alu::bit_and, rdx, static_cast<std::int32_t>(~kTrapFlag), 4);  // set when a tracer steps through here
       return {Kind::reg, rdx, 0};
-    default: refusal_ = DetourRefusal::register_operand; return {};
+    default: break;
   }
+  refusal_ = DetourRefusal::register_operand;
+  return {};
+}
+
+// A word of the call; when it couldn't be read there, nothing is read by it here.
+CaptureWriter::Value CaptureWriter::load_kept(const CaptureOp& op) {
+  PROBED_CHECK(recording_ && !no_word_, "what was kept is in the record, and an item refers to one word");
+  if (op.size == 0) return a_.load(rdx, rcx + static_cast<std::int32_t>(op.operand)), Value{Value::Kind::reg, rdx, 0};
+  no_word_ = a_.label();
+  a_.test_mem_byte(rcx + op.count / 8, static_cast<std::uint8_t>(1u << op.count % 8));
+  a_.jcc(Cond::not_equal, *no_word_);
+  a_.load(rdx, rcx + static_cast<std::int32_t>(op.operand));
+  return {Value::Kind::reg, rdx, 0};
+}
+
+bool CaptureWriter::lacks_return_value(std::uint16_t item) const {
+  return place_ == CapturePlace::tail_call &&
+         std::ranges::find(ops_of(item), CaptureOp::Code::load_return_value, &CaptureOp::code) != ops_of(item).end();
 }
 
 void CaptureWriter::step(const CaptureOp& op, Value& value) {
   using Code = CaptureOp::Code;
   switch (op.code) {
-    case Code::load_register: value = load_register(op.operand); return;
-    case Code::load_stack_pointer: value = {Value::Kind::stack, rsp, 0}; return;
+    case Code::load_register:
+    case Code::load_return_value: value = load_register(op.operand); return;
+    case Code::load_stack_pointer: value = load_register(offsetof(Registers, rsp)); return;
+    case Code::load_kept: value = load_kept(op); return;
     case Code::load_immediate: value = {Value::Kind::constant, rdx, op.operand}; return;
     case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
     case Code::add: return add(op, value);
@@ -226,7 +253,7 @@ Reg CaptureWriter::loaded_integer(const CaptureOp& store, Mem from) {
 // All faults noted since the last call go to code that sets the bit and goes on at `resume`.
 CaptureWriter::Cold& CaptureWriter::expect_faults(Mem byte, std::uint8_t bit, Label resume) {
   const auto noted = static_cast<std::uint32_t>(faults_.size());
-  cold_.push_back({settled_faults_, noted - settled_faults_, {}, byte, bit, resume});
+  cold_.push_back({settled_faults_, noted - settled_faults_, {}, std::exchange(no_word_, {}), byte, bit, resume});
   settled_faults_ = noted;
   return cold_.back();
 }
@@ -237,8 +264,9 @@ void CaptureWriter::absent(std::uint16_t bit, Label resume, std::optional<Label>
 
 void CaptureWriter::cold() {
   for (const Cold& c : cold_) {
-    if (c.faults == 0 && !c.entry) continue;
+    if (c.faults == 0 && !c.entry && !c.no_word) continue;
     if (c.entry) a_.bind(*c.entry);
+    if (c.no_word) a_.bind(*c.no_word);
     for (std::uint32_t i = 0; i < c.faults; ++i) fixups_.push_back({faults_[c.first_fault + i], a_.size()});
     a_.alu_mem_imm(Alu::bit_or, c.byte, c.bit, 1);
     a_.jmp(c.resume);
@@ -248,6 +276,7 @@ void CaptureWriter::cold() {
 // ---- items ----
 
 void CaptureWriter::items() {
+  recording_ = true;
   if (plan_.layout.has_strings) a_.lea(rdi, rcx + plan_.layout.fixed_size);
   for (std::size_t i = 0; i < plan_.layout.items.size(); ++i) item(static_cast<std::uint16_t>(i));
 }
@@ -257,6 +286,7 @@ void CaptureWriter::item(std::uint16_t index) {
   const CaptureItem& item = plan_.layout.items[index];
   const auto ops = ops_of(index);
   const CaptureOp& store = ops.back();
+  if (lacks_return_value(index)) return;  // whoever reads the record knows
   if (const auto word = compared_.find(index)) return compared_item(item, index, *word);
   switch (store.code) {
     case Code::store_memory_array: return integer_array(item, store, load(ops));
@@ -353,6 +383,7 @@ CaptureWriter::Label CaptureWriter::target(std::uint32_t index) {
 
 void CaptureWriter::predicate(const CapturePredicate& p, std::uint32_t index) {
   a_.bind(targets_[index]);
+  if (lacks_return_value(p.item)) return a_.jmp(target(p.on_false));
   if (const auto word = compared_.find(p.item)) {
     fetch_compared(p.item, *word, index == 0);
     a_.test_mem_byte(rsp + (frame_.compared + 1), static_cast<std::uint8_t>(1u << *word));

@@ -40,13 +40,17 @@ struct ComparedItems {
 };
 ComparedItems compared_items(const CapturePlan& plan);
 
+// Where the probe is: at an exit the stack pointer is taken to have left the return address behind, and the pc to be
+// what that says.
+enum class CapturePlace : std::uint8_t { plain, exit, tail_call };
+
 // One probe's part of a detour.
 class CaptureWriter {
  public:
   using Label = Assembler::Label;
 
   CaptureWriter(Assembler& a, const DetourFrame& frame, const CapturePlan& plan, std::uint64_t site,
-                const DetourRuntime& runtime, std::vector<DetourFixup>& fixups);
+                const DetourRuntime& runtime, std::vector<DetourFixup>& fixups, CapturePlace place);
 
   // Falls through when the filter accepts; goes to `reject` otherwise.
   void filter(Label reject);
@@ -68,7 +72,7 @@ class CaptureWriter {
   // What to do when the loads of one item fault.
   struct Cold {
     std::uint32_t first_fault = 0, faults = 0;  // in faults_
-    std::optional<Label> entry;                 // reached by a jump, too
+    std::optional<Label> entry, no_word;        // reached by jumps, too
     Mem byte;                                   // where the absence bit is
     std::uint8_t bit = 0;
     Label resume;
@@ -76,6 +80,8 @@ class CaptureWriter {
 
   std::span<const CaptureOp> ops_of(std::uint16_t item) const;
   Value load_register(std::uint64_t offset);
+  Value load_kept(const CaptureOp& op);
+  bool lacks_return_value(std::uint16_t item) const;
   Value load(std::span<const CaptureOp> ops);
   void step(const CaptureOp& op, Value& value);
   void cut(const CaptureOp& op, Value& value);
@@ -112,6 +118,7 @@ class CaptureWriter {
   const CapturePlan& plan_;
   std::uint64_t site_;
   const DetourRuntime& runtime_;
+  const CapturePlace place_;
   std::vector<DetourFixup>& fixups_;
   ComparedItems compared_;
   DetourRefusal refusal_ = DetourRefusal::none;
@@ -120,6 +127,8 @@ class CaptureWriter {
   std::vector<Cold> cold_;
   std::vector<Label> targets_;
   Label accept_, reject_;
+  bool recording_ = false;        // rcx is the record
+  std::optional<Label> no_word_;  // where a word that wasn't kept leads, until somebody has taken note
 };
 
 }  // namespace probed::arch::x86_64

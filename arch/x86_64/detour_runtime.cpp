@@ -1,10 +1,15 @@
 // The routines that detours call: look whether the probe records, find the thread's lane, reserve a record, count, copy
 // strings. Each exists once for an area of injected code, so that a probe's own code stays small. Pure.
 //
+// A thread's call stack (channel::kLaneCallTop) is its own: no signal is delivered in a detour, so a call is pushed or
+// popped as a whole.
+//
 // A lane that belongs to one thread needs no lock prefix: every change of head or a counter is a single instruction,
 // which a signal on the same thread cannot split. The shared lane runs through the same steps with lock prefixes.
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "arch/x86_64/assembler.hpp"
 #include "arch/x86_64/detour.hpp"
@@ -18,7 +23,7 @@ namespace ch = channel;
 using Label = Assembler::Label;
 using enum Reg;
 
-constexpr std::size_t kRuntimeRoom = 2048;
+constexpr std::size_t kRuntimeRoom = 4096;
 constexpr std::int32_t kPageMask = 0xfff, kLastWordOfPage = 0xff8;
 
 class RuntimeWriter {
@@ -38,6 +43,10 @@ class RuntimeWriter {
     out.runtime.reject = routine(&RuntimeWriter::reject);
     out.runtime.copy_string = routine(&RuntimeWriter::copy_string);
     out.runtime.commit_strings = routine(&RuntimeWriter::commit_strings);
+    call_trap(out.runtime);
+    out.runtime.enter = routine(&RuntimeWriter::enter);
+    out.runtime.leave = routine(&RuntimeWriter::leave);
+    std::ranges::sort(fixups_, {}, &DetourFixup::fault);
     out.fixups = std::move(fixups_);
   }
 
@@ -394,9 +403,236 @@ class RuntimeWriter {
     a_.jmp(keep);
   }
 
+  // ---- calls ----
+
+  // What stands behind the breakpoint is nowhere a thread is sent: who is seen there has just run into it.
+  void call_trap(DetourRuntime& runtime) {
+    a_.align_data(8);
+    trap_ = runtime.call_trap = a_.here();
+    a_.bytes({0xcc, 0x90});
+    runtime.call_done = a_.here();
+    a_.bytes({0xf9});  // stc
+    a_.ret();
+  }
+
+  void save_for_call() {
+    for (const Reg r : {rsi, rdi, r8, r9}) a_.push(r);
+    static_assert(kRuntimeStack >= (1 + 4) * sizeof(std::uint64_t));
+  }
+  void restore_after_call() {
+    for (const Reg r : {r9, r8, rdi, rsi}) a_.pop(r);
+  }
+  void end_call(bool carry) {
+    restore_after_call();
+    a_.bytes({static_cast<std::uint8_t>(carry ? 0xf9 : 0xf8)});
+    a_.ret();
+  }
+  // The call below another one in the stack of the lane in rcx.
+  void below(Reg call, Reg other, Label damaged) {
+    a_.load(call, other + ch::kCallBelow);
+    a_.alu(Alu::cmp, call, other);
+    a_.jcc(Cond::above_equal, damaged);
+    a_.alu(Alu::cmp, call, rcx + ch::kLaneCallLowest);
+    a_.jcc(Cond::below, damaged);
+  }
+  void clock() {
+    a_.bytes({0x0f, 0x31});  // rdtsc
+    a_.shift(Shift::left, rdx, 32);
+  }
+
+  // A call begins. rax: address of its return address, rdx: kCallTag's word in the low half, above it the probe's index
+  // and, from bit kEnterWords on, the words from this call to the next one -> carry clear: rcx: the call, rdx: lane;
+  // what the layout has behind kCallFixed is not zero. Carry set: there is nothing to be filled in. All three registers
+  // are lost.
+  //
+  // Calls below, on the program's stack, that are still there have not returned. What becomes of them is for the tracer
+  // to say, as is everything on another stack than the thread's own.
+  void enter() {
+    const Label off = a_.label(), slow = a_.label(), timed = a_.label(), taken = a_.label(), push = a_.label(),
+                search_same = a_.label(), same = a_.label(), done = a_.label();
+    std::vector<std::uint32_t> faults;
+    a_.mov(rcx, rdx);
+    a_.shift(Shift::right, rcx, 32);
+    a_.alu(Alu::bit_and, rcx, ch::kMaxProbes - 1, 4);
+    a_.alu(Alu::add, rcx, flags_);
+    a_.alu_mem_imm(Alu::cmp, rcx + 0, ch::kDisabled, 1);
+    a_.jcc(Cond::equal, off);
+    save_for_call();
+    a_.mov(rdi, rax);
+    a_.mov(r8, rdx);
+    a_.test(rdx, rdx, 4);
+    static_assert(ch::kCallSilent == 1u << 31);
+    a_.jcc(Cond::sign, timed);
+    clock();
+    a_.alu(Alu::bit_or, rax, rdx);
+    a_.bind(timed);
+    may_fault(faults);
+    a_.load(r9, rdi + 0);
+    Search search = find_lane(rsi);
+    a_.mov(rsi, rdi);
+    a_.alu(Alu::sub, rsi, rcx + ch::kLaneStackLow);
+    a_.alu(Alu::cmp, rsi, rcx + ch::kLaneStackSize);
+    a_.jcc(Cond::above_equal, slow);
+    a_.load(rdx, rcx + ch::kLaneCallTop);
+    a_.alu(Alu::cmp, rdi, rdx + ch::kCallSlot);
+    a_.jcc(Cond::above_equal, taken);
+    a_.bind(push);
+    a_.load(rsi, rcx + ch::kLaneCallNext);
+    a_.mov(rdx, r8);
+    a_.shift(Shift::right, rdx, kEnterWords);
+    a_.bytes({0x48, 0x8d, 0x14, 0xd6});  // lea rdx, [rsi+8*rdx]
+    a_.alu(Alu::cmp, rdx, rcx + ch::kLaneCallLimit);
+    a_.jcc(Cond::above, slow);
+    a_.store(rcx + ch::kLaneCallNext, rdx);
+    a_.load(rdx, rcx + ch::kLaneCallTop);
+    a_.store(rsi + ch::kCallBelow, rdx);
+    a_.store(rsi + ch::kCallSlot, rdi);
+    a_.store(rsi + ch::kCallTime, rax);
+    a_.store(rsi + ch::kCallReturn, r9);
+    a_.extend(rax, r8, 4, false);
+    a_.store(rsi + ch::kCallTag, rax);
+    static_assert(ch::kCallAbsent == ch::kCallTag + 4);
+    a_.store(rcx + ch::kLaneCallTop, rsi);
+    a_.mov(rdx, rcx);
+    a_.mov(rcx, rsi);
+    end_call(false);
+
+    // Flags: of the comparison with the last call's place. At the same one may be other probes' calls.
+    a_.bind(taken);
+    a_.jcc(Cond::above, slow);
+    a_.bind(search_same);
+    a_.load(rsi, rdx + ch::kCallTag, 4);
+    a_.alu(Alu::bit_xor, rsi, r8, 4);
+    a_.shift(Shift::left, rsi, 1, 4);  // but for kCallSilent
+    a_.jcc(Cond::equal, same);
+    a_.mov(rsi, rdx);
+    below(rdx, rsi, slow);
+    a_.alu(Alu::cmp, rdi, rdx + ch::kCallSlot);
+    a_.jcc(Cond::equal, search_same);
+    a_.jmp(push);
+    a_.bind(same);
+    a_.test_imm(r8, ch::kCallLoops, 4);
+    a_.jcc(Cond::equal, slow);
+    a_.alu(Alu::cmp, r9, rdx + ch::kCallReturn);
+    a_.jcc(Cond::not_equal, slow);
+    a_.bind(done);
+    end_call(true);
+    a_.bind(off);
+    a_.bytes({0xf9});  // stc
+    a_.ret();
+    rest_of_bucket(search);
+    a_.bind(slow);
+    resume_here(faults);
+    a_.mov(rdx, r8);
+    a_.mov_imm(rcx, 0);
+    restore_after_call();
+    a_.jmp(trap_);
+  }
+
+  // A call ends. rax: address of its return address, rdx: the probe's commit_low() in the low half, of size 0 when the
+  // return is turned away by a filter; its kCallTag's word in the high one -> as begin(), with what was kept of the
+  // call in the record.
+  void leave() {
+    const Label off = a_.label(), slow = a_.label(), timed = a_.label(), counts = a_.label(), silent = a_.label(),
+                count = a_.label(), turned_away = a_.label(), full = a_.label(), copy = a_.label();
+    std::vector<std::uint32_t> faults;
+    compare_mode();
+    a_.jcc(Cond::below, off);
+    save_for_call();
+    a_.mov(r8, rax);
+    a_.mov(r9, rdx);
+    a_.jcc(Cond::equal, counts);
+    clock();
+    a_.alu(Alu::bit_or, rdx, rax);
+    a_.bind(timed);
+    may_fault(faults);
+    a_.load(rdi, r8 + 0);
+    Search search = find_lane(rsi);
+    a_.load(rsi, rcx + ch::kLaneCallTop);
+    a_.alu(Alu::cmp, r8, rsi + ch::kCallSlot);
+    a_.jcc(Cond::not_equal, slow);
+    a_.alu(Alu::cmp, rdi, rsi + ch::kCallReturn);
+    a_.jcc(Cond::not_equal, slow);
+    a_.mov(rdi, r9);
+    a_.shift(Shift::right, rdi, 32);
+    a_.alu(Alu::bit_xor, rdi, rsi + ch::kCallTag, 4);
+    a_.test_imm(rdi, static_cast<std::int32_t>(~ch::kCallSilent), 4);
+    a_.jcc(Cond::not_equal, slow);
+    below(rax, rsi, slow);
+    a_.load(r8, rcx + ch::kLaneCallNext);
+    a_.alu(Alu::sub, r8, rsi);
+    a_.alu(Alu::cmp, r8, ch::kMaxCall);
+    a_.jcc(Cond::above, slow);
+    a_.alu(Alu::add, r8, rsi);
+    a_.store(rcx + ch::kLaneCallTop, rax);
+    a_.store(rcx + ch::kLaneCallNext, rsi);
+    a_.test(rdi, rdi, 4);
+    a_.jcc(Cond::not_equal, silent);
+    a_.extend(rdi, r9, 4, false);
+    a_.shift(Shift::right, rdi, 18, 4);
+    a_.alu(Alu::bit_and, rdi, -8, 4);
+    a_.jcc(Cond::equal, turned_away);
+    a_.test(rdx, rdx);
+    a_.jcc(Cond::equal, count);
+    reserve(false, full);
+    find_record();
+    a_.store(rdi + ch::kRecordTime, rdx);
+    cpu(rsi);
+    a_.shift(Shift::left, rax, 29);
+    a_.extend(r9, r9, 4, false);
+    a_.alu(Alu::add, rax, r9);
+    a_.load(rsi, rcx + ch::kLaneCallNext);
+    a_.mov(r9, rdi);
+    a_.alu(Alu::sub, r9, rsi);
+    a_.alu(Alu::sub, r8, 16);
+    static_assert(ch::kCallBelow == -8 && ch::kCallTime == 8 && ch::kCallTime + ch::kCallShift == 0x20);
+    a_.bind(copy);
+    a_.load(rdx, rsi + ch::kCallTime);
+    a_.bytes({0x49, 0x89, 0x54, 0x31, 0x20});  // mov [r9+rsi+0x20], rdx
+    a_.alu(Alu::add, rsi, 8);
+    a_.alu(Alu::cmp, rsi, r8);
+    a_.jcc(Cond::below, copy);
+    a_.mov(rdx, rcx);
+    a_.mov(rcx, rdi);
+    end_call(false);
+
+    a_.bind(counts);
+    a_.mov_imm(rdx, 0);
+    a_.jmp(timed);
+    for (const auto& [label, which] : {std::pair(count, ch::kCounted), std::pair(turned_away, ch::kFiltered)}) {
+      a_.bind(label);
+      a_.alu(Alu::bit_and, r9, ch::kMaxProbes - 1, 4);
+      a_.shift(Shift::left, r9, 4, 4);
+      static_assert(ch::kCounterSize == 1 << 4);
+      a_.alu(Alu::add, r9, rcx + ch::kLaneCounters);
+      a_.inc(r9 + static_cast<std::int32_t>(which), false);
+      end_call(true);
+    }
+    a_.bind(full);
+    a_.alu(Alu::bit_and, r9, ch::kMaxProbes - 1, 4);
+    a_.shift(Shift::left, r9, 3, 4);
+    a_.alu(Alu::add, r9, dropped_);
+    a_.inc(r9 + 0, true);
+    a_.bind(silent);
+    end_call(true);
+    a_.bind(off);
+    a_.bytes({0xf9});  // stc
+    a_.ret();
+    unreadable_rseq();
+    rest_of_bucket(search);
+    a_.bind(slow);
+    resume_here(faults);
+    a_.mov(rdx, r9);
+    a_.shift(Shift::right, rdx, 32);
+    a_.mov_imm(rcx, 1);
+    restore_after_call();
+    a_.jmp(trap_);
+  }
+
   Assembler a_;
   const ChannelPlaces& places_;
   const DetourFeatures& features_;
+  std::uint64_t trap_ = 0;
   Mem table_, shared_lane_, shared_counters_, flags_, dropped_;
   std::vector<DetourFixup> fixups_;
   std::vector<std::uint32_t> rseq_faults_;
@@ -404,6 +640,10 @@ class RuntimeWriter {
 };
 
 }  // namespace
+
+DetourCall detour_call(const Registers& regs, std::uint64_t return_address) {
+  return {(regs.rcx & 1) != 0, static_cast<std::uint32_t>(regs.rdx) & (ch::kCallTags - 1), return_address};
+}
 
 RuntimeCode build_runtime(std::uint64_t address, const ChannelPlaces& places, const DetourFeatures& features) {
   RuntimeCode out;

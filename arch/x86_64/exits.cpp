@@ -128,6 +128,14 @@ std::optional<Operand> leap_target(const Decoded& d, std::uint64_t end) {
   return out;
 }
 
+// jcc without prefixes, short or near (Intel SDM 2A, Jcc).
+std::optional<std::uint8_t> flags_condition(std::span<const std::uint8_t> jump) {
+  constexpr std::uint8_t kShort = 0x70, kNear = 0x80, kTwoBytes = 0x0f, kOpcode = 0xf0;
+  if (!jump.empty() && (jump[0] & kOpcode) == kShort) return jump[0] & 0xf;
+  if (jump.size() > 1 && jump[0] == kTwoBytes && (jump[1] & kOpcode) == kNear) return jump[1] & 0xf;
+  return std::nullopt;
+}
+
 class Analysis {
  public:
   Analysis(const CodeFlow& flow, std::uint64_t entry, const NamedFunction& is_function)
@@ -304,15 +312,21 @@ class Analysis {
       else if (step.scan.kind == ScanKind::leap)
         add_leap(step);
       else if (jumps && !in_body(step.scan.target))
-        out_.exits.push_back({address, step.scan.kind == ScanKind::jump ? ExitKind::jump : ExitKind::branch, {}});
+        add_jump(step);
     }
+  }
+
+  void add_jump(const Step& step) {
+    const bool always = step.scan.kind == ScanKind::jump;
+    const auto condition = always ? std::nullopt : flags_condition(flow_.bytes(step.address, step.scan.length));
+    out_.exits.push_back({step.address, always ? ExitKind::jump : ExitKind::branch, {}, condition});
   }
 
   // Not ud2, hlt.
   void add_return(const Step& step) {
     Decoded decoded;
     if (decode(step, decoded) && decoded.insn.meta.category == ZYDIS_CATEGORY_RET)
-      out_.exits.push_back({step.address, ExitKind::ret, {}});
+      out_.exits.push_back({step.address, ExitKind::ret, {}, {}});
   }
 
   // With something of the function's own on the stack, or by way of a table of distances, it leads to another part.
@@ -325,7 +339,7 @@ class Analysis {
     Decoded decoded;
     const auto target = decode(step, decoded) ? leap_target(decoded, step.address + step.scan.length) : std::nullopt;
     if (target)
-      out_.exits.push_back({step.address, ExitKind::leap, *target});
+      out_.exits.push_back({step.address, ExitKind::leap, *target, {}});
     else
       refuse(ExitRefusal::not_understood, step.address);
   }

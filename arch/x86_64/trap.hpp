@@ -11,6 +11,8 @@ namespace probed::arch::x86_64 {
 // int3, the one-byte form: it never reaches into the next instruction.
 inline constexpr std::array<std::uint8_t, 1> kBreakpoint{0xcc};
 inline constexpr std::size_t kBreakpointSize = kBreakpoint.size();
+// Does nothing, and is as long.
+inline constexpr std::array<std::uint8_t, kBreakpointSize> kNop{0x90};
 
 // Where the breakpoint stands, from the pc of its SIGTRAP: #BP is a trap, its saved pc is behind the instruction.
 constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {

@@ -84,6 +84,8 @@ void ControllerImpl::flush_touched() {
 std::size_t ControllerImpl::take_hits(std::size_t limit) {
   return queue_.consume(
       [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
+        if (!feeds_.empty()) drain_feeds_before(header);
+        last_hit_ = header.time;
         const auto it = probes_.find(header.probe);
         if (it == probes_.end()) return;  // its owner has gone
         if (!it->second.subscriptions.empty()) offer(it->second, header, packed);
@@ -91,18 +93,25 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
       limit);
 }
 
+// A thread's events come in the order in which they happened, whichever way: what was recorded before a hit of a
+// breakpoint is taken before that, and what was recorded since the hits were looked for, or since the last one that was
+// taken if there are more, waits for the next turn.
 std::size_t ControllerImpl::drain(std::size_t limit) {
+  if (!feeds_.empty()) clock_.look();
+  const std::uint64_t now = arch::native::record_clock();
   const std::size_t taken = take_hits(limit);
-  const std::size_t recorded = drain_feeds(limit);
+  const std::size_t recorded = feeds_.empty() ? 0 : drain_feeds(limit, taken < limit ? now : clock_.counter(last_hit_));
   flush_touched();
   return std::max(taken, recorded);
 }
 
 // Everything that is there now; a target may make more as fast as we take it out.
 void ControllerImpl::drain_known() {
+  if (!feeds_.empty()) clock_.look();
+  const std::uint64_t now = arch::native::record_clock();
   for (unsigned turns = 0; turns < kMostTurns && take_hits(kHitsPerTurn) == kHitsPerTurn; ++turns) {
   }
-  drain_feeds(SIZE_MAX);
+  drain_feeds(SIZE_MAX, now);
   flush_touched();
   report_queue_losses();
 }

@@ -36,7 +36,7 @@ void read_comm(pid_t pid, pid_t tid, char (&comm)[16]) {
 }
 
 bool records_wanted(const tracer::ProbeProgram& program) {
-  return program.streaming || !program.detour->filter_in_daemon.empty();
+  return program.streaming || !recorded_by(program).filter_in_daemon.empty();
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vecto
     clock_.look();
   }
   for (const auto& [index, program] : taps) {
-    feed->channel->add_probe(index, program->detour->capture.layout);
+    feed->channel->add_probe(index, recorded_by(*program).capture.layout);
     if (state->taps.size() <= index) state->taps.resize(index + 1);
     FeedState::Tap& tap = state->taps[index];
     tap = {nullptr, program, 0};
@@ -151,22 +151,31 @@ void ControllerImpl::watch_feeds() {
 
 // ---- draining -------------------------------------------------------------------------------------------------------
 
-std::size_t ControllerImpl::drain_feeds(std::size_t limit) {
+// Clock of the records: what was made later than `until` stays.
+std::size_t ControllerImpl::drain_feeds(std::size_t limit, std::uint64_t until) {
   if (feeds_.empty()) return 0;
   clock_.look();
   now_ = std::chrono::steady_clock::now();
   std::size_t most = 0;
-  for (const auto& state : feeds_) most = std::max(most, drain_feed(*state, limit));
+  for (const auto& state : feeds_) most = std::max(most, drain_feed(*state, limit, until));
   return most;
 }
 
+// What the threads of a process that has just hit a breakpoint had recorded before.
+void ControllerImpl::drain_feeds_before(const events::RecordHeader& header) {
+  now_ = std::chrono::steady_clock::now();
+  const std::uint64_t until = clock_.counter(header.time);
+  for (const auto& state : feeds_)
+    if (state->feed->pid == header.pid) drain_feed(*state, SIZE_MAX, until);
+}
+
 // `limit`: records of each lane, at most those that one can hold. Returns the most that there were in one.
-std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit) {
+std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit, std::uint64_t until) {
   events::Channel& channel = *state.feed->channel;
   for (const std::uint64_t thread_pointer : state.feed->threads.take_dead()) channel.shared_thread_died(thread_pointer);
   if (!state.unknown.empty()) take_unknown(state);
-  const std::size_t taken = channel.drain(std::min(limit, all_of(state)),
-                                          [&](const events::ChannelRecord& record) { take_record(state, record); });
+  const std::size_t taken = channel.drain(
+      std::min(limit, all_of(state)), [&](const events::ChannelRecord& record) { take_record(state, record); }, until);
   if (!state.unknown.empty() && now_ - state.asked > kAskAge) {
     state.asked = now_;
     tracer_->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });
@@ -198,7 +207,7 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   if (record.probe >= state.taps.size()) return;
   FeedState::Tap& tap = state.taps[record.probe];
   if (!tap.probe || !tap.program) return;
-  const events::DetourPlan& plan = *tap.program->detour;
+  const events::DetourPlan& plan = recorded_by(*tap.program);
   const bool filtered_here = !plan.filter_in_daemon.empty();
   if (tap.probe->subscriptions.empty() && !filtered_here) return;
 
@@ -212,14 +221,32 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   header.ip = tap.probe->address.value;
   const FeedState::Thread& thread = thread_in(state, header.pid, header.tid);
   std::memcpy(header.comm, thread.comm, sizeof header.comm);
-  const std::string_view comm = plan.needs_comm ? std::string_view(header.comm) : std::string_view();
-  const std::size_t size = events::unpack(plan, record.words, comm, packed_);
-  const std::span<const std::byte> packed(packed_.data(), size);
+  const std::span<const std::byte> packed = take_arguments(*tap.program, record, header);
   if (filtered_here) {
     const events::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
-    if (!tap.program->filter->matches(packed, common)) return void(++tap.rejected);
+    const tracer::ReturnProbe* returns = tap.program->returns.get();
+    if (!(returns ? returns->exit_filter : tap.program->filter)->matches(packed, common)) return void(++tap.rejected);
   }
   if (!tap.probe->subscriptions.empty()) offer(*tap.probe, header, packed);
+}
+
+// The arguments of a record; what else it says of a return goes into the header.
+std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbeProgram& program,
+                                                          const events::ChannelRecord& record,
+                                                          events::RecordHeader& header) {
+  if (!program.returns) {
+    const std::string_view comm = program.detour->needs_comm ? header.comm : "";
+    return std::span(packed_).first(events::unpack(*program.detour, record.words, comm, packed_));
+  }
+  const tracer::ReturnProbe& returns = *program.returns;
+  const events::ReturnRecord said = events::describe_return(record.words);
+  header.ip = said.exit;
+  header.ret_ip = said.return_address;
+  header.tail_call = said.tail_call ? 1 : 0;
+  const std::uint64_t began = clock_.nanoseconds(said.entry_time);
+  header.duration = header.time - std::min(header.time, began);
+  return std::span(packed_).first(
+      events::unpack_return(returns.fetch, *returns.detours, record.words, header.comm, scratch_, packed_));
 }
 
 // With its name as it is now, or was lately.

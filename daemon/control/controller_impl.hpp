@@ -157,10 +157,13 @@ class ControllerImpl final : public Controller {
                      std::uint64_t ticket);
   void on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid);
   void on_feed_closed(const events::FeedPtr& feed);
-  std::size_t drain_feeds(std::size_t limit);
-  std::size_t drain_feed(FeedState& state, std::size_t limit);
+  std::size_t drain_feeds(std::size_t limit, std::uint64_t until);
+  void drain_feeds_before(const events::RecordHeader& header);
+  std::size_t drain_feed(FeedState& state, std::size_t limit, std::uint64_t until = ~0ull);
   void take_record(FeedState& state, const events::ChannelRecord& record);
   void take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid);
+  std::span<const std::byte> take_arguments(const tracer::ProbeProgram& program, const events::ChannelRecord& record,
+                                            events::RecordHeader& header);
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
   template <typename T, typename List>
@@ -171,6 +174,7 @@ class ControllerImpl final : public Controller {
     std::uint64_t hits = 0, missed = 0, filtered = 0;
   };
   Counts counts_of(const Probe& probe) const;
+  void put_tier(ProbeView& view, const Probe& probe) const;
   std::uint64_t missed_of(const Probe& probe) const;
   void watch_feeds();
   void analyse_code(pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
@@ -204,7 +208,9 @@ class ControllerImpl final : public Controller {
   unsigned idle_turns_ = 0;    // in a row, without a hit
   events::RecordClock clock_;
   std::chrono::steady_clock::time_point now_{};  // of the drain
+  std::uint64_t last_hit_ = 0;                   // of a breakpoint that was taken from the queue: when, ns
   std::array<std::byte, events::kMaxArgumentBytes> packed_{};
+  events::UnpackScratch scratch_{};
   std::vector<Client*> touched_;     // clients that have been offered events since the last flush
   std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;

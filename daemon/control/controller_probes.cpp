@@ -237,6 +237,7 @@ tracer::ProgramPtr ControllerImpl::program_of(const Probe& probe, PlannedProbe& 
   program->semaphore_backing = planned.semaphore_backing;
   program->needs_comm = planned.needs_comm();
   program->returns = std::move(planned.returns);
+  if (program->role == tracer::ProbeProgram::Role::entry) program->returns->entry = probe.id;
   program->fetch = std::move(planned.fetch);
   program->filter = std::move(planned.filter);
   program->no_detour = std::move(planned.no_detour);
@@ -531,12 +532,17 @@ void ControllerImpl::mark_gone(pid_t pid) {
   tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
 }
 
-// What a probe costs now, and why it doesn't cost less.
-static void put_tier(ProbeView& view, const tracer::ProbeProgram& program) {
-  if (program.optimized) return void(view.tier = "optimized");
-  view.tier = program.force_step ? "stepped" : "boosted";
-  if (const char* why = program.not_optimized) view.tier_reason = why;
-  if (view.tier_reason.empty()) view.tier_reason = program.no_detour;
+// What a probe costs now, and why it doesn't cost less: a return probe as much as the dearest of its places.
+void ControllerImpl::put_tier(ProbeView& view, const Probe& probe) const {
+  const tracer::ProbeProgram* program = probe.program.get();
+  for (const ProbeId id : probe.followers) {
+    const tracer::ProbeProgram& other = *probes_.at(id).program;
+    if (program->returns && other.returns == program->returns && program->optimized) program = &other;
+  }
+  if (program->optimized) return void(view.tier = "optimized");
+  view.tier = program->force_step ? "stepped" : "boosted";
+  if (const char* why = program->not_optimized) view.tier_reason = why;
+  if (view.tier_reason.empty()) view.tier_reason = program->no_detour;
 }
 
 // A function's exits are no places of their own.
@@ -570,7 +576,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   if (view.state == "disabled") view.state_reason = probe.why_disabled;
   view.max_rate = probe.pace.most;
   if (probe.expires) view.expires = nanoseconds_of(*probe.expires);
-  put_tier(view, *probe.program);
+  put_tier(view, probe);
   view.definition = probe.definition;
   view.filter = probe.filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});

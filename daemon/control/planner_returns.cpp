@@ -14,7 +14,11 @@ namespace {
 namespace native = arch::native;
 using Role = tracer::ProbeProgram::Role;
 
-constexpr const char* kNoExits = "a return probe is a breakpoint so far";
+constexpr const char* kBounded = "MAXACTIVE is counted by its breakpoints";
+constexpr const char* kMovingStack = "Go's stacks move, and detours know a call by where it lies on the stack";
+constexpr const char* kLeap =
+    "an indirect jump may leave the function, and where it leads is looked at by a breakpoint";
+constexpr const char* kNoFlags = "a conditional jump out of the function isn't decided by the flags";
 constexpr std::uint64_t kCompared = 64 << 10;  // bytes of code at a time
 
 // Whether all that a filter compares is known at the function's entry.
@@ -48,8 +52,29 @@ PlannedProbe part_of(std::size_t spec, Role role, std::shared_ptr<tracer::Return
   part.spec = spec;
   part.role = role;
   part.returns = std::move(returns);
-  part.no_detour = kNoExits;
   return part;
+}
+
+// What the detours of a return probe's places capture, or why there are none.
+std::string plan_detours(tracer::ReturnProbe& probe, pid_t pid) {
+  if (probe.is_go) return kMovingStack;
+  if (probe.max_active != 0) return kBounded;
+  auto plan = events::plan_return_detours(probe.fetch, probe.entry_filter.value_or(lang::Filter()),
+                                          probe.exit_filter.value_or(lang::Filter()), pid);
+  if (!plan) return plan.error().message;
+  probe.detours = std::make_shared<const events::ReturnPlan>(std::move(plan).value());
+  return {};
+}
+
+void let_detour(PlannedProbe& part, const std::string& why_not) {
+  const std::shared_ptr<const events::ReturnPlan>& plan = part.returns->detours;
+  const bool is_exit = part.role == Role::exit;
+  const bool unflagged = is_exit && part.exit.kind == arch::ExitKind::branch && !part.exit.condition;
+  part.no_detour = !plan                                               ? why_not
+                   : is_exit && part.exit.kind == arch::ExitKind::leap ? kLeap
+                   : unflagged                                         ? kNoFlags
+                                                                       : "";
+  if (part.no_detour.empty()) part.detour = {plan, is_exit ? &plan->exit : &plan->entry};
 }
 
 std::string name_of(const symbols::Site& site) {
@@ -152,6 +177,8 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
   parts.front().function = name_of(site);
   parts.front().plan = std::move(fit).value();
   parts.front().notes = std::move(notes);
+  const std::string no_detours = plan_detours(**returns, pid_);
+  let_detour(parts.front(), no_detours);
   for (const arch::Exit& exit : exits.plan.exits) {
     auto planned = plan_exit(site, exit, exits.bias);
     if (!planned) return refused(site, planned.error().message, 0);
@@ -160,6 +187,7 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
     part.plan = std::move(planned->plan);
     part.exit = std::move(planned->exit);
     part.function = name_of(site);
+    let_detour(part, no_detours);
     parts.push_back(std::move(part));
   }
   return parts;

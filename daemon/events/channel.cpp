@@ -58,7 +58,9 @@ Result<ChannelLayout> ChannelLayout::make(const ChannelOptions& options) {
   l.dropped = round_up(l.flags + l.probes, kPage);
   l.counters = round_up(l.dropped + l.probes * sizeof(std::uint64_t), kPage);
   l.counters_stride = round_up(l.probes * ch::kCounterSize, kPage);
-  l.rings = l.counters + l.lanes * l.counters_stride;
+  l.calls = l.counters + l.lanes * l.counters_stride;
+  l.call_stack = options.calls;
+  l.rings = l.calls + options.lanes * l.call_stack;
   const std::size_t least = l.rings + l.lanes * (kMinRing + kRingSlack);
   if (options.bytes < least)
     return refuse(Reason::bad_params,
@@ -173,6 +175,8 @@ std::optional<LaneId> Channel::assign(std::uint64_t owner, std::uint64_t thread_
   lane.thread_pointer = thread_pointer;
   lane.was_used = true;
   store(layout_.lane_at(LaneId{i}) + ch::kLaneRseq, rseq.value_or(base_ + layout_.no_rseq).value);
+  store(layout_.lane_at(LaneId{i}) + ch::kLaneStackSize, 0);
+  store(layout_.lane_at(LaneId{i}) + ch::kLaneCallTop, (base_ + layout_.no_rseq).value);  // a slot that nobody has
   lane.state.store(State::owned, std::memory_order_release);
   table_[*entry] = {thread_pointer, LaneId{i}};
   write_entry(*entry);
@@ -222,6 +226,84 @@ bool Channel::take_shared_counting() {
   return true;
 }
 
+// ---- calls; tracer thread ----
+
+namespace {
+constexpr std::size_t kCallLink = sizeof(std::uint64_t);  // in front of a call
+constexpr std::size_t kCallRoom = ch::kMaxRecord + 2 * sizeof(std::uint64_t);
+static_assert(kCallRoom >= ch::kMaxCall && ch::kMaxCall + 2 * sizeof(std::uint64_t) <= ChannelLayout::kRingSlack);
+constexpr std::uint32_t kNobodysTag = 0;
+}  // namespace
+
+// At the bottom is the empty stack's top, and above the limit there is room for the largest of calls.
+void Channel::empty_calls(LaneId id) {
+  const std::size_t bottom = layout_.calls_at(id) + kCallLink, lane = layout_.lane_at(id);
+  store(bottom + ch::kCallSlot, ~0ull);
+  store(lane + ch::kLaneCallLowest, (base_ + bottom).value);
+  store(lane + ch::kLaneCallTop, (base_ + bottom).value);
+  store(lane + ch::kLaneCallNext, (base_ + bottom + ch::kCallFixed + kCallLink).value);
+  store(lane + ch::kLaneCallLimit, (base_ + layout_.calls_at(id) + layout_.call_stack - kCallRoom).value);
+}
+
+void Channel::set_stack(LaneId id, std::uint64_t low, std::uint64_t high) {
+  PROBED_CHECK(id != LaneId::shared && number(id) < layout_.lanes, "only owned lanes have call stacks");
+  const std::size_t lane = layout_.lane_at(id);
+  if (layout_.call_stack <= 2 * kCallRoom || high <= low || load(lane + ch::kLaneStackSize) != 0) return;
+  empty_calls(id);
+  store(lane + ch::kLaneStackLow, low);
+  store(lane + ch::kLaneStackSize, high - low);
+}
+
+// Where a call in the target's words is; nullopt: nowhere in this lane's stack.
+std::optional<std::size_t> Channel::call_at(LaneId id, std::uint64_t address) const {
+  const std::uint64_t begin = (base_ + layout_.calls_at(id) + kCallLink).value;
+  const std::uint64_t offset = address - begin;
+  if (offset % 8 != 0 || offset > layout_.call_stack - kCallRoom) return std::nullopt;
+  return layout_.calls_at(id) + kCallLink + offset;
+}
+
+bool Channel::pop_call(LaneId id, std::uint64_t highest_slot, ChannelCall& call) {
+  const std::size_t lane = layout_.lane_at(id);
+  if (id == LaneId::shared || load(lane + ch::kLaneStackSize) == 0) return false;
+  const auto top = call_at(id, load(lane + ch::kLaneCallTop)), next = call_at(id, load(lane + ch::kLaneCallNext));
+  const auto damaged = [&] { return empty_calls(id), false; };
+  if (!top || !next || *top >= *next || *next - *top > kCallRoom) return damaged();
+  call.slot = load(*top + ch::kCallSlot);
+  if (call.slot == ~0ull || call.slot > highest_slot) return false;
+  const std::uint64_t below = load(*top + ch::kCallBelow);
+  const auto before = call_at(id, below);
+  if (!before || *before >= *top) return damaged();
+  const std::size_t count = std::min((*next - *top - kCallLink) / 8, call_words_.size());
+  if (count < ch::kCallFixed / 8) return damaged();
+  for (std::size_t i = 0; i < count; ++i) call_words_[i] = load(*top + 8 * i);
+  call.time = call_words_[ch::kCallTime / 8];
+  call.return_address = call_words_[ch::kCallReturn / 8];
+  const auto tag = static_cast<std::uint32_t>(call_words_[ch::kCallTag / 8]);
+  call.tag = tag & (ch::kCallTags - 1);
+  call.silent = (tag & ch::kCallSilent) != 0;
+  call.words = std::span(call_words_).first(count);
+  store(lane + ch::kLaneCallNext, (base_ + *top).value);
+  store(lane + ch::kLaneCallTop, below);
+  return true;
+}
+
+void Channel::mark_call(LaneId id, std::uint64_t slot) {
+  const std::size_t lane = layout_.lane_at(id);
+  const std::uint64_t low = load(lane + ch::kLaneStackLow);
+  if (id == LaneId::shared || slot - low >= load(lane + ch::kLaneStackSize)) return;
+  const auto top = call_at(id, load(lane + ch::kLaneCallTop)), at = call_at(id, load(lane + ch::kLaneCallNext));
+  if (!top || !at || *top >= *at || load(*top + ch::kCallSlot) < slot) return;
+  const std::size_t end = *at + ch::kCallFixed + kCallLink;
+  if (!call_at(id, (base_ + end).value)) return;
+  store(*at + ch::kCallBelow, (base_ + *top).value);
+  store(*at + ch::kCallSlot, slot);
+  store(*at + ch::kCallTime, 0);
+  store(*at + ch::kCallReturn, 0);
+  store(*at + ch::kCallTag, kNobodysTag);
+  store(lane + ch::kLaneCallNext, (base_ + end).value);
+  store(lane + ch::kLaneCallTop, (base_ + *at).value);
+}
+
 void Channel::start_recording(std::uint32_t probe) {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
   auto& byte = *reinterpret_cast<std::uint8_t*>(local_ + layout_.flags + probe);
@@ -268,8 +350,9 @@ std::uint64_t Channel::dropped(std::uint32_t probe) const {
 
 // ---- reading ----
 
-bool Channel::begin_drain(LaneId id, std::size_t max) {
+bool Channel::begin_drain(LaneId id, std::size_t max, std::uint64_t until) {
   Lane& lane = lanes_[number(id)];
+  lane.until = until;
   lane.resynchronised = false;
   lane.budget = max;
   return lane.state.load(std::memory_order_acquire) != State::free;
@@ -293,6 +376,7 @@ bool Channel::next(LaneId id, ChannelRecord& record) {
       continue;
     }
     lane.stalled_drains = 0;
+    if (load(ring_word(id, lane.consumed) + ch::kRecordTime) > lane.until) return false;
     const std::size_t size = commit_size(first);
     copy_record(id, lane, first, size);
     describe_record(id, lane, record);

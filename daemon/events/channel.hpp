@@ -9,6 +9,7 @@
 //   probe flags     u8 for each probe: disabled, count only, record             daemon writes, detours read
 //   probe dropped   u64 for each probe                                          detours count
 //   counters        for each lane and probe {u64 counted, u64 filtered}         detours count
+//   call stacks     for each lane but the shared one: arch::channel::kCallSlot  detours; daemon while the thread stands
 //   rings           for each lane: 2^n bytes, then kRingSlack more              detours write, daemon reads and clears
 //
 // Positions in a ring count bytes since the beginning, are multiples of 8, and only grow. A record starts at its
@@ -46,8 +47,11 @@
 //
 // A channel of zeros reads as disabled: a fork child that gets zeros in place of the channel harms nobody.
 //
-// Threads: assign(), retire() and set_mode() belong to the tracer thread, which knows when threads come and go; all the
-// rest to the Asio thread. A lane changes hands between them through its state.
+// A call stack is its thread's, and the tracer thread's while that thread is stopped outside of the capture part of
+// detours. What stands there is as little trusted: a stack that makes no sense is emptied, and its calls are lost.
+//
+// Threads: assign(), retire(), set_mode() and the calls belong to the tracer thread, which knows when threads come and
+// go; all the rest to the Asio thread. A lane changes hands between them through its state.
 #pragma once
 
 #include <array>
@@ -71,6 +75,7 @@ struct ChannelOptions {
   std::size_t bytes = 16 << 20;  // of the whole; rings get what the rest leaves. Memory is only taken where it is used
   unsigned lanes = 15;           // threads that get a lane of their own, up to kMaxLanes; the others share one
   unsigned probes = 1024;        // indices 0 to probes - 1; at most arch::channel::kMaxProbes
+  std::size_t calls = 0;         // bytes of each call stack, a multiple of 8; 0: no thread keeps its calls itself
 };
 
 // A lane. The shared one is 0.
@@ -89,8 +94,9 @@ struct ChannelLayout {
   unsigned lanes = 0;  // with the shared one
   unsigned probes = 0;
   unsigned bucket_bits = 1;
-  std::size_t no_rseq = 0, thread_table = 0, lane = 0, flags = 0, dropped = 0, counters = 0, rings = 0;
+  std::size_t no_rseq = 0, thread_table = 0, lane = 0, flags = 0, dropped = 0, counters = 0, calls = 0, rings = 0;
   std::size_t counters_stride = 0, ring_stride = 0;
+  std::size_t call_stack = 0;
   std::size_t ring_size = 0;  // a power of two
   std::size_t size = 0;       // of the file
 
@@ -99,6 +105,7 @@ struct ChannelLayout {
 
   std::size_t lane_at(LaneId id) const { return lane + number(id) * kLaneSize; }
   std::size_t counters_at(LaneId id) const { return counters + number(id) * counters_stride; }
+  std::size_t calls_at(LaneId id) const { return calls + (number(id) - 1) * call_stack; }
   std::size_t ring_at(LaneId id) const { return rings + number(id) * ring_stride; }
 };
 static_assert(ChannelLayout::kRingSlack >= arch::channel::kMaxRecord);
@@ -117,6 +124,14 @@ struct ChannelRecord {
   std::span<const std::uint64_t> words;  // all of it, the 4 above included
 
   static constexpr std::uint32_t kNoCpu = 0xffff;
+};
+
+// A call on top of a thread's call stack, valid during the callback.
+struct ChannelCall {
+  std::uint64_t slot = 0, time = 0, return_address = 0;
+  std::uint32_t tag = 0;  // without flags
+  bool silent = false;
+  std::span<const std::uint64_t> words;  // all of it, with a record's offsets
 };
 
 // hits = recorded + dropped + counted; filtered ones are none. The records that lost() counts are missing, as nobody
@@ -160,6 +175,20 @@ class Channel {
   // Whether somebody has counted in the shared lane since the last call.
   bool take_shared_counting();
 
+  // The stack that the lane's thread began on: from now on it keeps its calls itself. Nothing happens when that is
+  // known already. The thread stands still, as for all of these.
+  void set_stack(LaneId lane, std::uint64_t low, std::uint64_t high);
+  // Takes the call on top away and passes it on, if it was entered at this address or below: take(const ChannelCall&).
+  template <class Take>
+  bool take_call(LaneId lane, std::uint64_t highest_slot, Take&& take) {
+    ChannelCall call;
+    if (!pop_call(lane, highest_slot, call)) return false;
+    take(std::as_const(call));
+    return true;
+  }
+  // A call that belongs to nobody's detours: whatever the thread does there or above finds that it isn't the last.
+  void mark_call(LaneId lane, std::uint64_t slot);
+
   // ---- Asio thread ----
 
   // From now on records of this probe are taken; others are strays. Its counts start from 0: call it while the probe is
@@ -170,16 +199,17 @@ class Channel {
   void start_recording(std::uint32_t probe);
 
   // Calls take(const ChannelRecord&) for at most `max` records of each lane, oldest of a lane first, and returns how
-  // many there were in all. Allocates nothing; ends, whatever the target writes meanwhile.
+  // many there were in all. What comes behind a record that was made later than `until` stays. Allocates nothing; ends,
+  // whatever the target writes meanwhile.
   template <class Take>
-  std::size_t drain(std::size_t max, Take&& take) {
+  std::size_t drain(std::size_t max, Take&& take, std::uint64_t until = ~0ull) {
     std::size_t taken = 0;
-    for (unsigned i = 0; i < layout_.lanes; ++i) taken += drain_lane(LaneId{i}, max, take);
+    for (unsigned i = 0; i < layout_.lanes; ++i) taken += drain_lane(LaneId{i}, max, take, until);
     return taken;
   }
   template <class Take>
-  std::size_t drain_lane(LaneId id, std::size_t max, Take&& take) {
-    if (!begin_drain(id, max)) return 0;
+  std::size_t drain_lane(LaneId id, std::size_t max, Take&& take, std::uint64_t until = ~0ull) {
+    if (!begin_drain(id, max, until)) return 0;
     std::size_t taken = 0;
     ChannelRecord record;
     while (next(id, record)) {
@@ -223,6 +253,7 @@ class Channel {
     std::uint64_t freed = 0;     // what limit has been moved to, minus the ring's size
     unsigned stalled_drains = 0;
     std::size_t budget = 0;       // of this drain
+    std::uint64_t until = 0;      // likewise
     bool resynchronised = false;  // in this drain
   };
   struct Shape {
@@ -239,6 +270,10 @@ class Channel {
   };
   Channel(UniqueFd memfd, const ChannelLayout& layout, std::byte* local);
 
+  void empty_calls(LaneId id);
+  std::optional<std::size_t> call_at(LaneId id, std::uint64_t address) const;
+  bool pop_call(LaneId id, std::uint64_t highest_slot, ChannelCall& call);
+
   std::uint64_t load(std::size_t offset) const;
   void store(std::size_t offset, std::uint64_t value);
   std::size_t ring_word(LaneId id, std::uint64_t position) const;
@@ -246,7 +281,7 @@ class Channel {
 
   std::optional<std::size_t> free_entry(std::uint64_t thread_pointer) const;
 
-  bool begin_drain(LaneId id, std::size_t max);
+  bool begin_drain(LaneId id, std::size_t max, std::uint64_t until);
   bool next(LaneId id, ChannelRecord& record);
   void end_drain(LaneId id, std::size_t max);
 
@@ -272,7 +307,7 @@ class Channel {
   std::vector<Shape> shapes_;
   std::array<Dead, 256> dead_{};
   std::size_t next_dead_ = 0;
-  std::array<std::uint64_t, arch::channel::kMaxRecord / 8> words_{};
+  std::array<std::uint64_t, arch::channel::kMaxRecord / 8> words_{}, call_words_{};
   std::uint64_t lost_ = 0, damaged_ = 0, strays_ = 0;
 };
 

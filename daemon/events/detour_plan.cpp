@@ -18,6 +18,8 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::load_register, arch::CaptureOp::Code::load_register},
     {Code::load_stack_pointer, arch::CaptureOp::Code::load_stack_pointer},
     {Code::load_immediate, arch::CaptureOp::Code::load_immediate},
+    {Code::load_return_value, arch::CaptureOp::Code::load_return_value},
+    {Code::load_entry_word, arch::CaptureOp::Code::load_kept},
     {Code::load_vector, arch::CaptureOp::Code::load_vector},
     {Code::add, arch::CaptureOp::Code::add},
     {Code::dereference, arch::CaptureOp::Code::dereference},
@@ -49,23 +51,63 @@ auto look_up(const Table& table, Key key) -> const decltype(table[0].second)* {
 }
 
 void add_op(const FetchOp& op, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
-  if (op.code == Code::store_comm) return plan.sources.push_back({Kind::comm, 0, 0});
+  if (op.code == Code::store_comm) return plan.sources.push_back({Kind::comm, 0, 0, false});
   if (op.code == Code::store_text) {
-    plan.sources.push_back({Kind::text, static_cast<std::uint16_t>(plan.texts.size()), 0});
+    plan.sources.push_back({Kind::text, static_cast<std::uint16_t>(plan.texts.size()), 0, false});
     return plan.texts.push_back(program.texts()[op.operand]);
   }
   arch::CaptureOp converted{*look_up(kCodes, op.code), op.size, op.is_signed, op.left, op.right, op.count, op.operand};
   // A detour copies up to the zero; what was behind the array's end is cut off when the record is unpacked.
   const std::uint16_t limit = op.code == Code::store_string ? std::exchange(converted.count, std::uint16_t{0}) : 0;
   plan.capture.ops.push_back(converted);
-  if (converted.is_store()) plan.sources.push_back({Kind::item, items++, limit});
+  if (converted.is_store()) plan.sources.push_back({Kind::item, items++, limit, false});
 }
 
 // The ops of one argument. What is never there needs none.
 void add_argument(std::span<const FetchOp> ops, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
   if (std::ranges::find(ops, Code::unavailable, &FetchOp::code) != ops.end())
-    return plan.sources.push_back({Kind::absent, 0, 0});
+    return plan.sources.push_back({Kind::absent, 0, 0, false});
   for (const FetchOp& op : ops) add_op(op, items, plan, program);
+  plan.sources.back().needs_return_value = std::ranges::find(ops, Code::load_return_value, &FetchOp::code) != ops.end();
+}
+
+// All arguments of a program; nothing is laid out yet.
+Result<DetourPlan> convert(const FetchProgram& program) {
+  for (const auto& [code, why] : kOnlyInDaemon)
+    if (std::ranges::find(program.ops(), code, &FetchOp::code) != program.ops().end())
+      return Error{Reason::unsupported, "cannot be optimised: " + std::string(why), "", {}};
+  DetourPlan plan;
+  std::uint16_t items = 0;
+  for (std::span<const FetchOp> rest = program.ops(); !rest.empty();) {
+    const auto store = std::ranges::find_if(rest, [](const FetchOp& op) { return op.code >= Code::store_value; });
+    const auto count = static_cast<std::size_t>(store - rest.begin()) + 1;
+    add_argument(rest.first(count), items, plan, program);
+    rest = rest.subspan(count);
+  }
+  const auto is_comm = [](const DetourPlan::Source& source) { return source.kind == Kind::comm; };
+  plan.needs_comm = std::ranges::any_of(plan.sources, is_comm);
+  return plan;
+}
+
+// kept: bytes of a call in its return's record; 0: it is no return's.
+Result<void> lay_out(DetourPlan& plan, std::size_t kept) {
+  auto laid_out = arch::lay_out(plan.capture.ops, kept);
+  if (laid_out.refusal != arch::DetourRefusal::none)
+    return Error{Reason::unsupported,
+                 "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
+                 "use fewer or shorter arrays and strings",
+                 {}};
+  plan.capture.layout = std::move(laid_out.layout);
+  plan.only_numbers = std::ranges::all_of(plan.sources, [&](const DetourPlan::Source& source) {
+    if (source.kind != Kind::item || source.needs_return_value) return false;
+    const arch::CaptureItem& item = plan.capture.layout.items[source.index];
+    return !item.is_array && !item.is_string && !item.can_be_absent;
+  });
+  return {};
+}
+
+bool has_comparisons(const lang::Filter& filter) {
+  return filter.program() != nullptr && !filter.program()->predicates.empty();
 }
 
 // ---- filters ----
@@ -247,36 +289,76 @@ std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, s
 }  // namespace
 
 Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid) {
-  for (const auto& [code, why] : kOnlyInDaemon)
-    if (std::ranges::find(program.ops(), code, &FetchOp::code) != program.ops().end())
-      return Error{Reason::unsupported, "cannot be optimised: " + std::string(why), "", {}};
-  DetourPlan plan;
-  std::uint16_t items = 0;
-  for (std::span<const FetchOp> rest = program.ops(); !rest.empty();) {
-    const auto store = std::ranges::find_if(rest, [](const FetchOp& op) { return op.code >= Code::store_value; });
-    const auto count = static_cast<std::size_t>(store - rest.begin()) + 1;
-    add_argument(rest.first(count), items, plan, program);
-    rest = rest.subspan(count);
-  }
-  auto laid_out = arch::lay_out(plan.capture.ops);
-  if (laid_out.refusal != arch::DetourRefusal::none)
-    return Error{Reason::unsupported, "cannot be optimised: " + std::string(arch::describe(laid_out.refusal)),
-                 "use fewer or shorter arrays and strings"};
-  plan.capture.layout = std::move(laid_out.layout);
-  const auto is_comm = [](const DetourPlan::Source& source) { return source.kind == Kind::comm; };
-  plan.needs_comm = std::ranges::any_of(plan.sources, is_comm);
-  plan.only_numbers = std::ranges::all_of(plan.sources, [&](const DetourPlan::Source& source) {
-    if (source.kind != Kind::item) return false;
-    const arch::CaptureItem& item = plan.capture.layout.items[source.index];
-    return !item.is_array && !item.is_string && !item.can_be_absent;
-  });
-  if (const lang::FilterProgram* compiled = filter.program(); compiled != nullptr && !compiled->predicates.empty())
-    plan.filter_in_daemon = FilterConverter(*compiled, plan, pid).convert(plan.capture.filter);
+  auto plan = convert(program);
+  if (!plan) return plan;
+  if (auto done = lay_out(*plan, 0); !done) return std::move(done).error();
+  if (has_comparisons(filter))
+    plan->filter_in_daemon = FilterConverter(*filter.program(), *plan, pid).convert(plan->capture.filter);
   return plan;
 }
 
+// ---- returns ----
+
+namespace {
+
+// The words of the call that the exit's arguments refer to: where the record has them. False: the entry captures
+// something else in their place.
+bool find_kept_words(const ReturnFetch& fetch, const DetourPlan& entry, DetourPlan& exit) {
+  constexpr std::size_t kShift = arch::channel::kCallShift;
+  for (arch::CaptureOp& op : exit.capture.ops) {
+    if (op.code != arch::CaptureOp::Code::load_kept) continue;
+    const DetourPlan::Source& source = entry.sources[fetch.entry_args().size() + op.operand];
+    if (source.kind != Kind::item) return false;
+    const arch::CaptureItem& item = entry.capture.layout.items[source.index];
+    if (item.is_array || item.is_string) return false;
+    op.operand = item.offset + kShift;
+    op.count = static_cast<std::uint16_t>(8 * (arch::channel::kRecordAbsent + kShift) + item.absent_bit);
+    op.size = item.can_be_absent ? 8 : 0;
+  }
+  return true;
+}
+
+// The filter as one on the exit's own arguments. Empty: done; else why the daemon must evaluate it.
+std::string convert_exit_filter(const ReturnFetch& fetch, const lang::Filter& filter, std::int32_t pid,
+                                DetourPlan& exit) {
+  lang::FilterProgram program = *filter.program();
+  for (lang::Predicate& p : program.predicates) {
+    if (p.field != lang::FilterField::argument) continue;
+    if (fetch.is_at_entry(p.argument)) return "it compares arguments of the entry with those of the return";
+    std::uint32_t before = 0;
+    for (std::uint32_t i = 0; i < p.argument; ++i) before += fetch.is_at_entry(i) ? 0 : 1;
+    p.argument = static_cast<decltype(p.argument)>(before);
+    const DetourPlan::Source& source = exit.sources[before];
+    if (source.kind != Kind::item) return "it compares what isn't captured";
+    std::size_t op = exit.capture.layout.items[source.index].first_op;
+    for (; !exit.capture.ops[op].is_store(); ++op)
+      if (exit.capture.ops[op].code == arch::CaptureOp::Code::load_kept) return "it compares what the entry has kept";
+  }
+  return FilterConverter(program, exit, pid).convert(exit.capture.filter);
+}
+
+}  // namespace
+
+Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Filter& entry_filter,
+                                       const lang::Filter& exit_filter, std::int32_t pid) {
+  auto entry = plan_detour(fetch.entry(), entry_filter, pid);
+  if (!entry) return std::move(entry).error();
+  if (!entry->filter_in_daemon.empty())
+    return Error{Reason::unsupported, "the filter can't be evaluated by a detour: " + entry->filter_in_daemon, "", {}};
+  auto exit = convert(fetch.exit());
+  if (!exit) return std::move(exit).error();
+  const std::size_t kept = entry->capture.layout.max_size - static_cast<std::size_t>(arch::channel::kCallTime);
+  if (!find_kept_words(fetch, *entry, *exit))
+    return Error{Reason::unsupported, "an argument refers to what the entry doesn't capture", "", {}};
+  if (auto done = lay_out(*exit, kept); !done) return std::move(done).error();
+  if (has_comparisons(exit_filter)) exit->filter_in_daemon = convert_exit_filter(fetch, exit_filter, pid, *exit);
+  return ReturnPlan{std::move(entry).value(), std::move(exit).value()};
+}
+
+// ---- reading ----
+
 std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, std::string_view comm,
-                   std::span<std::byte> out) {
+                   std::span<std::byte> out, bool tail_call) {
   RecordReader record(plan.capture.layout, words);
   out = out.first(std::min(out.size(), kMaxArgumentBytes));
   if (plan.only_numbers && !record.empty() && out.size() >= 9 * plan.sources.size())
@@ -290,7 +372,7 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
       fits = argument.text(comm.substr(0, kMaxString));
     else if (source.kind == Kind::text)
       fits = argument.text(plan.texts[source.index]);
-    else if (source.kind == Kind::absent)
+    else if (source.kind == Kind::absent || (tail_call && source.needs_return_value))
       fits = argument.absent();
     else if (!record.empty())
       fits = put_item(plan.capture.layout.items[source.index], source.limit, record, argument);
@@ -298,6 +380,24 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
     used += fits ? argument.used() : 1;
   }
   return used;
+}
+
+ReturnRecord describe_return(std::span<const std::uint64_t> words) {
+  namespace ch = arch::channel;
+  if (words.size() * sizeof words[0] < ch::kRecordKept) return {};
+  const std::uint64_t exit = words[ch::kRecordExit / 8];
+  return {exit & ~ch::kRecordTailCall, words[ch::kRecordEntryTime / 8], words[ch::kRecordReturnAddress / 8],
+          (exit & ch::kRecordTailCall) != 0};
+}
+
+std::size_t unpack_return(const ReturnFetch& fetch, const ReturnPlan& plan, std::span<const std::uint64_t> words,
+                          std::string_view comm, UnpackScratch& scratch, std::span<std::byte> out) {
+  constexpr std::size_t kShift = arch::channel::kCallShift / sizeof words[0];
+  const std::size_t count = plan.entry.capture.layout.max_size / sizeof words[0];
+  const auto call = words.size() < kShift + count ? std::span<const std::uint64_t>() : words.subspan(kShift, count);
+  const std::size_t kept = unpack(plan.entry, call, comm, scratch.kept);
+  const std::size_t at_exit = unpack(plan.exit, words, comm, scratch.at_exit, describe_return(words).tail_call);
+  return fetch.merge(std::span(scratch.kept).first(kept), std::span(scratch.at_exit).first(at_exit), out);
 }
 
 }  // namespace probed::events

@@ -6,6 +6,7 @@
 // lost to the ring's room if it is lost. What nobody can do without a stop is refused with a reason.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "arch/detour.hpp"
 #include "daemon/events/fetch.hpp"
 #include "daemon/events/record.hpp"
+#include "daemon/events/return_fetch.hpp"
 #include "daemon/lang/filter.hpp"
 
 namespace probed::events {
@@ -30,6 +32,7 @@ struct DetourPlan {
     Kind kind = Kind::item;
     std::uint16_t index = 0;  // of capture.layout.items, or of texts
     std::uint16_t limit = 0;  // bytes of a string; 0: none
+    bool needs_return_value = false;  // absent after a tail call
   };
 
   arch::CapturePlan capture;
@@ -46,10 +49,37 @@ struct DetourPlan {
 // pid: the target's, known when the plan is made. Errors: unsupported, with the reason.
 Result<DetourPlan> plan_detour(const FetchProgram& program, const lang::Filter& filter, std::int32_t pid);
 
+// What the detours of a return probe capture at the function's entry and at its exits. An exit's record has what was
+// kept of its call in front of its own items.
+struct ReturnPlan {
+  DetourPlan entry, exit;
+};
+
+// Filters: the one that belongs to the entry, and the one on all arguments that belongs to the exit; at most one isn't
+// empty. Errors: as plan_detour()'s; a filter that the entry's detour can't evaluate.
+Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Filter& entry_filter,
+                                       const lang::Filter& exit_filter, std::int32_t pid);
+
 // The arguments of a record in packed form (record.hpp), as FetchProgram::run would have written them. words: a
 // ChannelRecord's, from a probe with this plan; what the target wrote there is not trusted. comm: the thread's. out: at
 // least one byte for each argument. Returns the bytes written.
 std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, std::string_view comm,
-                   std::span<std::byte> out);
+                   std::span<std::byte> out, bool tail_call = false);
+
+// The same for a return's record.
+struct UnpackScratch {
+  std::array<std::byte, kMaxArgumentBytes> kept, at_exit;
+};
+std::size_t unpack_return(const ReturnFetch& fetch, const ReturnPlan& plan, std::span<const std::uint64_t> words,
+                          std::string_view comm, UnpackScratch& scratch, std::span<std::byte> out);
+
+// What a return's record says besides its arguments.
+struct ReturnRecord {
+  std::uint64_t exit = 0;        // address of the instruction that left the function
+  std::uint64_t entry_time = 0;  // time stamp counter
+  std::uint64_t return_address = 0;
+  bool tail_call = false;
+};
+ReturnRecord describe_return(std::span<const std::uint64_t> words);
 
 }  // namespace probed::events

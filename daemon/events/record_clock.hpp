@@ -18,6 +18,11 @@ class RecordClock {
     const auto since = static_cast<double>(static_cast<std::int64_t>(counter - counter_));
     return base_ + static_cast<std::uint64_t>(static_cast<std::int64_t>(since * slope_));
   }
+  // The other way round.
+  std::uint64_t counter(std::uint64_t nanoseconds) const {
+    const auto since = static_cast<double>(static_cast<std::int64_t>(nanoseconds - base_));
+    return slope_ == 0 ? 0 : counter_ + static_cast<std::uint64_t>(static_cast<std::int64_t>(since / slope_));
+  }
 
  private:
   std::uint64_t counter_ = 0, base_ = 0;              // a point of the line

@@ -76,8 +76,12 @@ std::size_t ReturnFetch::run_exit(const arch::native::Registers& regs, MemoryRea
   }
   common.entry_words = std::span(words).first(words_);
   const std::size_t size = exit_.run(regs, memory, common, scratch);
-  entry = PackedReader(kept);
-  PackedReader exit(scratch.first(size));
+  return merge(kept, scratch.first(size), out);
+}
+
+std::size_t ReturnFetch::merge(std::span<const std::byte> kept, std::span<const std::byte> at_exit,
+                               std::span<std::byte> out) const {
+  PackedReader entry(kept), exit(at_exit);
   std::size_t used = 0;
   for (std::size_t i = 0; i < args_.size(); ++i) {
     const auto bytes = take(at_entry_[i] ? entry : exit, args_[i].type);

@@ -32,6 +32,9 @@ class ReturnFetch {
   // written. `scratch` is as large as `out`.
   std::size_t run_exit(const arch::native::Registers& regs, MemoryReader& memory, CommonFields common,
                        std::span<const std::byte> kept, std::span<std::byte> scratch, std::span<std::byte> out) const;
+  // All arguments in their order, from what entry().run() wrote and what exit().run() did. Returns the bytes written.
+  std::size_t merge(std::span<const std::byte> kept, std::span<const std::byte> at_exit,
+                    std::span<std::byte> out) const;
 
  private:
   FetchProgram entry_, exit_;

@@ -388,6 +388,17 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   return true;
 }
 
+void AddressSpace::add_call_trap(RemoteAddr trap, RemoteAddr done) {
+  landing_.set(memory_, trap, done);
+  if (!journal_ || trap.value == 0) return;
+  SitePlan plan;
+  plan.address = trap;
+  plan.insn.length = native::kBreakpointSize;
+  std::ranges::copy(native::kNop, plan.bytes.begin());
+  plan.context = native::kBreakpointSize;
+  journal_->note_breakpoint(plan);
+}
+
 bool AddressSpace::write_jump_tail(Site& site) {
   Jump& jump = *site.jump;
   const auto old = before(jump.head).subspan(1);

@@ -117,6 +117,9 @@ class AddressSpace {
   // is in state planned. False: the text is not what it should be; nothing was changed.
   // Whether the text there is this, but for the site's own breakpoint.
   bool holds_around(const Site& site, std::span<const std::uint8_t> bytes) const;
+  // A breakpoint in generated code: a thread that runs into it when nobody traces it any more goes on at `done`, and
+  // whoever recovers the target makes it a nop.
+  void add_call_trap(RemoteAddr trap, RemoteAddr done);
   bool plan_jump(Site& site, Jump jump);
   bool write_jump_tail(Site& site);
   bool write_jump_head(Site& site);

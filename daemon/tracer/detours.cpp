@@ -65,14 +65,22 @@ void DetourSpace::drop_tap(ProbeId id) {
 void DetourSpace::free_index(std::size_t line, std::uint32_t index) { lines_[line].free.push_back(index); }
 
 void DetourSpace::refresh_mode(const ProbeProgram& program, bool armed) {
-  const auto tap = tap_of(program.id);
+  const auto tap = tap_of(recorder_of(program));
   if (!tap) return;
+  const ProbeProgram& recorder = *lines_[tap->line].taps[tap->index];
   ch::ProbeFlags mode = ch::kDisabled;
-  if (armed && program.enabled) {
-    const bool record = program.streaming.load(std::memory_order_relaxed) || !program.detour->filter_in_daemon.empty();
+  if (armed && recorder.enabled) {
+    const bool record =
+        recorder.streaming.load(std::memory_order_relaxed) || !recorded_by(recorder).filter_in_daemon.empty();
     mode = record ? ch::kRecord : ch::kCountOnly;
   }
   lines_[tap->line].feed->channel->set_mode(tap->index, mode);
+}
+
+std::optional<CallTrap> DetourSpace::call_trap(RemoteAddr pc) const {
+  const auto area = std::ranges::find(areas_, pc.value, [](const CodeArea& a) { return a.runtime.call_trap; });
+  if (area == areas_.end() || area->runtime.call_trap == 0) return std::nullopt;
+  return CallTrap{area->line, RemoteAddr{area->runtime.call_done}};
 }
 
 // ---- code -----------------------------------------------------------------------------------------------------------

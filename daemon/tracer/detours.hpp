@@ -93,12 +93,18 @@ struct DetourPlace {
   const arch::CopyPoint* point = nullptr;
 };
 
+// Where a thread asks for what a detour can't do for a return probe.
+struct CallTrap {
+  std::size_t line = 0;
+  RemoteAddr done;  // where it goes on
+};
+
 class DetourSpace {
  public:
   // ---- lines ----
   std::vector<Line>& lines() { return lines_; }
   const std::vector<Line>& lines() const { return lines_; }
-  // Where a program records; nullopt: nowhere yet.
+  // Where a program (recorder_of()) records; nullopt: nowhere yet.
   struct Tap {
     std::size_t line = 0;
     std::uint32_t index = 0;
@@ -111,6 +117,9 @@ class DetourSpace {
   void free_index(std::size_t line, std::uint32_t index);
   // Sets the mode of a program's tap according to what is wanted of it now.
   void refresh_mode(const ProbeProgram& program, bool armed);
+
+  // nullopt: no breakpoint of the routines of calls is there.
+  std::optional<CallTrap> call_trap(RemoteAddr pc) const;
 
   // ---- code ----
   std::vector<CodeArea>& areas() { return areas_; }

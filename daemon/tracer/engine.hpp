@@ -15,6 +15,8 @@
 //   engine_channels.cpp  memory that this takes in the target
 //   engine_rounds.cpp    every thread seen outside of what is to be overwritten
 //   engine_detours.cpp   threads in detours; who records into which lane
+//   engine_returns.cpp   return probes at breakpoints
+//   engine_calls.cpp     the calls that detours keep, and what they leave to the tracer
 #pragma once
 
 #include <functional>
@@ -28,6 +30,7 @@
 #include "daemon/tracer/hit_recorder.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/remote_syscall.hpp"
+#include "daemon/tracer/tick_rate.hpp"
 #include "daemon/tracer/tracee.hpp"
 #include "daemon/tracer/wait.hpp"
 #include "proto/result.hpp"
@@ -257,7 +260,19 @@ class Engine : private Waiter::Guardian {
   // engine_returns.cpp
   StackPlace stack_place(Tracee& tracee, const ptrace::Registers& regs, bool is_go);
   void run_return_probes(const HitRecorder::Hit& hit, Site& site);
+  void run_return_probe(const HitRecorder::Hit& hit, const Site& site, ProbeProgram& program);
   void forget_calls(const ProbeProgram& program);
+
+  // engine_calls.cpp
+  bool on_call_trap(Tracee& tracee, ptrace::Registers& regs);
+  void run_call(Tracee& tracee, const ptrace::Registers& regs);
+  std::optional<std::uint32_t> tag_of_calls(const std::shared_ptr<ReturnProbe>& probe);
+  Tracee* keeper_of_calls(Tracee& tracee, const ptrace::Registers& regs);
+  void take_calls(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
+  void take_call(AddressSpace& space, pid_t tid, const events::ChannelCall& call, bool left);
+  void take_all_calls(Tracee& tracee);
+  void mark_call(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
+  void abandon_calls(const Tracee& tracee);
 
   // engine_loader.cpp
   bool plant_entry_breakpoint(Process& process);
@@ -329,6 +344,7 @@ class Engine : private Waiter::Guardian {
   bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);
   bool connect_taps(AddressSpace& space, Site& site, std::vector<arch::CapturedProbe>& probes,
                     std::vector<Listener::Tap>& taps);
+  bool describe_call(const ProbeProgram& program, arch::CapturedProbe& probe);
   void write_tails(AddressSpace& space);
   void write_heads(AddressSpace& space);
   void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
@@ -397,6 +413,10 @@ class Engine : private Waiter::Guardian {
   const arch::DetourFeatures features_ = arch::native::detour_features();
   std::vector<std::uint8_t> code_;  // of detours on their way into a target
   arch::Detour detour_;
+  std::unordered_map<std::uint32_t, std::weak_ptr<ReturnProbe>> calls_by_tag_;
+  std::uint32_t last_tag_ = 0;
+  TickRate ticks_;
+  std::array<std::byte, events::kMaxArgumentBytes> kept_;
   Waiter::Clock::duration longest_pause_{};
   Waiter::Clock::time_point look_for_loads_at_ = Waiter::Clock::time_point::max();
   std::unordered_map<pid_t, Tracee> tracees_;

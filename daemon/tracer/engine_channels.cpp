@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr unsigned kMaxHoleAttempts = 32;
 constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
-constexpr std::uint64_t kRuntimeCode = 1536;  // of the routines in front of it
+constexpr std::uint64_t kRuntimeCode = 2560;  // of the routines in front of it
 constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
 constexpr auto kMapAgain = 1s;
 
@@ -35,16 +35,18 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 // when it has found nothing for a while, looks every four only, and may have to wait for a processor.
 events::ChannelOptions channel_for(std::size_t probes) {
   constexpr std::size_t kFew = 4096, kLongRing = 1 << 20, kShortRing = 128 << 10;
+  constexpr std::size_t kCalls = 256 << 10;   // some 5000 calls that are going on in a thread
   constexpr std::size_t kOthers = 128 << 10;  // tables of threads, and rounding
   events::ChannelOptions options;
   options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
   const bool few = options.probes <= kFew;
   if (!few) options.lanes = 1;
+  options.calls = kCalls;
   const std::size_t all_lanes = options.lanes + 1;
   const std::size_t for_each_probe =
       sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
   const std::size_t ring = (few ? kLongRing : kShortRing) + events::ChannelLayout::kRingSlack;
-  options.bytes = options.probes * for_each_probe + all_lanes * ring + kOthers;
+  options.bytes = options.probes * for_each_probe + all_lanes * ring + options.lanes * options.calls + kOthers;
   return options;
 }
 
@@ -129,6 +131,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   (*channel)->set_base(base);
   space.xol().add_data(base, round_up(size, kPageSize), true);
   auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
+  ticks_.begin();
   space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
   return nullptr;
 }
@@ -158,6 +161,7 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
         native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
     if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
     if (!space.memory().write(*hole, std::as_bytes(std::span(runtime.code)))) return "generated code can't be written";
+    space.add_call_trap({runtime.runtime.call_trap}, {runtime.runtime.call_done});
     space.detours().areas().push_back(
         {*hole, size, runtime.code.size(), work.line, runtime.code.size(), runtime.runtime, runtime.fixups, {}});
     return nullptr;

@@ -107,6 +107,7 @@ void Engine::take_lanes(Tracee& tracee) {
   if (!space) return;
   Optimisation& work = space->optimisation();
   if (work.round) work.round->awaited.erase(tracee.tid);
+  if (!tracee.process->detaching) abandon_calls(tracee);
   for (std::size_t i = 0; i < tracee.lanes.size(); ++i) {
     events::Feed& feed = *space->detours().lines()[i].feed;
     if (tracee.lanes[i] != events::LaneId::shared)

@@ -50,6 +50,7 @@ void Engine::on_new_task(Tracee& parent) {
   if (ptrace::get_event_message(parent.tid, message) == Outcome::ok && message != 0) {
     const pid_t tid = static_cast<pid_t>(message);
     if (parent.stop == Kind::vfork) lend_lanes(parent, tid);
+    if (parent.stop == Kind::fork && parent.process->follow_fork) take_all_calls(parent);
     const auto it = tracees_.find(tid);
     if (it == tracees_.end()) {
       // Not seen yet; or it has already come, run and ended, all before this event could be read.

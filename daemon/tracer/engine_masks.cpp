@@ -30,11 +30,14 @@ constexpr auto kCountAge = 100ms;
 constexpr std::size_t kMostLookedAt = 256;
 constexpr std::size_t kMostRemembered = 64;
 
-// Whether some probe of the space is a breakpoint that can be run into now.
+bool is_return(const ProgramPtr& program) { return program->returns != nullptr; }
+
+// Whether some probe of the space is a breakpoint that can be run into now, as those in the detours of returns are.
 bool has_breakpoints(const AddressSpace& space) {
   return std::ranges::any_of(space.sites(), [](const auto& entry) {
     const Site& site = entry.second;
-    return site.armed && !(site.jump && site.jump->state == Jump::State::whole);
+    const bool jumps = site.jump && site.jump->state == Jump::State::whole;
+    return site.armed && (!jumps || std::ranges::any_of(site.programs, is_return));
   });
 }
 

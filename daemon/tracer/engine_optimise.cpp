@@ -299,17 +299,34 @@ bool Engine::connect_taps(AddressSpace& space, Site& site, std::vector<arch::Cap
   DetourSpace& detours = space.detours();
   Optimisation& work = space.optimisation();
   for (const ProgramPtr& program : site.programs) {
-    auto tap = detours.tap_of(program->id);
+    const ProbeId recorder = recorder_of(*program);
+    auto tap = detours.tap_of(recorder);
     if (!tap) {
-      const auto index = detours.add_tap(work.line, program);
+      const auto known = programs_.find(number(recorder));
+      const auto index = known == programs_.end() ? std::nullopt : detours.add_tap(work.line, known->second);
       if (!index) return false;
       tap = {work.line, *index};
-      taps.push_back({*index, program});
+      taps.push_back({*index, known->second});
     }
     // All of a site's programs record into one channel: theirs when they have one.
     if (tap->line != work.line) return false;
-    probes.push_back({tap->index, &program->detour->capture});
+    probes.push_back({.index = tap->index, .plan = &program->detour->capture});
+    if (program->returns && !describe_call(*program, probes.back())) return false;
   }
+  return true;
+}
+
+// What a detour has to know of a return probe's place. False: calls have no numbers left.
+bool Engine::describe_call(const ProbeProgram& program, arch::CapturedProbe& probe) {
+  const auto tag = tag_of_calls(program.returns);
+  if (!tag) return false;
+  const bool is_entry = program.role == ProbeProgram::Role::entry;
+  probe.role = is_entry ? arch::CapturedProbe::Role::entry : arch::CapturedProbe::Role::exit;
+  probe.tag = *tag;
+  probe.loops = program.returns->loops_to_entry;
+  if (is_entry) return true;
+  probe.tail_call = program.exit.kind != arch::ExitKind::ret;
+  probe.condition = program.exit.condition;
   return true;
 }
 
@@ -333,7 +350,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   // The line: its own programs', else any with room, else a new one.
   std::optional<std::size_t> line;
   for (const ProgramPtr& program : site.programs)
-    if (const auto tap = detours.tap_of(program->id)) line = tap->line;
+    if (const auto tap = detours.tap_of(recorder_of(*program))) line = tap->line;
   const auto has_room = [](const Line& l) {
     return !l.free.empty() || l.taps.size() < l.feed->channel->layout().probes;
   };

@@ -2,6 +2,7 @@
 // a jump leaves the function. return_stacks.hpp says how calls and returns are matched.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
@@ -96,23 +97,29 @@ StackPlace Engine::stack_place(Tracee& tracee, const ptrace::Registers& regs, bo
 
 // A function's only instruction may be its exit as well: entries come first.
 void Engine::run_return_probes(const HitRecorder::Hit& hit, Site& site) {
+  for (const Role role : {Role::entry, Role::exit})
+    for (const ProgramPtr& program : site.programs)
+      if (program->role == role && program->enabled) run_return_probe(hit, site, *program);
+}
+
+void Engine::run_return_probe(const HitRecorder::Hit& hit, const Site& site, ProbeProgram& program) {
   AddressSpace& space = *hit.tracee.process->space;
-  for (const Role role : {Role::entry, Role::exit}) {
-    for (const ProgramPtr& program : site.programs) {
-      if (program->role != role || !program->enabled) continue;
-      if (role == Role::exit && !leaves(site, *program, hit.regs, space.memory())) continue;
-      const StackPlace place = stack_place(hit.tracee, hit.regs, program->returns->is_go);
-      if (role == Role::entry)
-        recorder_.run_entry(hit, *program, space.returns(), place);
-      else if (recorder_.run_exit(hit, *program, space.returns(), place))
-        listener_.limit_reached(program->limit->probes);
-    }
+  if (program.role == Role::exit && !leaves(site, program, hit.regs, space.memory())) return;
+  const StackPlace place = stack_place(hit.tracee, hit.regs, program.returns->is_go);
+  take_calls(hit.tracee, hit.regs, place);
+  if (program.role == Role::entry) {
+    recorder_.run_entry(hit, program, space.returns(), place);
+    mark_call(hit.tracee, hit.regs, place);
+  } else if (recorder_.run_exit(hit, program, space.returns(), place)) {
+    listener_.limit_reached(program.limit->probes);
   }
 }
 
-// What is known of a probe's calls says nothing any more once some of them may come and go unseen.
+// What is known of a probe's calls says nothing any more once some of them may come and go unseen. Those that threads
+// keep are known by a number that is nobody's from now on.
 void Engine::forget_calls(const ProbeProgram& program) {
   if (program.role != Role::entry) return;
+  calls_by_tag_.erase(std::exchange(program.returns->tag, 0));
   for (const auto& [pid, process] : processes_)
     if (process->space) process->space->returns().forget(*program.returns);
 }

@@ -403,6 +403,8 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
       if (!layout) layout = Layout::of(space.memory());
       const bool records = !enabled && space.detours().tap_of(program->id).has_value();
       if (records && std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
+      // The next calls are known by another number.
+      if (!enabled && program->returns) space.drop_jump(*site, *layout);
       if (update_arming(space, *site, *layout)) continue;
       not_armed(space, *site, *layout, failed);
       lost.push_back(program->site);
@@ -416,6 +418,8 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
 
 std::vector<NotArmed> Engine::set_armed(bool armed) {
   armed_ = armed;
+  for (const auto& [id, program] : programs_)
+    if (!armed) forget_calls(*program);
   std::vector<NotArmed> failed;
   for (Process* process : one_for_each_space()) {
     AddressSpace& space = *process->space;

@@ -26,8 +26,6 @@ using Kind = WaitStatus::Kind;
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
 
-// Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
-bool is_breakpoint_trap(const siginfo_t& info) { return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT; }
 bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
 
 // Whether an asynchronous signal must not wait for the instruction: it may take for ever, or can't be stepped.
@@ -359,6 +357,7 @@ bool Engine::secure(pid_t tid, int signal) {
   if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok) return false;
   AddressSpace& space = *tracee.process->space;
   const RemoteAddr address{native::breakpoint_address(trapped.regs.pc())};
+  if (space.detours().call_trap(address)) return true;  // behind it a nop leads to where the landing would
   const bool entry = space.entry() && space.entry()->address == address;
   if (!entry && !space.find(address) && !space.former_site(address)) return false;
   ptrace::Registers in_front = trapped.regs;
@@ -391,6 +390,7 @@ bool Engine::on_trap(Tracee& tracee) {
 
 bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   ptrace::Registers regs = trapped.regs;
+  if (on_call_trap(tracee, regs)) return true;
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
@@ -512,6 +512,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (signal == SIGTRAP && on_call_trap(tracee, regs)) return;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);

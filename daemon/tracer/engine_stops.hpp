@@ -22,6 +22,11 @@ inline bool is_fault(int signal, const siginfo_t& info) {
   return (kSynchronous & signal_bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
 }
 
+// Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
+inline bool is_breakpoint_trap(const siginfo_t& info) {
+  return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT;
+}
+
 // Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
 inline bool was_only_interrupted(const ptrace::Registers& regs) {
   return arch::native::in_syscall(regs) && arch::native::syscall_result(regs) == -EINTR &&

@@ -41,6 +41,10 @@ struct ReturnProbe {
   std::vector<arch::CodeRange> body;  // ascending; a jump that stays there is no exit
   bool loops_to_entry = false;        // its first instruction may be executed again in the same call
   bool is_go = false;                 // its stacks move
+  std::shared_ptr<const events::ReturnPlan> detours;  // what its places' detours capture; null: they have none
+  ProbeId entry{};                                    // the entry's program: the one that records
+  // Tracer thread: what calls that detours enter are known by; 0: none yet, as it is after all were forgotten.
+  std::uint32_t tag = 0;
   // Written by the tracer. Calls that are gone without a return; exits of calls that began unseen.
   std::atomic<std::uint64_t> abandoned{0}, unmatched{0};
 
@@ -96,6 +100,14 @@ struct ProbeProgram {
   }
 };
 using ProgramPtr = std::shared_ptr<ProbeProgram>;
+
+// What a program that records records: a return probe's entry does so for its exits.
+inline const events::DetourPlan& recorded_by(const ProbeProgram& program) {
+  return program.returns ? program.returns->detours->exit : *program.detour;
+}
+inline ProbeId recorder_of(const ProbeProgram& program) {
+  return program.returns ? program.returns->entry : program.id;
+}
 
 // A place that has been analysed and found fit for a probe; made by the planner from the target's bytes, verified
 // against them again when it is armed.

@@ -97,6 +97,19 @@ const Activation* ReturnStacks::leave(const ReturnProbe& probe, const StackPlace
   return same ? &left_ : nullptr;
 }
 
+void ReturnStacks::take_over(std::uint64_t slot, Activation call, bool left) {
+  const Key key{0, slot, call.probe.get()};
+  if (auto stale = presumed_.extract(key)) keep_spare(std::move(stale));
+  if (auto before = calls_.extract(key)) {
+    note_abandoned(before.mapped());
+    keep_spare(std::move(before));
+  }
+  if (calls_.size() >= kMostCalls) return;
+  if (counts(call)) ++active_[call.probe.get()];
+  const auto it = calls_.emplace(key, std::move(call)).first;
+  if (left) presume(it);
+}
+
 void ReturnStacks::thread_ended(pid_t tid) {
   for (auto call = calls_.begin(); call != calls_.end();)
     call = call->second.tid == tid ? presume(call) : std::next(call);

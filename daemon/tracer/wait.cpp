@@ -102,15 +102,6 @@ std::optional<Stop> take(pid_t tid) {
 
 bool is_signal(const Stop& stop) { return stop.status.kind() == Kind::signal; }
 
-// Whoever it was handed out to has dealt with it, and left the thread standing; or another is about to be handed out. A
-// thread that was killed meanwhile has another report: its exit, or of an exec that has taken its id over.
-void take_standing() {
-  const pid_t tid = ptrace::standing_thread();
-  if (tid == 0) return;
-  ptrace::note_standing(0);
-  if (const auto stop = peek(P_PID, tid, WNOHANG); stop && is_signal(*stop)) take(tid);
-}
-
 }  // namespace
 
 WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) { std::tie(kind_, value_) = decode(raw); }
@@ -182,7 +173,7 @@ void Waiter::collect() {
 }
 
 Waiter::Collecting::Collecting(Waiter& waiter) : waiter_(waiter) {
-  take_standing();
+  waiter_.take_standing();
   note_progress();
   waiter_.collecting_.store(true);
   const itimerspec every{timespec_of(kCollectEvery), timespec_of(kCollectEvery)};
@@ -196,6 +187,18 @@ Waiter::Collecting::~Collecting() {
   const std::size_t count = waiter_.collected_count_.exchange(0);
   for (std::size_t i = 0; i < count; ++i)
     waiter_.gathered_.push_back({waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)});
+}
+
+// Whoever it was handed out to has dealt with it, and left the thread standing; or another is about to be handed out. A
+// thread that was killed meanwhile has another report: its exit, or of an exec that has taken its id over. It may be
+// killed between the two looks as well: that report is nobody's to throw away.
+void Waiter::take_standing() {
+  const pid_t tid = ptrace::standing_thread();
+  if (tid == 0) return;
+  ptrace::note_standing(0);
+  const auto stop = peek(P_PID, tid, WNOHANG);
+  if (!stop || !is_signal(*stop)) return;
+  if (const auto taken = take(tid); taken && !is_signal(*taken)) gathered_.push_back(*taken);
 }
 
 Stop Waiter::pop_gathered() {

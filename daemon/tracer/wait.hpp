@@ -156,6 +156,7 @@ class Waiter {
   bool may_hide_others(pid_t tid);
   std::optional<Stop> gather();
   std::optional<Stop> hand_out(const Stop& stop);
+  void take_standing();
   Stop pop_gathered();
   std::optional<WaitStatus> take_gathered(pid_t tid);
   void collect();

@@ -237,8 +237,8 @@ STRING = "text=+0(%dx):string"
 BURSTS = 200_000
 
 
-def recorded(key, label, arguments="", function=NOP, **options):
-    return Row(key, label, function, BURSTS, optimised(arguments, stream=True), how=IN_BURSTS, **options)
+def recorded(key, label, arguments="", function=NOP, kind="p", **options):
+    return Row(key, label, function, BURSTS, optimised(arguments, kind=kind, stream=True), how=IN_BURSTS, **options)
 
 
 GROUPS = {
@@ -281,6 +281,11 @@ GROUPS = {
         recorded("jump-2-threads", "2 arguments, two threads", ARGUMENTS, threads=2, pinned=False),
         Row("jump-filtered", "2 arguments, a filter turns it away", NOP, FREE, optimised(ARGUMENTS, filter="a == -1")),
         Row("jump-counted", "counted only", NOP, FREE, optimised()),
+        recorded("jump-return", "entry and return, result, streamed", "result=$retval", kind="r"),
+        recorded("jump-return-2", "entry and return, argument and result, streamed", "a=$arg1:s64 result=$retval", kind="r"),
+        Row("jump-return-counted", "entry and return, counted only", NOP, FREE, optimised(kind="r")),
+        Row("jump-return-filtered", "a filter turns the entry away", NOP, FREE,
+            optimised("a=$arg1:s64", kind="r", filter="a == -1")),
         Row("jump-counted-2-threads", "counted only, two threads", NOP, FREE, optimised(), threads=2, pinned=False),
     ],
     "--baseline: another build of probed": [
@@ -295,6 +300,7 @@ GROUPS = {
         Row("kernel-copy", "int3, copied instruction, stepped", COPY, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-nop5", "5-byte nop", NOP, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-return", "uretprobe (the result)", PUSH, MANY, kernel("r", "result=$retval")),
+        Row("kernel-return-nop5", "uretprobe on a 5-byte nop", NOP, MANY, kernel("r", "result=$retval")),
         Row("kernel-2-threads", "int3, emulated, two threads", PUSH, MANY // 2, kernel("p", KERNEL_ARGUMENTS), threads=2, pinned=False),
     ],
     "Other tracers": [

@@ -383,6 +383,17 @@ void Daemon::kill() {
   process_->wait();
 }
 
+pid_t guard_of(const std::string& state_directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    const std::string line = read_file(entry.path() / "cmdline");
+    if (line.find("--guard") != std::string::npos && line.find(state_directory) != std::string::npos) return pid;
+  }
+  return 0;
+}
+
 std::vector<std::string> probectl_argv(const Daemon& daemon, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv{required_environment("PROBECTL_BIN"), "--socket", daemon.socket()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());

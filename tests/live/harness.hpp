@@ -172,6 +172,9 @@ class Daemon {
   std::unique_ptr<Process> process_;
 };
 
+// The guard that looks after a daemon's state directory, which is its socket's name and ".state"; 0: none is left.
+pid_t guard_of(const std::string& state_directory);
+
 std::vector<std::string> probectl_argv(const Daemon& daemon, const std::vector<std::string>& arguments);
 CommandResult probectl(const Daemon& daemon, const std::vector<std::string>& arguments);
 

@@ -36,18 +36,6 @@ unsigned seed() {
 
 unsigned kills() { return from_environment("PROBED_TEST_KILLS", 50); }
 
-// The guard that looks after a state directory; 0: none is left.
-pid_t guard_of(const std::string& state) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid <= 0) continue;
-    const std::string line = read_file(entry.path() / "cmdline");
-    if (line.find("--guard") != std::string::npos && line.find(state) != std::string::npos) return pid;
-  }
-  return 0;
-}
-
 bool has_journals(const std::string& state) {
   std::error_code error;
   const auto is_journal = [](const auto& entry) { return entry.path().extension() == ".journal"; };
@@ -160,6 +148,8 @@ TEST_CASE("a daemon that is killed while threads hit its breakpoints leaves them
 TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken out, leaves every target alive") {
   kill_again_and_again({"jumps", true, {"work a=$arg1:s32", "work s=+0($arg3):string", "libc:strlen"}, Json::object()},
                        kills() - 2 * (kills() / 3));
+  kill_again_and_again({"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()},
+                       kills() / 3);
 }
 
 }  // namespace probed::live

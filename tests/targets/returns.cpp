@@ -6,6 +6,7 @@
 //   jump N           longjmp over N + 1 frames of jumper()
 //   sigjump          siglongjmp out of a handler on a stack of its own
 //   threads N        4 threads that call add() N times each, at once
+//   eight N          8 threads that call counted() N times each
 //   leave N          a thread that ends by pthread_exit() below N + 1 frames of leaver()
 //   cancel           a thread that is cancelled in canceled()
 //   coroutines N     two coroutines that yield N times each from below step(), half of it in another thread
@@ -22,7 +23,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <stdexcept>
 
@@ -42,6 +45,9 @@ TARGET_FUNCTION long fib(long n) {
 }
 
 TARGET_FUNCTION long add(long a, long b) { return a + b; }
+
+// Room for a jump in front of its return.
+TARGET_FUNCTION long counted(long n) { return n * 12345 + 1; }
 
 // ---- other ways out ----
 
@@ -230,6 +236,24 @@ static void* leave(void* n) { return (void*)leaver((long)n); }
 static void* be_canceled(void*) { return (void*)canceled(1); }
 static void* be_blocked(void*) { return (void*)blocked(5); }
 
+static void* count_many(void* rounds) {
+  long sum = 0;
+  for (long i = 0; i < (long)rounds; ++i) sum += counted(i);
+  return (void*)sum;
+}
+
+static long run_eight(long n) {
+  pthread_t threads[8];
+  long sum = 0;
+  for (pthread_t& t : threads) pthread_create(&t, nullptr, count_many, (void*)n);
+  for (pthread_t& t : threads) {
+    void* result;
+    pthread_join(t, &result);
+    sum += (long)result;
+  }
+  return sum;
+}
+
 static long run_threads(long n) {
   pthread_t threads[4];
   long sum = 0;
@@ -298,6 +322,21 @@ static long run_tails(long n) {
   return caller(n) + through(n, callee) + conditional(n) + conditional(n + 100) + switcher(n % 8) + switcher(6);
 }
 
+// How many of four children, beside their parent, have come to something else than it.
+static long run_children(long n) {
+  pid_t children[4];
+  long wrong = 0;
+  for (pid_t& child : children)
+    if ((child = fork()) == 0) _exit((int)(fib(n) & 0x7f));
+  const long mine = fib(n);
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    wrong += !WIFEXITED(status) || WEXITSTATUS(status) != (mine & 0x7f);
+  }
+  return wrong;
+}
+
 static char memory[64] = "before";
 static pthread_t blocked_thread;
 
@@ -308,10 +347,12 @@ static long run(const char* command, long n) {
   if (is("jump")) return setter(n);
   if (is("sigjump")) return sig_setter(n);
   if (is("threads")) return run_threads(n);
+  if (is("eight")) return run_eight(n);
   if (is("leave")) return run_one(leave, n, false);
   if (is("cancel")) return run_one(be_canceled, n, true);
   if (is("coroutines")) return run_coroutines(n);
   if (is("tail")) return run_tails(n);
+  if (is("children")) return run_children(n);
   if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
   if (is("frames")) return frames(n);
   if (is("unwind")) return unwound(n, backtrace);

@@ -68,11 +68,12 @@ int main(void) {
   void* shared = code_page(MAP_SHARED, memory);
   char* hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   munmap(hole, 4096);
+  const void* trampoline = restorer();  // sets a handler: before anybody looks at how it is
   target_ready("unprobeable");
   print_address("unmapped", hole);
   print_address("data", &memory);
   print_address("shared", shared);
-  print_address("restorer", restorer());
+  print_address("restorer", trampoline);
   print_address("private", page);
   print_address("vdso", (const void*)getauxval(AT_SYSINFO_EHDR));
   printf("end\n");
