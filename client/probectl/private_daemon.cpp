@@ -67,11 +67,11 @@ Result<std::string> find_daemon() {
   if (const char* given = std::getenv("PROBED_DAEMON"); given && *given) return std::string(given);
   std::error_code error;
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const char* beside : {"../daemon/probed", "../sbin/probed"}) {
+  for (const char* beside : {"../daemon/probed", "../sbin/probed", "probed"}) {
     const auto candidate = (own / beside).lexically_normal();
     if (::access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
-  return cannot_start(fmt::format("there is no probed at {0}/../daemon or {0}/../sbin", own.string()),
+  return cannot_start(fmt::format("there is no probed at {0}/../daemon, {0}/../sbin or {0}", own.string()),
                       "name the program in $PROBED_DAEMON");
 }
 

@@ -16,7 +16,7 @@
 
 namespace probed::client {
 
-// $PROBED_DAEMON, else beside this program: ../daemon/probed in a build tree, ../sbin/probed installed. Errors:
+// $PROBED_DAEMON, else beside this program: ../daemon/probed in a build tree, ../sbin/probed installed, or in the same directory. Errors:
 // internal.
 Result<std::string> find_daemon();
 

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <map>
+#include <set>
 #include <memory>
 
 #include "client/display.hpp"
@@ -94,6 +95,7 @@ class Trace {
     std::uint64_t hits = 0, missed = 0;
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
+  std::set<std::uint64_t> disabled_;          // of them, by the daemon: they had a rate, or an end
   std::optional<std::uint64_t> subscription_;
   std::string skipped_;    // of globs, for the line that says "armed"
   std::string_view word_;  // for an error that the protocol has no reason for
@@ -133,16 +135,21 @@ bool Trace::names_ours(JsonView params) const {
 
 // `ids` for a batch, `id` for one.
 void Trace::take_disabled(JsonView params) {
-  bool ours = probes_.contains(params["id"].u64_or(0));
-  params["ids"].each_element([&](JsonView id) {
-    ours = ours || probes_.contains(id.u64_or(0));
+  const std::size_t before = disabled_.size();
+  const auto note_one = [&](JsonView id) {
+    if (const std::uint64_t number = id.u64_or(0); probes_.contains(number)) disabled_.insert(number);
     return true;
-  });
-  if (!ours) return;
+  };
+  note_one(params["id"]);
+  params["ids"].each_element(note_one);
+  if (disabled_.size() == before) return;
   const auto reason = params["reason"].string();
   if (reason == "limit") return stream_.end(End::count);
   const auto message = display(params["message"].string());
   note(fmt::format("probes were disabled: {}", message.empty() ? reason : message));
+  if (disabled_.size() < probes_.size() || parts_.command) return;
+  note("no probe is left that could be hit");
+  stream_.end(End::count);
 }
 
 void Trace::count(JsonView probes) {

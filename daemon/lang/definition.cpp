@@ -97,12 +97,13 @@ class Parser {
     return {};
   }
 
-  // `p`, `r`, `r10`, each alone or before ':', make the kernel's form. Anything else is the short form's location.
+  // `p`, `r`, `r10`, each alone or before ':', make the kernel's form. Anything else is the short form's location, and
+  // so is what begins with a namespace of that name.
   bool is_kernel_form() const {
     if (all_[i_] != 'p' && all_[i_] != 'r') return false;
     std::size_t k = i_ + 1;
     while (k < end_ && is_digit(all_[k])) ++k;
-    return k == end_ || is_blank(all_[k]) || all_[k] == ':';
+    return k == end_ || is_blank(all_[k]) || (all_[k] == ':' && !all_.substr(k).starts_with("::"));
   }
 
   Failure probe() {

@@ -140,8 +140,9 @@ TEST_CASE("probectl passes rates and expiries on, and says what was disabled and
   CHECK_MESSAGE(wide.out.find("[DISABLED]") != wide.out.npos, wide.out);
   CHECK_MESSAGE(wide.out.find("(it was hit more than 50 times in a second)") != wide.out.npos, wide.out);
   const CommandResult traced =
-      probectl(daemon, {"trace", "-p", pid, "--max-rate", "50", "--no-optimize", "--duration", "2", "-e", "work"});
+      probectl(daemon, {"trace", "-p", pid, "--max-rate", "50", "--no-optimize", "--duration", "60", "-e", "work"});
   CHECK(traced.ok());
+  CHECK_MESSAGE(traced.err.find("no probe is left that could be hit") != traced.err.npos, traced.err);
   CHECK_MESSAGE(traced.err.find("it was hit more than 50 times in a second") != traced.err.npos, traced.err);
   CHECK(probectl(daemon, {"remove", "--all"}).ok());
   busy.end();

@@ -78,6 +78,8 @@ TEST_CASE("heads give kind, group, name and maxactive") {
       {"-:g/", Kind::remove, "g", "", 0},
       {" -:n ", Kind::remove, "", "n", 0},
       {"read f", Kind::probe, "", "", 0},
+      {"r::f", Kind::probe, "", "", 0},  // of a namespace of that name
+      {"p::f n", Kind::probe, "", "", 0},
   };
   for (const Head& row : rows) {
     CAPTURE(row.text);
