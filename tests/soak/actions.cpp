@@ -140,8 +140,8 @@ void command_line(Scene& scene) {
 }  // namespace
 
 std::span<const Action> actions() {
-  static const Action all[] = {{"account", account, true},
-                               {"account again", account, true},
+  static const Action all[] = {{"account", account, false},
+                               {"account in danger", account, true},
                                {"churn", churn, true},
                                {"switches", turn_switches, true},
                                {"attach, detach", attach_and_detach, true},
@@ -155,7 +155,8 @@ std::span<const Action> actions() {
                                {"scribbling target", scribble, true},
                                {"unmapping target", unmap_code, false},
                                {"bad pointers", bad_pointers, false},
-                               {"signals", storm_of_signals, false}};
+                               {"signals", storm_of_signals, false},
+                               {"odd children", odd_children, false}};
   return all;
 }
 

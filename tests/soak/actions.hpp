@@ -40,5 +40,6 @@ void scribble(Scene& scene);       // a target whose memory of ours is overwritt
 void unmap_code(Scene& scene);     // a target that moves and unmaps its code
 void bad_pointers(Scene& scene);   // a target whose arguments lead nowhere, and which handles such faults itself
 void storm_of_signals(Scene& scene);
+void odd_children(Scene& scene);   // clone(2) and clone3(2) with flags that nobody uses
 
 }  // namespace probed::soak

@@ -22,7 +22,7 @@ struct TargetLost : std::runtime_error {
 // tests/targets/soaked.c
 class Standing {
  public:
-  static constexpr unsigned kThreads = 3;
+  static constexpr unsigned kThreads = 2;
   Standing();
   pid_t pid() const { return watched_.pid(); }
   bool running() { return watched_.target.running(); }

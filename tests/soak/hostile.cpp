@@ -148,4 +148,12 @@ void storm_of_signals(Scene& scene) {
   expect_result(scene, storm, "sigstorm");
 }
 
+void odd_children(Scene& scene) {
+  live::Target parent = sacrifice(scene, "lifecycle", {"clones", "10"});
+  RpcClient client(scene.daemon.socket());
+  live::add(client, parent.pid(), {"work", "r:back work"}, {{"followFork", scene.dice.one_in(2)}});
+  parent.go();
+  expect_result(scene, parent, "lifecycle clones");
+}
+
 }  // namespace probed::soak
