@@ -22,10 +22,11 @@ struct Subject {
   unsigned calls_a_round;
   bool tells;  // number, call and text (or result) of work(), which can be checked
 };
-const std::vector<Subject> kProbes = {{"p:soaked/x work number=$arg1:s32 call=$arg2:s64 text=+0($arg3):string", 1, true},
-                                      {"p:soaked/x work number=$arg1:s32", 1, false},
-                                      {"p:soaked/x leaf number=$arg1:s64", 2, false},
-                                      {"p:soaked/x nest n=$arg1:s64", 4, false}};
+const std::vector<Subject> kProbes = {
+    {"p:soaked/x work number=$arg1:s32 call=$arg2:s64 text=+0($arg3):string", 1, true},
+    {"p:soaked/x work number=$arg1:s32", 1, false},
+    {"p:soaked/x leaf number=$arg1:s64", 2, false},
+    {"p:soaked/x nest n=$arg1:s64", 4, false}};
 const std::vector<Subject> kReturns = {{"r:soaked/x work number=$arg1:s32 call=$arg2:s64 result=$retval:s32", 1, true},
                                        {"r:soaked/x leaf result=$retval:s64", 2, false},
                                        {"r:soaked/x nest result=$retval:s64", 4, false}};
@@ -128,10 +129,13 @@ void account(Scene& scene) {
   const Standing::Rounds after = standing.pause();
   const live::Counts counts = live::counts_of(client, probe);
   const std::uint64_t calls = (after.all - before.all) * plan.subject.calls_a_round;
-  ledger.check(Wrong::unaccounted, std::string(plan.tier) + " " + plan.probe.dump() + ": hits + filtered, of the calls,",
-               calls, counts.hits + counts.filtered);
-  if (plan.filtered) ledger.check(Wrong::unaccounted, "hits of those the filter lets through", after.first - before.first, counts.hits);
-  if (counts.missed > counts.hits) ledger.fail(Wrong::unaccounted, "no more missed than hit", std::to_string(counts.missed));
+  ledger.check(Wrong::unaccounted,
+               std::string(plan.tier) + " " + plan.probe.dump() + ": hits + filtered, of the calls,", calls,
+               counts.hits + counts.filtered);
+  if (plan.filtered)
+    ledger.check(Wrong::unaccounted, "hits of those the filter lets through", after.first - before.first, counts.hits);
+  if (counts.missed > counts.hits)
+    ledger.fail(Wrong::unaccounted, "no more missed than hit", std::to_string(counts.missed));
   if (events) events->end();
   if (events) check_events(ledger, plan, *events, counts.hits, after.all);
   live::remove_all(client, {probe});

@@ -1,8 +1,8 @@
-// The everyday things that clients do, at random and on random targets. Refusals are fine: the process may just be ending,
-// or another client may have let it go.
-#include <thread>
-
+// The everyday things that clients do, at random and on random targets. Refusals are fine: the process may just be
+// ending, or another client may have let it go.
 #include "tests/soak/actions.hpp"
+
+#include <thread>
 
 namespace probed::soak {
 namespace {
@@ -10,8 +10,8 @@ namespace {
 using live::RpcClient;
 
 const std::vector<std::string> kStandingProbes = {
-    "work", "work a=$arg1:s32 s=+0($arg3):string", "leaf n=$arg1:s64", "nest", "r:back work ret=$retval:s32", "r:nested nest",
-    "r:left leaf ret=$retval:s64", "libc:getppid", "work+0"};
+    "work",          "work a=$arg1:s32 s=+0($arg3):string", "leaf n=$arg1:s64", "nest",  "r:back work ret=$retval:s32",
+    "r:nested nest", "r:left leaf ret=$retval:s64",         "libc:getppid",     "work+0"};
 
 struct Place {
   pid_t pid;
@@ -33,12 +33,17 @@ Json add_some(Scene& scene, RpcClient& client, const Place& place) {
   Dice& dice = scene.dice;
   Json probes = Json::array();
   for (unsigned n = dice.between(1, 4); n > 0; --n) {
-    Json probe{{"definition", dice.any(place.definitions)}, {"disabled", dice.one_in(6)}, {"optimize", !dice.one_in(4)}};
+    Json probe{
+        {"definition", dice.any(place.definitions)}, {"disabled", dice.one_in(6)}, {"optimize", !dice.one_in(4)}};
     if (dice.one_in(5)) probe["filter"] = "pid > 1 && cpu < 1000";
     probes.push_back(std::move(probe));
   }
   const Json reply = ask(client, "probe.add",
-                         {{"pid", place.pid}, {"probes", probes}, {"x-step", dice.one_in(5)}, {"persist", dice.one_in(6)}, {"maxRate", 0}});
+                         {{"pid", place.pid},
+                          {"probes", probes},
+                          {"x-step", dice.one_in(5)},
+                          {"persist", dice.one_in(6)},
+                          {"maxRate", 0}});
   Json ids = Json::array();
   if (reply.contains("result"))
     for (const Json& probe : reply.at("result").at("probes")) ids.push_back(probe.at("id"));
@@ -88,7 +93,8 @@ void attach_and_detach(Scene& scene) {
 void arm_many(Scene& scene) {
   RpcClient client(scene.daemon.socket());
   const char* const kGlobs[] = {"libc:str*", "libc:mem*", "libc:pthread_*", "libc:get*", "*"};
-  ask(client, "probe.add", {{"pid", scene.fleet.standing().pid()}, {"probes", {{{"definition", scene.dice.any(kGlobs)}}}}});
+  ask(client, "probe.add",
+      {{"pid", scene.fleet.standing().pid()}, {"probes", {{{"definition", scene.dice.any(kGlobs)}}}}});
   blink(scene, 30'000);
   if (scene.dice.one_in(2)) ask(client, "probe.remove", {{"all", true}});
 }
@@ -119,14 +125,16 @@ void overload(Scene& scene) {
       if (other.at("id") == probe.at("id")) return other.at("state") == "disabled";
     return false;
   };
-  if (!live::eventually(is_held)) scene.ledger.fail(Wrong::daemon, "a probe beyond its rate to be disabled", "it goes on");
+  if (!live::eventually(is_held))
+    scene.ledger.fail(Wrong::daemon, "a probe beyond its rate to be disabled", "it goes on");
 }
 
 void command_line(Scene& scene) {
   const std::string pid = std::to_string(scene.fleet.standing().pid());
-  const live::CommandResult result = live::run_command(
-      {live::required_environment("PROBECTL_BIN"), "--socket", scene.daemon.socket(), "trace", "--no-spawn", "-p", pid, "-e",
-       "work a=$arg1:s32", "-e", "r:back leaf ret=$retval:s64", "--count", std::to_string(scene.dice.between(1, 3000)), "-o", "/dev/null"});
+  const live::CommandResult result =
+      live::run_command({live::required_environment("PROBECTL_BIN"), "--socket", scene.daemon.socket(), "trace",
+                         "--no-spawn", "-p", pid, "-e", "work a=$arg1:s32", "-e", "r:back leaf ret=$retval:s64",
+                         "--count", std::to_string(scene.dice.between(1, 3000)), "-o", "/dev/null"});
   if (result.exit.signal != 0) scene.ledger.fail(Wrong::daemon, "probectl trace to end", result.err);
   if (!result.ok()) throw std::runtime_error("probectl: " + result.err);
   unsigned long long hits = 0, delivered = 0, missed = 0;

@@ -16,17 +16,18 @@ constexpr Millis kAnswer{30'000};  // for a target that shares two processors wi
 
 std::string returns_input() {
   std::string input = "start\n";
-  for (const char* command : {"fib 14", "throw 6", "jump 5", "sigjump", "threads 3000", "leave 3", "cancel", "coroutines 40",
-                              "tail 3", "eight 2000", "children 8", "fib 12"})
+  for (const char* command : {"fib 14", "throw 6", "jump 5", "sigjump", "threads 3000", "leave 3", "cancel",
+                              "coroutines 40", "tail 3", "eight 2000", "children 8", "fib 12"})
     for (int i = 0; i < 3; ++i) input += std::string(command) + "\n";
   return input + "rest\nquit\n";
 }
 
-// Each is sound under a killed daemon, too: what README says is not saved then (signals that several threads were stopped
-// for, code that the program moves, arguments behind bad pointers, children without their parent's signal handlers) is for
-// actions that let the daemon live.
+// Each is sound under a killed daemon, too: what README says is not saved then (signals that several threads were
+// stopped for, code that the program moves, arguments behind bad pointers, children without their parent's signal
+// handlers) is for actions that let the daemon live.
 const std::vector<Kind>& kinds() {
-  static const std::vector<std::string> work = {"work", "work a=$arg1:s32 s=+0($arg3):string", "r:back work ret=$retval:s32"};
+  static const std::vector<std::string> work = {"work", "work a=$arg1:s32 s=+0($arg3):string",
+                                                "r:back work ret=$retval:s32"};
   static const std::vector<Kind> all = {
       {"counter", {"2", "30000", "20"}, "go\n", {"work", "shape_*", "r:back work"}},
       {"counter-nopie", {"2", "30000", "20"}, "go\n", {"work", "shape_*"}},
@@ -38,7 +39,10 @@ const std::vector<Kind>& kinds() {
       {"lifecycle", {"exec", "20"}, "go\n", work},
       {"lifecycle", {"leader", "60"}, "go\n", work},
       {"lifecycle", {"exits", "40"}, "go\n", work},
-      {"returns", {}, returns_input(), {"r:a fib ret=$retval:s64", "r:b add", "r:c counted", "r:d step", "fib n=$arg1:s64", "catcher"}},
+      {"returns",
+       {},
+       returns_input(),
+       {"r:a fib ret=$retval:s64", "r:b add", "r:c counted", "r:d step", "fib n=$arg1:s64", "catcher"}},
   };
   return all;
 }
@@ -127,7 +131,8 @@ void Fleet::start_guest() {
 }
 
 void Fleet::judge_guest(const live::TargetReport& report) {
-  const bool right = report.ok() && (std::string(kind_->name) != "returns" || answers(report.out) == answers_untraced());
+  const bool right =
+      report.ok() && (std::string(kind_->name) != "returns" || answers(report.out) == answers_untraced());
   ++ledger_.figures.targets_ended;
   if (right) return;
   std::string name = kind_->name;
@@ -158,7 +163,8 @@ void Fleet::verify_text(pid_t pid, const char* which) {
     return harm.empty();
   };
   if (!live::eventually(unharmed))
-    ledger_.fail(Wrong::leak, std::string("the ") + which + " target's text to be its files' and nobody to trace it", harm);
+    ledger_.fail(Wrong::leak, std::string("the ") + which + " target's text to be its files' and nobody to trace it",
+                 harm);
 }
 
 // Only bytes, descriptors and signals: the memory that a killed daemon has mapped stays (README).
@@ -171,7 +177,6 @@ void Fleet::verify_standing() {
   if (!live::eventually(as_before))
     ledger_.fail(Wrong::leak, "the standing target's descriptors and signals as they were: " + before.signals,
                  live::state_of(standing_->pid()).signals);
-  ledger_.figures.left_kb = injected_kb(standing_->pid());
 }
 
 void Fleet::verify_recovered() {
@@ -179,7 +184,7 @@ void Fleet::verify_recovered() {
     standing_->resume();
     verify_text(standing_->pid(), "standing");
     verify_standing();
-    ledger_.figures.rounds = standing_->pause().all;
+    standing_->pause();
     standing_->resume();
   } catch (const TargetLost& loss) {
     lost(loss.what());
@@ -189,10 +194,27 @@ void Fleet::verify_recovered() {
   tend();
 }
 
+void Fleet::judge_standing() {
+  try {
+    ledger_.figures.rounds += standing_->pause().all;
+    ledger_.figures.left_kb += injected_kb(standing_->pid());
+    ++ledger_.figures.targets_ended;
+    const std::string wrong = standing_->finish();
+    if (!wrong.empty()) ledger_.fail(Wrong::result, "the standing target to end with its results right", wrong);
+  } catch (const TargetLost& loss) {
+    ledger_.fail(Wrong::target_lost, "the standing target to end by itself", loss.what());
+  }
+}
+
+void Fleet::renew() {
+  judge_standing();
+  standing_ = std::make_unique<Standing>();
+  ++ledger_.figures.targets;
+}
+
 void Fleet::finish() {
   judge_guest(guest_->finish(Millis{120'000}));
-  const std::string wrong = standing_->finish();
-  if (!wrong.empty()) ledger_.fail(Wrong::result, "the standing target to end with its results right", wrong);
+  judge_standing();
 }
 
 long injected_kb(pid_t pid) {

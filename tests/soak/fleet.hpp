@@ -1,5 +1,5 @@
-// The targets of a soak. One stands from beginning to end and counts its own calls, so that a probe's can be compared with
-// them; beside it runs a guest that ends by design and is followed by one of another kind.
+// The targets of a soak. One stands from beginning to end and counts its own calls, so that a probe's can be compared
+// with them; beside it runs a guest that ends by design and is followed by one of another kind.
 //
 // Thread: the soak's own.
 #pragma once
@@ -63,11 +63,14 @@ class Fleet {
   // Everybody is alive, computes, has its own text and no tracer: nothing of a dead daemon is left.
   void verify_recovered();
   void lost(const std::string& what);  // reports it and begins with a new one
+  // The standing target ends now, is judged, and followed by another.
+  void renew();
   // All end now, and are judged.
   void finish();
 
  private:
   void start_guest();
+  void judge_standing();
   void judge_guest(const live::TargetReport& report);
   void verify_text(pid_t pid, const char* which);
   void verify_standing();

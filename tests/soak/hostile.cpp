@@ -27,7 +27,9 @@ void expect_result(Scene& scene, live::Target& target, const char* name) {
   ++scene.ledger.figures.targets_ended;
   std::ostringstream seen;
   seen << report.exit << ", " << report.out << target.errors();
-  if (!report.ok()) scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, std::string(name) + " to end well", seen.str());
+  if (!report.ok())
+    scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, std::string(name) + " to end well",
+                      seen.str());
 }
 
 // Also what it says beside the answer that is waited for.
@@ -46,11 +48,14 @@ void misbehave(Scene& scene) {
     switch (dice.below(6)) {
       case 0: client.send_raw(dice.bytes(dice.between(1, 5000)) + "\n"); break;
       case 1: client.send_raw(std::string(dice.between(60, 200'000), '[') + "\n"); break;
-      case 2: client.send_raw(R"({"jsonrpc":"2.0","id":1,"method":"probe.add","params":{"pid":)"); break;  // half of one
+      case 2:
+        client.send_raw(R"({"jsonrpc":"2.0","id":1,"method":"probe.add","params":{"pid":)");
+        break;  // half of one
       case 3: client.send_raw("Content-Length: 99999999999999999999\r\n\r\n"); break;
       case 4: client.send_raw(std::string(1 << 21, 'x')); break;
       default:
-        for (int k = 0; k < 20; ++k) client.send_raw("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"probe.list\"}\n");  // and goes
+        for (int k = 0; k < 20; ++k)
+          client.send_raw("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"probe.list\"}\n");  // and goes
     }
     expect_answers(scene);
   }
@@ -84,14 +89,16 @@ void kill_victim(Scene& scene) {
   if (!gone) scene.ledger.fail(Wrong::leak, "a dead target to be forgotten", "it is still listed");
 }
 
-// What is shared with it, rings and states of return stacks, is its own to write to; it may die of that, the daemon not.
+// What is shared with it, rings and states of return stacks, is its own to write to; it may die of that, the daemon
+// not.
 void scribble(Scene& scene) {
   live::Target victim = sacrifice(scene, "counter", {"2", "0"});
   victim.go();
   RpcClient client(scene.daemon.socket()), reader(scene.daemon.socket());
   live::Events events(reader);
   live::add(client, victim.pid(), {"work a=$arg1:s32 s=+0($arg3):string", "r:back work ret=$retval"});
-  live::eventually([&] { return live::list_probes(client, victim.pid()).at(0).at("tier") == "optimized"; }, Millis{500});
+  live::eventually([&] { return live::list_probes(client, victim.pid()).at(0).at("tier") == "optimized"; },
+                   Millis{500});
   const UniqueFd memory(::open(("/proc/" + std::to_string(victim.pid()) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
   const std::set<std::string> injected = live::state_of(victim.pid()).injected_mappings;
   for (unsigned i = 0; i < 200; ++i)
@@ -124,7 +131,7 @@ void unmap_code(Scene& scene) {
     client.request("probe.enable", {{"all", true}});
     client.request("probe.list", {{"pid", mapper.pid()}});
   }
-  if (scene.dice.one_in(2)) client.call("target.detach", {{"pid", mapper.pid()}});
+  if (scene.dice.one_in(2)) client.request("target.detach", {{"pid", mapper.pid()}});
   mapper.send(scene.dice.one_in(2) ? "rest\nunmap\nback\ncall 20\nquit\n" : "rest\ncall 20\nunmap\nquit\n");
   expect_result(scene, mapper, "mapper");
 }
@@ -133,7 +140,8 @@ void bad_pointers(Scene& scene) {
   live::Target faults = sacrifice(scene, "faults");
   RpcClient client(scene.daemon.socket());
   live::add(client, faults.pid(), {"point value=+0($arg1):u64"});
-  const char* const kScenarios[] = {"handler_in_place 20", "blocked_alone 10", "blocked_with_all 10", "in_children 5", "in_threads 10"};
+  const char* const kScenarios[] = {"handler_in_place 20", "blocked_alone 10", "blocked_with_all 10", "in_children 5",
+                                    "in_threads 10"};
   for (int i = 0; i < 2; ++i) faults.send(std::string(scene.dice.any(kScenarios)) + "\n");
   faults.send("end\n");
   expect_result(scene, faults, "faults");

@@ -59,16 +59,17 @@ class Ledger {
   bool clean() const;
 
   struct Figures {
-    unsigned lives = 0, kills = 0, guard_kills = 0, terms = 0, recovered_by_guard = 0, recovered_by_next = 0, recovered_by_hand = 0;
+    unsigned lives = 0, kills = 0, guard_kills = 0, terms = 0, recovered_by_guard = 0, recovered_by_next = 0,
+             recovered_by_hand = 0;
     unsigned faults = 0;  // injected: targets killed, memory scribbled over, code unmapped, clients that misbehave
     unsigned targets = 0, targets_ended = 0;
-    std::uint64_t rounds = 0;  // that the standing target has gone through and checked
+    std::uint64_t rounds = 0;  // that standing targets have gone through and checked
     unsigned accounts = 0;     // probes whose calls, hits and events were compared exactly
     std::uint64_t accounted_calls = 0, accounted_events = 0;
     std::map<std::string, std::uint64_t> hits;  // by tier, as the daemons last said
     double alive_s = 0;                         // daemons, together
     long daemon_rss_kb = 0, daemon_fds = 0;     // at most
-    long left_kb = 0;                           // mapped in the standing target by daemons that were killed
+    long left_kb = 0;                           // still mapped when a standing target ends, of daemons that were killed
   } figures;
   void count_action(const std::string& name) { ++actions_[name]; }
 

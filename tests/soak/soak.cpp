@@ -1,9 +1,10 @@
 // soak [--minutes N | --kills N | --seconds N] [--seed S]: everything at once, at random, for as long as wanted, while
 // daemons are killed under their targets. Prints what was done and what went wrong; exit status 1 when anything did.
 //
-// Life after life of a daemon, all with one state directory: some steps (actions.hpp), then its end, mostly SIGKILL in the
-// middle of the last step, with its guard before it or alone. The next life begins when the guard has cleaned up, or at
-// once, or behind `probed --recover`; then every target has to be as it was. Now and then one is long and ends by SIGTERM.
+// Life after life of a daemon, all with one state directory: some steps (actions.hpp), then its end, mostly SIGKILL in
+// the middle of the last step, with its guard before it or alone. The next life begins when the guard has cleaned up,
+// or at once, or behind `probed --recover`; then every target has to be as it was. Now and then one is long and ends by
+// SIGTERM.
 //
 // Started by tests/soak/run, and as a test with a small budget.
 #define DOCTEST_CONFIG_IMPLEMENT  // the harness refers to it
@@ -37,11 +38,16 @@ std::optional<Options> parse(std::span<char*> arguments) {
     char* end = nullptr;
     const unsigned long value = std::strtoul(arguments[i + 1], &end, 10);
     if (*end != '\0' || end == arguments[i + 1]) return std::nullopt;
-    if (name == "--minutes") options.time = std::chrono::minutes(value);
-    else if (name == "--seconds") options.time = std::chrono::seconds(value);
-    else if (name == "--kills") options.kills = static_cast<unsigned>(value);
-    else if (name == "--seed") options.seed = static_cast<std::uint32_t>(value);
-    else return std::nullopt;
+    if (name == "--minutes")
+      options.time = std::chrono::minutes(value);
+    else if (name == "--seconds")
+      options.time = std::chrono::seconds(value);
+    else if (name == "--kills")
+      options.kills = static_cast<unsigned>(value);
+    else if (name == "--seed")
+      options.seed = static_cast<std::uint32_t>(value);
+    else
+      return std::nullopt;
   }
   if (arguments.size() % 2 == 0) return std::nullopt;
   if (!options.kills && !options.time) options.time = std::chrono::minutes(2);
@@ -53,7 +59,8 @@ enum class Recovery { by_guard, by_next, by_hand };
 
 class Soak {
  public:
-  explicit Soak(const Options& options) : options_(options), ledger_(options.seed), dice_(options.seed), fleet_(ledger_, dice_) {}
+  explicit Soak(const Options& options)
+      : options_(options), ledger_(options.seed), dice_(options.seed), fleet_(ledger_, dice_) {}
 
   bool run();
 
@@ -74,6 +81,7 @@ class Soak {
   live::TempDir directory_;
   Fleet fleet_;
   Clock::time_point began_ = Clock::now();
+  unsigned renew_at_ = 40;           // kills
   bool verified_ = false;            // that nothing is left of the daemon before
   std::vector<const Action*> deck_;  // each action comes once before any comes again
 };
@@ -109,7 +117,8 @@ void Soak::perform(Scene& scene, const Action& action, Killer* killer) {
     fleet_.lost(loss.what());
   } catch (const std::exception& error) {
     if (killer == nullptr || !killer->fired())
-      ledger_.fail(Wrong::daemon, "the daemon to live and answer", std::string(error.what()) + " " + scene.daemon.process().errors());
+      ledger_.fail(Wrong::daemon, "the daemon to live and answer",
+                   std::string(error.what()) + " " + scene.daemon.process().errors());
   }
   try {
     fleet_.standing().resume();
@@ -132,14 +141,16 @@ void Soak::steps(Scene& scene, unsigned count) {
 void Soak::kill_in_a_step(Scene& scene) {
   const Action& action = draw(true);
   const bool guard_first = dice_.one_in(3);
-  ledger_.begin(ledger_.figures.lives, std::string(action.name) + (guard_first ? ", guard and daemon killed" : ", daemon killed"));
+  ledger_.begin(ledger_.figures.lives,
+                std::string(action.name) + (guard_first ? ", guard and daemon killed" : ", daemon killed"));
   Killer killer(scene.daemon, guard_first, Micros{dice_.below(120'000)});
   perform(scene, action, &killer);
   killer.join();
   ++ledger_.figures.kills;
   if (guard_first) ++ledger_.figures.guard_kills;
   const auto exit = scene.daemon.process().wait();
-  if (exit != live::Exit{-1, SIGKILL}) ledger_.fail(Wrong::daemon, "the daemon to die of SIGKILL only", scene.daemon.process().errors());
+  if (exit != live::Exit{-1, SIGKILL})
+    ledger_.fail(Wrong::daemon, "the daemon to die of SIGKILL only", scene.daemon.process().errors());
   recover(scene.daemon, guard_first);
 }
 
@@ -149,7 +160,8 @@ void Soak::recover(Daemon& daemon, bool guard_was_killed) {
   verified_ = how != Recovery::by_next;
   if (how == Recovery::by_next) return void(++ledger_.figures.recovered_by_next);
   if (how == Recovery::by_hand) {
-    const auto result = live::run_command({live::required_environment("PROBED_BIN"), "--recover", "--socket", daemon.socket()});
+    const auto result =
+        live::run_command({live::required_environment("PROBED_BIN"), "--recover", "--socket", daemon.socket()});
     if (!result.ok()) ledger_.fail(Wrong::daemon, "probed --recover to put everything back", result.err);
     ++ledger_.figures.recovered_by_hand;
   } else {
@@ -177,10 +189,12 @@ void Soak::look_for_leaks(Scene& scene, const Size& warm) {
     return now.fds <= most.fds && now.threads <= most.threads;
   });
   if (!small)
-    ledger_.fail(Wrong::leak, std::to_string(most.fds) + " descriptors and " + std::to_string(most.threads) + " threads",
+    ledger_.fail(Wrong::leak,
+                 std::to_string(most.fds) + " descriptors and " + std::to_string(most.threads) + " threads",
                  std::to_string(now.fds) + " and " + std::to_string(now.threads));
   constexpr long kMostKb = 256 * 1024;  // several times what any life here needs
-  if (now.rss_kb > kMostKb) ledger_.fail(Wrong::leak, "a daemon of at most 256 MiB", std::to_string(now.rss_kb) + " KiB");
+  if (now.rss_kb > kMostKb)
+    ledger_.fail(Wrong::leak, "a daemon of at most 256 MiB", std::to_string(now.rss_kb) + " KiB");
   ledger_.figures.daemon_rss_kb = std::max(ledger_.figures.daemon_rss_kb, now.rss_kb);
   ledger_.figures.daemon_fds = std::max(ledger_.figures.daemon_fds, now.fds);
 }
@@ -194,9 +208,11 @@ void Soak::end_by_term(Scene& scene, const live::TargetState& before) {
   scene.daemon.process().signal(SIGTERM);
   const auto exit = scene.daemon.process().wait(Millis{20'000});
   ++ledger_.figures.terms;
-  if (exit != live::Exit{0, 0}) ledger_.fail(Wrong::daemon, "the daemon to end with exit code 0", scene.daemon.process().errors());
+  if (exit != live::Exit{0, 0})
+    ledger_.fail(Wrong::daemon, "the daemon to end with exit code 0", scene.daemon.process().errors());
   if (!live::left_unharmed(fleet_.standing().pid(), before, live::PageCopies::may_stay))
-    ledger_.fail(Wrong::leak, "the standing target as it was before", live::joined(live::harm_done(fleet_.standing().pid(), before, live::PageCopies::may_stay)));
+    ledger_.fail(Wrong::leak, "the standing target as it was before",
+                 live::joined(live::harm_done(fleet_.standing().pid(), before, live::PageCopies::may_stay)));
   if (!live::eventually([&] { return live::guard_of(state_in(directory_.path())) == 0; }))
     ledger_.fail(Wrong::leak, "no guard", "one is left");
   fleet_.verify_recovered();
@@ -205,6 +221,11 @@ void Soak::end_by_term(Scene& scene, const live::TargetState& before) {
 
 void Soak::one_life() {
   ledger_.begin(++ledger_.figures.lives, "start");
+  // Each daemon that is killed leaves up to 20 MiB of addresses behind, near the code, where there are 2 GiB.
+  if (ledger_.figures.kills >= renew_at_) {
+    renew_at_ += 40;
+    fleet_.renew();
+  }
   Daemon daemon(directory_.path());
   if (!verified_) fleet_.verify_recovered();  // of what the one before has left
   const live::TargetState before = live::state_of(fleet_.standing().pid());
@@ -237,7 +258,8 @@ bool Soak::run() {
     }
   }
   ledger_.begin(ledger_.figures.lives, "end");
-  const auto recovered = live::run_command({live::required_environment("PROBED_BIN"), "--recover", "--socket", socket_in(directory_.path())});
+  const auto recovered = live::run_command(
+      {live::required_environment("PROBED_BIN"), "--recover", "--socket", socket_in(directory_.path())});
   if (!recovered.ok()) ledger_.fail(Wrong::daemon, "probed --recover to put everything back", recovered.err);
   fleet_.verify_recovered();
   fleet_.finish();
@@ -256,7 +278,8 @@ int main(std::span<char*> arguments) {
   std::fflush(stdout);
   const bool clean = Soak(*options).run();
   const std::vector<std::string> left = live::children_left();
-  if (!left.empty()) std::printf("soak: FAILED seed %u: processes left: %s\n", options->seed, live::joined(left).c_str());
+  if (!left.empty())
+    std::printf("soak: FAILED seed %u: processes left: %s\n", options->seed, live::joined(left).c_str());
   std::printf("%s\n", clean && left.empty() ? "soak: nothing lost, nothing wrong, nothing left" : "soak: FAILED");
   return clean && left.empty() ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// soaked T: T threads that go through the same round of calls all the time and check what each computes; who asks is told
-// how many rounds there were, while they stand still between two.
+// soaked T: T threads that go through the same round of calls all the time and check what each computes; who asks is
+// told how many rounds there were, while they stand still between two.
 //
 //   go       they begin
 //   pause    "paused ROUNDS FIRST WRONG": rounds of all threads, of thread 0, calls that computed something else
@@ -39,7 +39,8 @@ TARGET_FUNCTION long nest(long n) {
 
 static void expect(struct Worker* w, const char* what, long got, long want) {
   if (got == want) return;
-  if (w->wrong++ < 8) fprintf(stderr, "%s: thread %ld round %ld: %ld, not %ld\n", what, w->number, w->rounds, got, want);
+  if (w->wrong++ < 8)
+    fprintf(stderr, "%s: thread %ld round %ld: %ld, not %ld\n", what, w->number, w->rounds, got, want);
 }
 
 static void one_round(struct Worker* w) {
