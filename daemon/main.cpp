@@ -110,7 +110,10 @@ int run(const Options& options) {
   boost::asio::io_context io(1);
   control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
   controller.set_max_rate(options.max_rate);
+  controller.set_probe_limits({options.max_probes, options.max_user_probes});
   api::ServerOptions server_options;
+  server_options.max_sessions = options.max_clients;
+  server_options.max_user_sessions = options.max_user_clients;
   server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
   api::Server server(io, controller, std::move(listener).value(), server_options);
 

@@ -87,6 +87,13 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
                  "hits a second, for twenty seconds on end, after which a breakpoint without a rate of its own is disabled; "
                  "0: any number")
       ->capture_default_str();
+  const auto limit = [&app](const char* name, std::size_t& value, const char* what) {
+    app.add_option(name, value, what)->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))->capture_default_str();
+  };
+  limit("--max-clients", options.max_clients, "connections at a time; the last 32 are root's");
+  limit("--max-user-clients", options.max_user_clients, "of them of one user other than root");
+  limit("--max-probes", options.max_probes, "probes in one process");
+  limit("--max-user-probes", options.max_user_probes, "probes of one user other than root, in all processes");
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
       ->capture_default_str();

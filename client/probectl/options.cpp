@@ -69,7 +69,7 @@ void add_stream_options(CLI::App& sub, Options& o) {
 }
 
 void add_no_optimize(CLI::App& sub, Options& o) {
-  sub.add_flag("--no-optimize", o.no_optimize, "never optimise these probes (this version optimises none)");
+  sub.add_flag("--no-optimize", o.no_optimize, "keep these probes breakpoints: no jumps");
 }
 
 void add_pending(CLI::App& sub, Options& o) {

@@ -228,6 +228,7 @@ class Withdrawal final : public control::Client {
  public:
   explicit Withdrawal(ClientId id) : id_(id) {}
   ClientId id() const override { return id_; }
+  uid_t user() const override { return 0; }
   bool may_trace(pid_t) const override { return true; }
   bool offer_event(std::uint64_t, std::string_view) override { return false; }
   void report_missed(std::uint64_t, std::uint64_t) override {}

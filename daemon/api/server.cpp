@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -22,10 +23,11 @@ constexpr std::chrono::milliseconds kPause{200};
 bool out_of_resources(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 // One error, as far as the socket takes it, before it is closed.
-void turn_away(int fd, std::size_t clients) {
+void turn_away(int fd, std::string who, std::size_t clients) {
   const Error error{Reason::limit_exceeded,
-                    "the daemon has " + std::to_string(clients) + " clients, as many as it takes",
-                    "close some of them, or try again later"};
+                    std::move(who) + " has " + std::to_string(clients) + " clients, as many as it may have",
+                    "close some of them, or try again later",
+                    {}};
   const std::string text = proto::make_error("null", error) + "\n";
   std::ignore = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -99,8 +101,13 @@ void Server::back_off(int error) {
 }
 
 bool Server::room_for(const Peer& peer) const {
-  const std::size_t reserved = peer.uid == 0 ? 0 : options_.reserved_for_root;
+  const std::size_t reserved = peer.uid == 0 ? 0 : std::min(options_.reserved_for_root, options_.max_sessions / 2);
   return sessions_.size() + reserved < options_.max_sessions;
+}
+
+std::size_t Server::sessions_of(uid_t user) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(sessions_, [user](const auto& entry) { return entry.second->peer().uid == user; }));
 }
 
 // Descriptors are handed out lowest first. The last quarter is kept for what targets need: their memory, forked
@@ -113,7 +120,9 @@ bool Server::scarce(int fd) {
 void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
-  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), sessions_.size());
+  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), "the daemon", sessions_.size());
+  if (const std::size_t own = sessions_of(peer->uid); peer->uid != 0 && own >= options_.max_user_sessions)
+    return turn_away(fd.get(), "user " + std::to_string(peer->uid), own);
   local::stream_protocol::socket socket(io_);
   boost::system::error_code error;
   socket.assign(local::stream_protocol(), fd.get(), error);

@@ -22,7 +22,8 @@ namespace probed::api {
 struct ServerOptions {
   SessionLimits session;
   std::size_t max_sessions = 1024;
-  std::size_t reserved_for_root = 32;  // of them, so that users can't lock the administrator out
+  std::size_t max_user_sessions = 256;  // of one user; root is exempt
+  std::size_t reserved_for_root = 32;   // of all, so that users can't lock the administrator out
   Procfs procfs = Procfs();
   std::function<void(std::string_view)> log = [](std::string_view) {};  // one line, for the operator
 };
@@ -50,6 +51,7 @@ class Server final : public SessionOwner {
   void admit(UniqueFd fd);
   static bool scarce(int fd);
   bool room_for(const Peer& peer) const;
+  std::size_t sessions_of(uid_t user) const;
 
   boost::asio::io_context& io_;
   ServerOptions options_;

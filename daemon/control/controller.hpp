@@ -136,10 +136,17 @@ struct Status {
 };
 
 // One connection as the controller sees it: where events and notifications for it go.
+// How many probes there may be, persistent ones included; each match of a glob is one.
+struct ProbeLimits {
+  std::size_t per_target = 200'000;
+  std::size_t per_user = 400'000;  // of one user, in all targets; root is exempt
+};
+
 class Client {
  public:
   virtual ~Client() = default;
   virtual ClientId id() const = 0;
+  virtual uid_t user() const = 0;  // effective, in the daemon's user namespace
   // Whether this client's user may see and control this process now.
   virtual bool may_trace(pid_t pid) const = 0;
   // One encoded event for a subscription. False: no room, the event is lost to this client (the caller counts it).

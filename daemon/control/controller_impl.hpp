@@ -31,6 +31,7 @@ class ControllerImpl final : public Controller {
 
   // The hits a second of a probe without a rate of its own, as long as it is a breakpoint; 0: any number.
   void set_max_rate(std::uint64_t most) { max_rate_ = most; }
+  void set_probe_limits(const ProbeLimits& limits) { probe_limits_ = limits; }
 
   // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
   void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
@@ -76,7 +77,10 @@ class ControllerImpl final : public Controller {
   void on_process_execed(pid_t root, pid_t pid, bool kept);
   void on_process_ready(pid_t pid);
   TargetView view(const Target& target) const;
+  template <class Pred>
+  std::size_t count_probes(Pred pred) const;
   std::size_t probe_count(pid_t pid) const;
+  std::size_t probe_count_of_user(uid_t user) const;
 
   // controller_probes.cpp
   Result<std::vector<lang::Definition>> parse(const AddRequest& request) const;
@@ -93,6 +97,7 @@ class ControllerImpl final : public Controller {
   // What people see: not the further places of a probe.
   static bool is_shown(const Probe& probe) { return number(probe.leader) == 0; }
   class Names;
+  Result<void> check_room(const Plan& plan) const;
   Result<void> check_names(const AddRequest& request, ClientId owner,
                            const std::vector<lang::Definition>& definitions) const;
   std::vector<ProbeId> select(const Client& client, const Selector& which) const;
@@ -216,6 +221,7 @@ class ControllerImpl final : public Controller {
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;
   std::uint64_t max_rate_ = 0;
+  ProbeLimits probe_limits_;
   bool armed_ = true;
   bool optimize_ = true;
   Status totals_;  // counters of probes that are no more

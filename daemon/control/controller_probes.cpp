@@ -15,6 +15,7 @@ namespace probed::control {
 struct ControllerImpl::Plan {
   AddRequest request;
   ClientId owner{};
+  uid_t user = 0;
   std::vector<lang::Definition> definitions;
   KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
@@ -32,7 +33,6 @@ struct ControllerImpl::Plan {
 namespace {
 
 constexpr std::string_view kDefaultGroup = "probes";
-constexpr std::size_t kMaxProbesPerTarget = 200'000;
 
 std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point t) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(t.time_since_epoch()).count());
@@ -175,6 +175,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
   auto plan = std::make_shared<Plan>();
   plan->request = std::move(request);
   plan->owner = plan->request.persist ? ClientId::none : who;
+  plan->user = client.user();
   plan->definitions = std::move(definitions).value();
   const pid_t pid = plan->request.pid;
   enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
@@ -282,16 +283,28 @@ void ControllerImpl::follow(Probe& probe, ProbeId leader) {
   probe.name = first.name;
 }
 
+Result<void> ControllerImpl::check_room(const Plan& plan) const {
+  const pid_t pid = plan.request.pid;
+  const std::size_t more = plan.planned.size();
+  if (probe_count(pid) + more > probe_limits_.per_target)
+    return Error{Reason::limit_exceeded,
+                 fmt::format("process {} would have more than {} probes", pid, probe_limits_.per_target),
+                 "use a narrower glob, or start probed with a higher --max-probes",
+                 {}};
+  if (plan.user != 0 && probe_count_of_user(plan.user) + more > probe_limits_.per_user)
+    return Error{Reason::limit_exceeded,
+                 fmt::format("user {} would have more than {} probes", plan.user, probe_limits_.per_user),
+                 "remove some of them, or have probed started with a higher --max-user-probes",
+                 {}};
+  return {};
+}
+
 // Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
 Result<void> ControllerImpl::register_probes(Plan& plan) {
   const AddRequest& request = plan.request;
   Target& t = target(request.pid);
   if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
-  if (probe_count(request.pid) + plan.planned.size() > kMaxProbesPerTarget)
-    return Error{Reason::limit_exceeded,
-                 fmt::format("process {} would have more than {} probes", request.pid, kMaxProbesPerTarget),
-                 "use a narrower glob",
-                 {}};
+  if (auto room = check_room(plan); !room) return room;
   Names names(probes_, request.pid, plan.owner);
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
@@ -312,6 +325,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
     probe.owner = plan.owner;
+    probe.user = plan.user;
     probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
     probe.name = definition.name;
     if (const std::string key = one_probe(planned.where); !key.empty()) {

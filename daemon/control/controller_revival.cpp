@@ -361,6 +361,7 @@ Probe& ControllerImpl::add_place(const Item& item) {
   place.id = ProbeId{++last_probe_};
   place.pid = leader.pid;
   place.owner = leader.owner;
+  place.user = leader.user;
   place.definition = leader.definition;
   place.filter = leader.filter;
   place.enabled = leader.enabled;

@@ -77,7 +77,8 @@ ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_by
       modules_(module_options(debuginfod_)),
       listener_(std::make_unique<TracerListener>(*this)),
       tracer_(std::make_unique<tracer::Tracer>(tracer::HitSink{queue_, queue_event_.native_handle()}, *listener_)) {
-  tracer_->post([directory = std::move(state_directory)](tracer::Engine& engine) { engine.set_state_directory(directory); });
+  tracer_->post(
+      [directory = std::move(state_directory)](tracer::Engine& engine) { engine.set_state_directory(directory); });
   poll_hits();
 }
 
@@ -151,11 +152,21 @@ void ControllerImpl::forget_if_idle(pid_t pid) {
 
 // ---- attach and detach ----------------------------------------------------------------------------------------------
 
-std::size_t ControllerImpl::probe_count(pid_t pid) const {
-  return static_cast<std::size_t>(std::count_if(probes_.begin(), probes_.end(), [pid](const auto& entry) {
+template <class Pred>
+std::size_t ControllerImpl::count_probes(Pred pred) const {
+  return static_cast<std::size_t>(std::ranges::count_if(probes_, [&](const auto& entry) {
     const Probe& probe = entry.second;
-    return probe.pid == pid && is_shown(probe) && probe.committed && (!probe.gone || (probe.pending && !probe.ended));
+    const bool there = !probe.gone || (probe.pending && !probe.ended);
+    return there && is_shown(probe) && probe.committed && pred(probe);
   }));
+}
+
+std::size_t ControllerImpl::probe_count(pid_t pid) const {
+  return count_probes([pid](const Probe& probe) { return probe.pid == pid; });
+}
+
+std::size_t ControllerImpl::probe_count_of_user(uid_t user) const {
+  return count_probes([user](const Probe& probe) { return probe.user == user; });
 }
 
 TargetView ControllerImpl::view(const Target& target) const {

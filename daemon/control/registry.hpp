@@ -65,6 +65,7 @@ struct Probe {
   ProbeId id{};
   pid_t pid = 0;
   ClientId owner = ClientId::none;  // none: persistent
+  uid_t user = 0;                   // who has added it
   std::string group, name;
   std::string definition, filter;
   std::string symbol;  // "processCommand+0x0"

@@ -46,12 +46,21 @@ class ActionCalls {
   }
 
   bool map_scratch() {
-    if (space_.scratch()) return true;
+    const Mark mark = AddressSpace::mark(kPageSize - Mark::kSize);
+    if (space_.scratch()) {
+      std::array<std::uint8_t, Mark::kSize> now{};
+      const RemoteAddr at = space_.scratch() + mark.offset;
+      if (space_.memory().read(at, std::as_writable_bytes(std::span(now))) && now == mark.bytes) return true;
+      space_.xol().forget_area(space_.scratch());
+      space_.set_scratch({});
+    }
     const auto page =
         remote_.call(SYS_mmap, {0, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, ~0ULL, 0});
     if (!page || *page <= 0) return false;
-    space_.set_scratch({static_cast<std::uint64_t>(*page)});
-    space_.xol().add_data(space_.scratch(), kPageSize, false);
+    const RemoteAddr base{static_cast<std::uint64_t>(*page)};
+    space_.xol().add_data(base, kPageSize, false, XolAreas::Access::data, mark);
+    if (!space_.memory().write(base + mark.offset, std::as_bytes(std::span(mark.bytes)))) return false;
+    space_.set_scratch(base);
     return true;
   }
 

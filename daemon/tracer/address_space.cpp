@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstring>
@@ -233,6 +234,30 @@ const Site* AddressSpace::overlapping(const SitePlan& plan) const {
     if (offset > 0 || -offset < it->second.plan.insn.length) return &it->second;
   }
   return nullptr;
+}
+
+bool AddressSpace::is_ours(const XolAreas::Area& area, const Layout& layout) const {
+  if (!is_mapped(area, layout)) return false;
+  if (!area.mark) return true;
+  std::array<std::uint8_t, Mark::kSize> now{};
+  const auto bytes = std::as_writable_bytes(std::span(now));
+  return memory_.read_some(area.base + area.mark->offset, bytes) == bytes.size() && now == area.mark->bytes;
+}
+
+// A number that no program has by chance.
+Mark AddressSpace::mark(std::uint64_t offset) {
+  static const auto bytes = [] {
+    std::array<std::uint8_t, Mark::kSize> drawn{};
+    [[maybe_unused]] const ssize_t n = ::getrandom(drawn.data(), drawn.size(), 0);  // never short for so few
+    return drawn;
+  }();
+  return {offset, bytes};
+}
+
+Mark AddressSpace::mark_of(std::span<const std::uint8_t> code) {
+  Mark mark;
+  std::ranges::copy(code.first(std::min(code.size(), Mark::kSize)), mark.bytes.begin());
+  return mark;
 }
 
 Result<void> AddressSpace::verify(const SitePlan& plan, const Layout& layout) const {
@@ -658,12 +683,20 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
   clone->landing_ = landing_;
+  clone->look_after_landing(layout);
   for (const auto& [address, site] : clone->in_order_)
     if (site->slot) clone->landing_.stage(address, site->slot);
   clone->landing_.flush(clone->memory_);
   clean(clone->memory_, layout, true);
   clean_semaphores(clone->memory_, layout, true);
   return clone;
+}
+
+void AddressSpace::look_after_landing(const Layout& layout) {
+  const auto is_lost = [&](const XolAreas::Area& area) {
+    return (area.base == landing_.page() || area.base == landing_.table().base) && !is_ours(area, layout);
+  };
+  if (landing_.ready() && std::ranges::any_of(xol_.areas(), is_lost)) landing_.lose();
 }
 
 std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid, const Layout& layout) const {

@@ -63,6 +63,13 @@ class AddressSpace {
   // Calls of functions with return probes.
   ReturnStacks& returns() { return *returns_; }
   // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
+  // Whether injected memory is still what it was: neither unmapped by the program nor replaced by memory of its own.
+  bool is_ours(const XolAreas::Area& area, const Layout& layout) const;
+  // The mark of this process's areas; an area's first bytes, where it has others there.
+  static Mark mark(std::uint64_t offset);
+  static Mark mark_of(std::span<const std::uint8_t> code);
+  // Gives the landing up when its code or its table is not there any more.
+  void look_after_landing(const Layout& layout);
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
   // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.

@@ -445,9 +445,7 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     for (const XolAreas::Area& area : space.xol().areas()) {
       // The program may have mapped something of its own there.
-      const symbols::Mapping* mapping = layout.at(area.base);
-      const bool ours = mapping && mapping->shared == area.shared && (mapping->inode != 0) == area.shared;
-      if (layout.known() && (!ours || mapping->end < area.base + area.size)) continue;
+      if (!space.is_ours(area, layout)) continue;
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
     }
   });

@@ -218,10 +218,12 @@ class Engine : private Waiter::Guardian {
   void heal_if_moved(AddressSpace& space);
   bool trapped_in_moved_code(Process& process, RemoteAddr address);
   bool injected_code_gone(const Process& process, RemoteAddr pc);
+  void forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout);
+  void forget_lost_code(const Process& process);
   bool generated_code_gone(Process& process, RemoteAddr pc);
   bool leave_moved_jump(Tracee& tracee, int signal);
   bool follow_rewriting(Tracee& tracee, Site& site);
-  bool renew_copy(AddressSpace& space, Site& site, const SitePlan& plan);
+  bool renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout);
   bool others_stopped(const Tracee& tracee);
   void take_out_islands(AddressSpace& space);
   bool give_back_copies(Tracee& tracee, AddressSpace& space);

@@ -129,7 +129,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
   const RemoteAddr base{static_cast<std::uint64_t>(*at)};
   (*channel)->set_base(base);
-  space.xol().add_data(base, round_up(size, kPageSize), true);
+  space.xol().add_data(base, round_up(size, kPageSize), true, XolAreas::Access::data);
   auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);
   ticks_.begin();
   space.detours().lines().push_back({std::move(feed), base, size, {}, {}, {}});
@@ -155,10 +155,11 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
     }
     if (*at == -EEXIST) continue;
     if (*at < 0) return "the target may not map memory for generated code (see its ulimit -v)";
-    space.xol().add_data(*hole, size, false);
     work.layout.reset();
     const auto runtime =
         native::build_runtime(hole->value, space.detours().lines()[work.line].feed->channel->places(), features_);
+    const Mark mark = AddressSpace::mark_of(runtime.code);
+    space.xol().add_data(*hole, size, false, XolAreas::Access::code, mark);
     if (runtime.refusal != arch::DetourRefusal::none) return arch::describe(runtime.refusal).data();
     if (!space.memory().write(*hole, std::as_bytes(std::span(runtime.code)))) return "generated code can't be written";
     space.add_call_trap({runtime.runtime.call_trap}, {runtime.runtime.call_done});

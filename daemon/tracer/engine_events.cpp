@@ -150,8 +150,11 @@ bool Engine::forget_detours(Tracee& child, const AddressSpace& parent_space) {
   const DetourSpace& parents = parent_space.detours();
   AddressSpace& space = *child.process->space;
   if (parents.lines().empty() && parents.areas().empty()) return true;
+  const Layout layout = Layout::of(space.memory());
   return with_remote_calls(child, space, [&](RemoteSyscalls& remote) {
     const auto unmap = [&](RemoteAddr base, std::uint64_t size) {
+      const XolAreas::Area* area = space.xol().area_of(base);
+      if (area && !space.is_ours(*area, layout)) return space.xol().forget_area(base);
       if (remote.call(SYS_munmap, {base.value, size, 0, 0, 0, 0}) == 0) space.xol().forget_area(base);
     };
     for (const CodeArea& area : parents.areas()) unmap(area.base, area.size);
@@ -167,8 +170,10 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   process.detaching = true;  // also when it can't be let go at once
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
+        const Layout layout = Layout::of(process.space->memory());
         for (const XolAreas::Area& area : parent_space.xol().areas())
-          remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
+          if (process.space->is_ours(area, layout))
+            remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
       });
   if (!alive) return;
   ptrace::detach(child.tid, 0);

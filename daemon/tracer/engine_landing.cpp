@@ -1,8 +1,9 @@
-// Ready for the day on which this daemon is killed: a target's journal, and its landing (landing.hpp): mapped, and made SIGTRAP's action, before its first breakpoint.
+// Ready for the day on which this daemon is killed: a target's journal, and its landing (landing.hpp): mapped, and made
+// SIGTRAP's action, before its first breakpoint.
 //
-// Only where the program has left SIGTRAP at its default. There the action belongs to nobody: a SIGTRAP of the program's
-// own finds the default in its place (before_own_signal, and the landing itself when no tracer lives). Who asks for the
-// action sees ours.
+// Only where the program has left SIGTRAP at its default. There the action belongs to nobody: a SIGTRAP of the
+// program's own finds the default in its place (before_own_signal, and the landing itself when no tracer lives). Who
+// asks for the action sees ours.
 //
 // Owning thread: the tracer thread.
 #include <spdlog/spdlog.h>
@@ -19,17 +20,18 @@ namespace {
 namespace native = arch::native;
 
 // 0: it can't be mapped.
-RemoteAddr map(RemoteSyscalls& remote, AddressSpace& space, std::uint64_t size, std::uint64_t protection) {
+RemoteAddr map(RemoteSyscalls& remote, AddressSpace& space, std::uint64_t size, XolAreas::Access access) {
+  const std::uint64_t protection = access == XolAreas::Access::code ? PROT_READ | PROT_EXEC : PROT_READ;
   const auto at = remote.call(SYS_mmap, {0, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, ~0ULL, 0});
   if (!at || *at <= 0) return {};
   const RemoteAddr base{static_cast<std::uint64_t>(*at)};
-  space.xol().add_data(base, size, false);
+  space.xol().add_data(base, size, false, access);
   return base;
 }
 
 bool map_landing(RemoteSyscalls& remote, AddressSpace& space) {
   if (space.landing().ready()) return true;
-  const RemoteAddr page = map(remote, space, kPageSize, PROT_READ | PROT_EXEC);
+  const RemoteAddr page = map(remote, space, kPageSize, XolAreas::Access::code);
   return page && space.landing().write_code(space.memory(), page);
 }
 
@@ -38,7 +40,7 @@ bool map_landing_table(RemoteSyscalls& remote, AddressSpace& space, std::size_t 
   if (landing.has_room(more)) return true;
   const Landing::Area before = landing.table();
   const std::uint64_t size = (landing.table_size(more) + kPageSize - 1) / kPageSize * kPageSize;
-  const RemoteAddr table = map(remote, space, size, PROT_READ);
+  const RemoteAddr table = map(remote, space, size, XolAreas::Access::constant);
   if (!table || !landing.move_table(space.memory(), table, landing.table_size(more))) return false;
   if (before.base && remote.call(SYS_munmap, {before.base.value, before.size, 0, 0, 0, 0}) == 0)
     space.xol().forget_area(before.base);
@@ -65,8 +67,9 @@ void Engine::prepare_landing(Tracee& tracee, std::size_t more) {
     if (done) install_landing(process, calls);
   });
   if (alive && !done)
-    spdlog::warn("process {}: no landing could be mapped: should this daemon be killed, its breakpoints end the process",
-                 process.id.pid);
+    spdlog::warn(
+        "process {}: no landing could be mapped: should this daemon be killed, its breakpoints end the process",
+        process.id.pid);
 }
 
 // Before anything is written into its text. The landing may be in its way already: inherited, or its creator's.

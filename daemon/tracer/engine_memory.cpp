@@ -113,13 +113,42 @@ bool Engine::injected_code_gone(const Process& process, RemoteAddr pc) {
   const auto in = [](const XolAreas::Area& area, RemoteAddr a) { return a >= area.base && a < area.base + area.size; };
   const auto area = std::ranges::find_if(space.xol().areas(), [&](const auto& each) { return in(each, pc); });
   if (area == space.xol().areas().end()) return false;
+  forget_slots(process, *area, layout);
+  return true;
+}
+
+void Engine::forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout) {
+  AddressSpace& space = *process.space;
+  const RemoteAddr base = area.base, end = base + area.size;
   std::vector<RemoteAddr> lost;
   for (const auto& [address, site] : space.sites())
-    if (site.slot && in(*area, site.slot)) lost.push_back(address);
-  spdlog::debug("process {} has unmapped our code at {:#x}; {} probes go", process.id.pid, pc.value, lost.size());
+    if (site.slot && site.slot >= base && site.slot < end) lost.push_back(address);
+  spdlog::debug("process {} has unmapped our code at {:#x}; {} probes go", process.id.pid, base.value, lost.size());
   drop_sites(space, lost, layout);
-  space.xol().forget_area(pc);
-  return true;
+  space.xol().forget_area(base);
+}
+
+// The program may have unmapped our code without anybody running into that, and mapped something of its own there:
+// nothing is to be written to it, nor unmapped. Before more code is put into its memory.
+void Engine::forget_lost_code(const Process& process) {
+  AddressSpace& space = *process.space;
+  if (space.xol().areas().empty()) return;
+  const Layout layout = Layout::of(space.memory());
+  space.look_after_landing(layout);
+  const auto is_lost = [&](const XolAreas::Area& area) {
+    return area.access == XolAreas::Access::code && area.base != space.landing().page() && !space.is_ours(area, layout);
+  };
+  for (;;) {
+    const auto lost = std::ranges::find_if(space.xol().areas(), is_lost);
+    if (lost == space.xol().areas().end()) return;
+    const RemoteAddr base = lost->base;
+    if (std::ranges::find(space.detours().areas(), base, &CodeArea::base) != space.detours().areas().end()) {
+      space.xol().forget_area(base);
+      refuse_all(space, "the process has unmapped the generated code");
+    } else {
+      forget_slots(process, *lost, layout);
+    }
+  }
 }
 
 // The same for detours. Nothing is optimised there any more; a thread in the middle of one is lost.
@@ -178,14 +207,14 @@ bool Engine::follow_rewriting(Tracee& tracee, Site& site) {
   now.insn = native::decode(std::span<const std::uint8_t>(now.bytes).first(now.context), now.address.value);
   const bool fit = layout.holds(site.plan) && now.insn.refusal == arch::Refusal::none && now.insn.length > 0 &&
                    now.insn.length <= now.context && !space.overlapping(now);
-  if (fit && renew_copy(space, site, now)) return true;
+  if (fit && renew_copy(space, site, now, layout)) return true;
   drop_sites(space, std::array{site.plan.address}, layout);
   heal_if_moved(space);
   return false;
 }
 
 // Other threads may be in the slot the site has: it gets another one.
-bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan) {
+bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout) {
   if (!site.slot && plan.insn.emulable) {
     space.renew_site(site, plan, {});
     eligible(space, site, true);
@@ -193,6 +222,10 @@ bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan) {
   }
   const auto slot = space.xol().allocate(plan.address, slot_size(native::copy_room(plan.insn)));
   if (!slot) return false;
+  if (const XolAreas::Area* area = space.xol().area_of(*slot); !space.is_ours(*area, layout)) {
+    space.xol().release(*slot);
+    return false;
+  }
   const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot->value);
   const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
   if (relocated.refusal != arch::Refusal::none || !space.memory().write(*slot, std::as_bytes(code))) {

@@ -227,6 +227,8 @@ void Engine::build_some(AddressSpace& space) {
   std::vector<Listener::Tap> taps;
   bool more = true;
   std::optional<TextPages> pages;
+  if (const Process* process = anybody_in(space); process && work.next == 0) forget_lost_code(*process);
+  if (work.phase != Phase::building) return;
   if (work.batch.size() - work.next >= kLargeBatch) {
     if (!work.layout || began - work.layout_read > kLayoutAge)
       work.layout = Layout::of(space.memory()), work.layout_read = began;

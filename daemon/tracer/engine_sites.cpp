@@ -93,6 +93,7 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
     return learn_actions_first(std::move(batch));
   if (!std::exchange(batch->landing_prepared, true) && lacks_landing(*process, batch->requests.size()))
     return prepare_landing_first(std::move(batch));
+  forget_lost_code(*process);
   for (const SiteRequest& request : batch->requests) {
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
@@ -260,7 +261,7 @@ void Engine::prepare_landing_first(std::shared_ptr<Batch> batch) {
 
 // Maps an area with room for `bytes` of slots near an address, then goes on with the batch.
 void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes) {
-  const std::uint64_t size = (std::max(bytes, kSlotSize) + kPageSize - 1) / kPageSize * kPageSize;
+  const std::uint64_t size = (std::max(bytes, kSlotSize) + Mark::kSize + kPageSize - 1) / kPageSize * kPageSize;
   const auto fail = [this, batch](Error error) {
     roll_back(*batch);
     batch->done(std::move(error));
@@ -280,8 +281,10 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
         if (!at) return void(why = remote.refusal() ? remote.refusal() : "the thread that was to map it has gone");
         if (*at == static_cast<std::int64_t>(hole->value)) {
-          mapped = true;
-          space.xol().add_area(*hole, size);
+          const Mark mark = AddressSpace::mark(0);
+          space.xol().add_area(*hole, size, mark);
+          mapped = space.memory().write(*hole, std::as_bytes(std::span(mark.bytes)));
+          if (!mapped) return void(why = "the mapped page can't be written");
         } else if (*at > 0) {
           remote.call(SYS_munmap, {static_cast<std::uint64_t>(*at), size, 0, 0, 0, 0});  // Linux < 4.17: a mere hint
         } else if (*at != -EEXIST) {

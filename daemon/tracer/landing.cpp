@@ -15,8 +15,8 @@ constexpr std::uint64_t kSmallest = 128 - arch::kLandingOverrun;
 
 }  // namespace
 
-// On the alternate stack where there is one, as a Go program's threads need. Nothing is blocked meanwhile, and it may be
-// run into again: the handler keeps nothing anywhere.
+// On the alternate stack where there is one, as a Go program's threads need. Nothing is blocked meanwhile, and it may
+// be run into again: the handler keeps nothing anywhere.
 Action Landing::action() const {
   Action action;
   action.handler = page_.value + code_.handler;
@@ -49,7 +49,7 @@ bool Landing::move_table(TargetMemory& memory, RemoteAddr table, std::uint64_t s
 }
 
 arch::LandingEntry* Landing::find(std::uint64_t trapped) {
-  if (entries_.empty()) return nullptr;
+  if (lost_ || entries_.empty()) return nullptr;
   // The last one stays zero: every search ends.
   for (std::size_t i = arch::landing_hash(trapped, capacity()); i + 1 < entries_.size(); ++i)
     if (entries_[i].trapped == trapped || entries_[i].trapped == 0) return &entries_[i];

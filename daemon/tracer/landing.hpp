@@ -29,10 +29,13 @@ class Landing {
   Action action() const;
   bool is_ours(const Action& action) const { return ready() && action.handler == this->action().handler; }
 
-  // The code, into a page that has just been mapped. False: it can't be written, or there is none for this architecture.
+  // The program has taken it out of its memory: nothing is written there again, and nobody lands.
+  void lose() { lost_ = true; }
+  // The code, into a page that has just been mapped. False: it can't be written, or there is none for this
+  // architecture.
   bool write_code(TargetMemory& memory, RemoteAddr page);
   // Whether so many more breakpoints have room.
-  bool has_room(std::size_t more) const { return entries_.empty() ? false : used_ + more <= capacity() / 2; }
+  bool has_room(std::size_t more) const { return lost_ || (!entries_.empty() && used_ + more <= capacity() / 2); }
   // The bytes of a table that has room for so many more.
   std::uint64_t table_size(std::size_t more) const;
   // All entries go there; the memory is zeros and of that size. The former table is no longer used.
@@ -61,6 +64,7 @@ class Landing {
   arch::LandingCode code_;
   std::vector<arch::LandingEntry> entries_;  // as in the target, but for [first_, last_)
   std::size_t used_ = 0, first_ = 0, last_ = 0;
+  bool lost_ = false;
 };
 
 }  // namespace probed::tracer

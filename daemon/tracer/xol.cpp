@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "daemon/base/check.hpp"
+#include "daemon/tracer/layout.hpp"
 
 namespace probed::tracer {
 namespace {
 
-constexpr std::uint64_t kLowestAddress = 0x10000;          // vm.mmap_min_addr's default
+constexpr std::uint64_t kLowestAddress = 0x10000;  // vm.mmap_min_addr's default
 using arch::native::kHighestAddress;
-constexpr std::uint64_t kGuard = 0x10000;                  // distance kept from neighbouring mappings
+constexpr std::uint64_t kGuard = 0x10000;  // distance kept from neighbouring mappings
 
 std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }
 
@@ -26,8 +27,19 @@ bool grows_down(const symbols::Mapping& m) { return m.path == "[stack]"; }
 
 }  // namespace
 
-bool XolAreas::contains(RemoteAddr a) const {
-  return std::any_of(areas_.begin(), areas_.end(), [&](const Area& area) { return in_area(area, a); });
+void XolAreas::add_area(RemoteAddr base, std::uint64_t size, const std::optional<Mark>& mark) {
+  areas_.push_back({base, size, 0, false, Access::code, mark});
+  if (!mark) return;
+  PROBED_CHECK(mark->offset == 0, "the mark of an area with slots is in front of them");
+  constexpr std::uint64_t kUnits = Mark::kSize / kSlotUnit;
+  Area& area = areas_.back();
+  area.used = Mark::kSize;
+  for (std::uint64_t i = 0; i < kUnits; ++i) area.units.push_back({static_cast<std::uint8_t>(i), kUnits});
+}
+
+const XolAreas::Area* XolAreas::area_of(RemoteAddr a) const {
+  const auto area = std::ranges::find_if(areas_, [a](const Area& each) { return in_area(each, a); });
+  return area == areas_.end() ? nullptr : &*area;
 }
 
 void XolAreas::forget_area(RemoteAddr a) {
@@ -103,6 +115,18 @@ void XolAreas::forget_threads() {
     if (slot.retired) empty.push_back({address});
   }
   for (const RemoteAddr slot : empty) release(slot);
+}
+
+bool is_mapped(const XolAreas::Area& area, const Layout& layout) {
+  if (!layout.known()) return true;
+  for (RemoteAddr at = area.base; at < area.base + area.size;) {
+    const symbols::Mapping* mapping = layout.at(at);
+    if (!mapping || mapping->shared != area.shared || (mapping->inode != 0) != area.shared) return false;
+    if (mapping->executable != (area.access == XolAreas::Access::code)) return false;
+    if (mapping->writable != (area.access == XolAreas::Access::data)) return false;
+    at = mapping->end;
+  }
+  return true;
 }
 
 std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,

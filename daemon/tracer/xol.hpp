@@ -19,6 +19,8 @@
 
 namespace probed::tracer {
 
+class Layout;
+
 inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also right where the kernel's pages are larger
 inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;  // of the largest slots
 inline constexpr std::uint64_t kSlotUnit = 8;                   // every slot has a multiple of this
@@ -34,13 +36,25 @@ struct Slot {
   bool retired = false;
 };
 
+// Bytes in injected memory by which it is known to be ours still: a program may unmap what it doesn't know, and map
+// something of its own in its place.
+struct Mark {
+  static constexpr std::size_t kSize = 16;
+  std::uint64_t offset = 0;  // from the beginning of the area
+  std::array<std::uint8_t, kSize> bytes{};
+};
+
 class XolAreas {
  public:
+  // How an area is mapped, as far as nobody but the program changes it.
+  enum class Access : std::uint8_t { code, constant, data };  // r-x, r--, rw-
   struct Area {
     RemoteAddr base;
     std::uint64_t size = 0;  // bytes
     std::uint64_t used = 0;  // bytes handed out at least once
     bool shared = false;     // mapped from a memory file
+    Access access = Access::code;
+    std::optional<Mark> mark{};
     // By size / kSlotUnit: slots that are unused.
     std::array<std::vector<RemoteAddr>, kSlotSize / kSlotUnit + 1> free{};
     // For each unit of `used`: how many units of its slot are in front of it, and how many the slot has.
@@ -50,13 +64,18 @@ class XolAreas {
     std::vector<Unit> units{};
   };
 
-  void add_area(RemoteAddr base, std::uint64_t size) { areas_.push_back({base, size}); }
+  // The bytes of a mark are no slot; they are the caller's to write.
+  void add_area(RemoteAddr base, std::uint64_t size, const std::optional<Mark>& mark = {});
   // Injected memory that holds no slots, but is taken out like the rest.
-  void add_data(RemoteAddr base, std::uint64_t size, bool shared) { areas_.push_back({base, size, size, shared}); }
+  void add_data(RemoteAddr base, std::uint64_t size, bool shared, Access access, const std::optional<Mark>& mark = {}) {
+    areas_.push_back({base, size, size, shared, access, mark});
+  }
   const std::vector<Area>& areas() const { return areas_; }
   // The area that holds an address has gone: it and its slots are forgotten. Its sites have been removed before.
   void forget_area(RemoteAddr a);
-  bool contains(RemoteAddr a) const;
+  bool contains(RemoteAddr a) const { return area_of(a) != nullptr; }
+  // nullptr: none holds it.
+  const Area* area_of(RemoteAddr a) const;
 
   // A slot within reach of `near`; nullopt: another area is needed. size: what slot_size() says.
   std::optional<RemoteAddr> allocate(RemoteAddr near, std::uint64_t size = kSlotSize);
@@ -80,6 +99,9 @@ class XolAreas {
   std::vector<Area> areas_;
   std::unordered_map<std::uint64_t, Slot> slots_;
 };
+
+// Whether what is mapped there is like the area; what the layout doesn't know may be.
+bool is_mapped(const XolAreas::Area& area, const Layout& layout);
 
 // An address for `size` new bytes within reach of `near`, in a gap of the address space, preferring the nearest one
 // below `near` that leaves the heap and the stack room to grow. Skips the first `attempt` candidates.

@@ -147,4 +147,21 @@ TEST_CASE("probectl passes rates and expiries on, and says what was disabled and
   busy.end();
 }
 
+TEST_CASE("a process has as many probes as the daemon allows; what would be more is refused as a whole") {
+  Daemon daemon({"--max-probes", "3"});
+  RpcClient client(daemon.socket());
+  Watched sleeper("sleeper");
+  const std::vector<Json> two = add(client, sleeper.pid(), {"libc:getpid", "libc:getppid"});
+  const Json error = add_error(client, sleeper.pid(), {"libc:getuid", "libc:geteuid"});
+  CHECK(reason_of(error) == "limit-exceeded");
+  CHECK(error.at("message") == "process " + std::to_string(sleeper.pid()) + " would have more than 3 probes");
+  CHECK(list_probes(client).size() == 2);
+  add(client, sleeper.pid(), {"libc:getuid"});
+  CHECK(reason_of(add_error(client, sleeper.pid(), {"libc:getgid"})) == "limit-exceeded");
+  remove_all(client, two);
+  add(client, sleeper.pid(), {"libc:getgid"});
+  client.call("probe.remove", {{"all", true}});
+  CHECK_MESSAGE(sleeper.unharmed(), sleeper.harm());
+}
+
 }  // namespace probed::live

@@ -603,5 +603,42 @@ TEST_CASE("U11: page copies are given back at the detach of a process with many 
   CHECK(mapper.ends_well());
 }
 
+// Whether the optimiser is done with a probe.
+bool settled(RpcClient& client, const Json& probe) {
+  return eventually([&] {
+    const Json now = listed(client, probe);
+    return now.value("tier", "") == "optimized" || !now.value("tierReason", "").empty();
+  });
+}
+
+// Nobody has run into the code that we had there, so nobody has told us.
+void occupy_our_place(const std::string& kind, bool jumps) {
+  CAPTURE(kind);
+  CAPTURE(jumps);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Mapper mapper("own");
+  const Json how = jumps ? Json::object() : Json{{"x-step", true}};
+  CHECK(mapper.does("vacate"));
+  const Json before = add(client, mapper.pid(), {"own_second"}, how).at(0);
+  if (jumps) CHECK(settled(client, before));
+  CHECK(mapper.does("occupy " + kind));
+  const Json after = add(client, mapper.pid(), {"own_first"}, how).at(0);
+  if (jumps) CHECK(settled(client, after));
+  CHECK(mapper.does("occupied"));
+  CHECK(state_in_list(client, before) == "gone");
+  CHECK(mapper.ask("call 10") == "done call 10");
+  CHECK(hits_of(client, after) == 10);
+  client.call("probe.remove", {{"all", true}});
+  CHECK(eventually([&] { return tracer_of(mapper.pid()) == 0; }));
+  CHECK(mapper.does("occupied"));
+  CHECK(mapper.ends_well());
+}
+
+TEST_CASE("U6: what the program maps where it has unmapped our code is its own: not written to, not unmapped") {
+  for (const char* kind : {"data", "code"})
+    for (const bool jumps : {false, true}) occupy_our_place(kind, jumps);
+}
+
 }  // namespace
 }  // namespace probed::live

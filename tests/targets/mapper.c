@@ -14,6 +14,9 @@
 //   r-x,
 //                 and look whether each change is still there
 //   sweep         unmaps every anonymous executable mapping of a page that it hasn't made itself
+//   vacate        maps some memory below its text, and unmaps it: a tracer may want that place
+//   occupy data | code   maps it again, with MAP_FIXED, readable and writable or executable, full of 0x5a
+//   occupied      looks whether it is full of that still
 //   replace       another file takes the place of the code's on disk
 //   quit
 #include <pthread.h>
@@ -25,6 +28,7 @@
 #include "protocol.h"
 
 enum { kPage = 4096, kAt = 0x120, kSize = 2 * kPage, kWord = 0x800 };
+enum { kFar = 0x280000, kBelow = 0x270000 };  // from the text to the memory below it, and how much that is
 // first: lea eax,[rdi+rdi*2+1]; ret.  second: lea eax,[rdi+rdi*4+1]; ret. Gaps filled as linkers do.
 static const unsigned char kFirst[] = {0x8d, 0x44, 0x7f, 0x01, 0xc3}, kSecond[] = {0x8d, 0x44, 0xbf, 0x01, 0xc3};
 // nop; imul eax,edi,7; ret: what comes in its place, behind an int3 where the probe was. No byte in common.
@@ -193,6 +197,28 @@ static void sweep(void) {
   if (maps) fclose(maps);
 }
 
+static unsigned char* below_text(void) {
+  return (unsigned char*)((unsigned long)own_code & ~(unsigned long)(kPage - 1)) - kFar;
+}
+static void map_below_text(int flags) {
+  if (mmap(below_text(), kBelow, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0) != below_text())
+    note("memory below the text can't be mapped");
+}
+static void vacate(void) {
+  map_below_text(MAP_FIXED_NOREPLACE);
+  munmap(below_text(), kBelow);
+}
+static void occupy(int protection) {
+  map_below_text(MAP_FIXED);
+  memset(below_text(), 0x5a, kBelow);
+  mprotect(below_text(), kBelow, protection);
+}
+static void check_occupied(void) {
+  long other = 0;
+  for (long i = 0; i < kBelow; ++i) other += below_text()[i] != 0x5a;
+  if (other != 0) note("somebody has written to memory of ours");
+}
+
 static void start_threads(long n) {
   atomic_store(&hammering, 1);
   for (threads = 0; threads < n && threads < 64; ++threads) pthread_create(&hands[threads], NULL, hammer, NULL);
@@ -220,6 +246,10 @@ static int obey_mapping(const char* line) {
   if (strcmp(line, "none") == 0) return mprotect(code, kSize, PROT_NONE), 1;
   if (strcmp(line, "rx") == 0) return mprotect(code, kSize, PROT_READ | PROT_EXEC), 1;
   if (strcmp(line, "sweep") == 0) return sweep(), 1;
+  if (strcmp(line, "vacate") == 0) return vacate(), 1;
+  if (strcmp(line, "occupy data") == 0) return occupy(PROT_READ | PROT_WRITE), 1;
+  if (strcmp(line, "occupy code") == 0) return occupy(PROT_READ | PROT_EXEC), 1;
+  if (strcmp(line, "occupied") == 0) return check_occupied(), 1;
   if (strcmp(line, "replace") == 0) return replace(), 1;
   if (strcmp(line, "rest") == 0) return rest(), 1;
   return 0;

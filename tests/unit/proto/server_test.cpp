@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "harness.hpp"
 #include "proto/schema.hpp"
@@ -561,6 +563,32 @@ TEST_CASE("a full server says so; the last places are root's") {
   b.close();
   CHECK(eventually([&] { return server.sessions() == 2; }));
   TestClient(server.path()).result("daemon.status");
+}
+
+TEST_CASE("one user has a share of the server; root has none") {
+  api::ServerOptions options;
+  options.max_user_sessions = 2;
+  LiveServer server(options);
+  ::chmod(server.path().c_str(), 0666);
+  ::chmod(std::filesystem::path(server.path()).parent_path().c_str(), 0755);
+  // As another user, who needs no name; the effective one counts when a socket is connected (unix(7), SO_PEERCRED).
+  constexpr uid_t kOther = 12345;
+  std::vector<std::unique_ptr<TestClient>> of_other;
+  if (::geteuid() == 0) {
+    REQUIRE(::syscall(SYS_setresuid, -1, kOther, -1) == 0);  // this thread's alone
+    for (int i = 0; i < 3; ++i) of_other.push_back(std::make_unique<TestClient>(server.path()));
+    REQUIRE(::syscall(SYS_setresuid, -1, 0, -1) == 0);
+    of_other[0]->result("daemon.status");
+    of_other[1]->result("daemon.status");
+    const Json error = of_other[2]->read_json()["error"];
+    CHECK(error["data"]["reason"] == "limit-exceeded");
+    CHECK(error["message"] == "user 12345 has 2 clients, as many as it may have");
+  } else {
+    MESSAGE("skipped in part: only root can be another user");
+  }
+  std::vector<std::unique_ptr<TestClient>> of_root;
+  for (int i = 0; i < 4 && ::geteuid() == 0; ++i) of_root.push_back(std::make_unique<TestClient>(server.path()));
+  for (const auto& client : of_root) client->result("daemon.status");
 }
 
 TEST_CASE("stopping ends every session, tells the controller, and removes the socket") {
