@@ -65,6 +65,7 @@ void Ledger::print(double seconds) const {
   row("largest daemon, MiB", static_cast<double>(f.daemon_rss_kb) / 1024, 1);
   row("most descriptors of a daemon", static_cast<double>(f.daemon_fds));
   row("KiB left mapped for each kill (documented)", f.kills > 0 ? static_cast<double>(f.left_kb) / f.kills : 0, 1);
+  row("descriptors of killed daemons (documented)", f.left_fds);
   constexpr std::array kNames{"targets lost", "wrong results", "events unaccounted for",
                               "leaked descriptors, pages, processes", "daemons that failed"};
   for (std::size_t i = 0; i < kNames.size(); ++i) row(kNames.at(i), wrong_.at(i));

@@ -69,6 +69,7 @@ class Ledger {
     std::map<std::string, std::uint64_t> hits;  // by tier, as the daemons last said
     double alive_s = 0;                         // daemons, together
     long daemon_rss_kb = 0, daemon_fds = 0;     // at most
+    unsigned left_fds = 0;                      // open in a standing target when it ends, of daemons that were killed
     long left_kb = 0;                           // still mapped when a standing target ends, of daemons that were killed
   } figures;
   void count_action(const std::string& name) { ++actions_[name]; }

@@ -70,6 +70,7 @@ class Soak {
   void steps(Scene& scene, unsigned count);
   void perform(Scene& scene, const Action& action, Killer* killer);
   const Action& draw(bool may_be_killed);
+  void survive(Scene& scene, const Action& action);
   void kill_in_a_step(Scene& scene);
   void end_by_term(Scene& scene, const live::TargetState& before);
   void look_for_leaks(Scene& scene, const Size& warm);
@@ -129,13 +130,16 @@ void Soak::perform(Scene& scene, const Action& action, Killer* killer) {
     ledger_.fail(Wrong::daemon, "the daemon to live on", scene.daemon.process().errors());
 }
 
+void Soak::survive(Scene& scene, const Action& action) {
+  if (!scene.daemon.process().running()) return;
+  ledger_.begin(ledger_.figures.lives, action.name);
+  perform(scene, action, nullptr);
+  fleet_.tend();
+}
+
 void Soak::steps(Scene& scene, unsigned count) {
-  for (unsigned i = 0; i < count && scene.daemon.process().running(); ++i) {
-    const Action& action = draw(false);
-    ledger_.begin(ledger_.figures.lives, action.name);
-    perform(scene, action, nullptr);
-    fleet_.tend();
-  }
+  if (dice_.one_in(2)) survive(scene, {"account", account, false});
+  for (unsigned i = 0; i < count; ++i) survive(scene, draw(false));
 }
 
 void Soak::kill_in_a_step(Scene& scene) {
