@@ -92,11 +92,15 @@ void StateDirectory::remove() {
 
 // ---- the guard ------------------------------------------------------------------------------------------------------
 
-// Forked twice: it is nobody's child that would be waited for.
+// Forked twice: it is nobody's child that would be waited for. Until it has become a program of its own it holds
+// copies of our descriptors, the socket that we listen on among them: should we be killed then, somebody would still
+// seem to listen. So this waits until then: `executed` ends with it.
 UniqueFd start_guard(const std::string& state_directory, const std::string& log_level) {
-  int ends[2];
+  int ends[2], execution[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
   UniqueFd theirs(ends[0]), ours(ends[1]);
+  if (::pipe2(execution, O_CLOEXEC) != 0) return {};
+  UniqueFd executed(execution[0]), executing(execution[1]);
   const std::string number = std::to_string(theirs.get());
   const char* arguments[] = {"probed",      "--guard",         number.c_str(),    "--state-dir", state_directory.c_str(),
                              "--log-level", log_level.c_str(), nullptr};
@@ -114,6 +118,10 @@ UniqueFd start_guard(const std::string& state_directory, const std::string& log_
     return {};
   }
   ::waitpid(child, nullptr, 0);
+  executing.reset();
+  char byte = 0;
+  while (::read(executed.get(), &byte, 1) < 0 && errno == EINTR) {
+  }
   return ours;
 }
 

@@ -327,6 +327,7 @@ class Engine : private Waiter::Guardian {
   bool must_watch(const Tracee& tracee);
   bool watches(Tracee& tracee);
   void watch_at_first(Process& process);
+  void watch_first_faults(Process& process);
   void watch_everybody(const Tracee& tracee);
   bool anybody_to_watch(const Process& process) const;
   void stop_to_watch(const Tracee& tracee);

@@ -78,8 +78,12 @@ void Engine::on_new_task(Tracee& parent) {
 void Engine::claim(Tracee& child, Process& parent) {
   const auto group = process::thread_group(child.tid);
   // Also when it is the process's own id: after an exec that is the thread that called it, whoever had the id before.
-  if (Process* own = group ? find_process(*group) : nullptr) return void(add_tracee(child.tid, *own));
-  if (group && *group != child.tid) return void(add_tracee(child.tid, parent));
+  const auto join = [&](Process& process) {
+    add_tracee(child.tid, process);
+    watch_first_faults(process);
+  };
+  if (Process* own = group ? find_process(*group) : nullptr) return join(*own);
+  if (group && *group != child.tid) return join(parent);
   const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;

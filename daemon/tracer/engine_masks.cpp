@@ -10,6 +10,8 @@
 // That costs two stops for each system call. So watched are:
 // - every thread of a process with several that handles or ignores SIGTRAP, for kAtFirst from when its first probes are
 //   added, and for good when one of them has been seen to block SIGTRAP and not everything;
+// - every thread of one with several that handles SIGSEGV or SIGBUS, for kAtFirst from when its first probes that may
+//   follow bad pointers are about to become jumps;
 // - a thread that has been seen to block one of the signals and not everything, while it may get one of ours.
 #include <algorithm>
 
@@ -115,6 +117,14 @@ void Engine::watch_at_first(Process& process) {
   if (!process.actions.of(SIGTRAP).known || process.threads.size() == 1) return;
   process.watch.until = coarse_now() + kAtFirst;
   if (std::ranges::find(watched_before_, process.id) != watched_before_.end()) process.watch.always = true;
+}
+
+// Jumps are about to be written, or the first thread beside the main one begins to run into them: the first of their
+// loads that fault may do so in several threads at once. Whoever runs is stopped then, and is watched from then on.
+void Engine::watch_first_faults(Process& process) {
+  const auto handled = [&](int signal) { return process.actions.of(signal).known.has_value(); };
+  if (!process.actions.with_faults || process.threads.size() == 1 || !(handled(SIGSEGV) || handled(SIGBUS))) return;
+  if (!std::exchange(process.watch.first_faults, true)) process.watch.until = coarse_now() + kAtFirst;
 }
 
 // Some thread blocks one of the signals and not everything. From now on it will be known which.

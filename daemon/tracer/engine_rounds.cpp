@@ -41,6 +41,9 @@ void Engine::start_round(AddressSpace& space, bool scan) {
   round.deadline = Clock::now() + kRoundPatience;
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.process && tracee.process->space.get() == &space) round.to_look_at.push_back(tid);
+  if (!work.built.empty())
+    for (const auto& [pid, process] : processes_)
+      if (process->space.get() == &space) watch_first_faults(*process);
   if (round.scan)
     if (auto maps = symbols::read_maps(anybody_in(space)->id.pid)) round.maps = std::move(maps).value();
   work.round_waited_for = round.number;

@@ -153,7 +153,7 @@ class Threads {
 
   // False: another tracer has it, or it may not be traced; nothing has been stopped.
   bool seize() {
-    if (ptrace::seize(pid_) != Outcome::ok && !seize_others()) return false;
+    if (ptrace::seize(pid_) != Outcome::ok) return seize_others();
     running_.insert(pid_);
     return true;
   }
@@ -164,7 +164,8 @@ class Threads {
     while (Clock::now() < until) {
       const bool found = seize_others();
       for (const pid_t tid : running_) ptrace::interrupt(tid);
-      if (!found && running_.empty()) return true;
+      if (!found && running_.empty() && !refused_) return true;
+      if (running_.empty()) std::this_thread::sleep_for(kTryAgain);  // whoever has the others needs the processor
       gather();
     }
     return false;
@@ -183,13 +184,19 @@ class Threads {
   }
 
  private:
-  // True: there were some that we didn't have.
+  // True: there were some that we didn't have. A daemon that is dying lets its tracees go one after the other: those
+  // that it still has are refused, and may have a trap on their way.
   bool seize_others() {
     bool found = false;
+    refused_ = false;
     const auto ids = process::thread_ids(pid_);
-    for (const pid_t tid : ids ? *ids : std::vector<pid_t>())
-      if (!running_.contains(tid) && !stopped_.contains(tid) && ptrace::seize(tid) == Outcome::ok)
+    for (const pid_t tid : ids ? *ids : std::vector<pid_t>()) {
+      if (running_.contains(tid) || stopped_.contains(tid)) continue;
+      if (ptrace::seize(tid) == Outcome::ok)
         found = running_.insert(tid).second;
+      else
+        refused_ |= !process::is_exiting(tid);
+    }
     return found;
   }
 
@@ -243,6 +250,7 @@ class Threads {
   Waiter& waiter_;
   pid_t pid_;
   std::set<pid_t> running_;
+  bool refused_ = false;  // some thread belongs to another tracer
   std::map<pid_t, Kind> stopped_;
 };
 

@@ -82,6 +82,7 @@ struct Arrangements {
 struct MaskWatch {
   std::optional<std::chrono::steady_clock::time_point> until;
   bool always = false;
+  bool first_faults = false;  // those of jumps have been watched for
   bool breakpoints = false;  // some probe was one that can be run into, when last counted
   std::chrono::steady_clock::time_point counted{};
 };
