@@ -324,13 +324,13 @@ TEST_CASE("an aarch64 system call does the same where it is moved to") {
 // Where indirect branches must arrive at landing pads, what follows a moved or emulated one still runs.
 TEST_CASE("an aarch64 landing pad still is one when it is moved or emulated") {
   constexpr std::uint64_t kCall = 2u << 10;
-  constexpr std::uint32_t kNop = 0xd503201f;
+  constexpr std::uint32_t kNopInsn = 0xd503201f;
   const NativeCpu cpu;
   REQUIRE(NativeCpu::guard_text());
   const std::vector<std::uint8_t> data(kDataSize);
   for (const std::uint32_t pad : {0xd503245fu, 0xd503233fu}) {  // bti c; paciasp
     CAPTURE(pad);
-    const NativeCpu::Patch patch(kOriginal, word_bytes(pad)), behind(kOriginal + 4, word_bytes(kNop));
+    const NativeCpu::Patch patch(kOriginal, word_bytes(pad)), behind(kOriginal + 4, word_bytes(kNopInsn));
     CpuState state = random_state();
     state.regs.pstate = kCall;
     const Trial native = run(state, data);
@@ -353,7 +353,7 @@ TEST_CASE("an aarch64 landing pad still is one when it is moved or emulated") {
     CHECK(run(state, data).outcome.signal == SIGTRAP);
   }
   // The test sees what it looks for: a nop isn't one.
-  const NativeCpu::Patch no_pad(kOriginal, word_bytes(kNop));
+  const NativeCpu::Patch no_pad(kOriginal, word_bytes(kNopInsn));
   CpuState state = random_state();
   state.regs.pstate = kCall;
   CHECK(run(state, data).outcome.signal == SIGILL);
