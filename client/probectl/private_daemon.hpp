@@ -16,8 +16,8 @@
 
 namespace probed::client {
 
-// $PROBED_DAEMON, else beside this program: ../daemon/probed in a build tree, ../sbin/probed installed, or in the same directory. Errors:
-// internal.
+// $PROBED_DAEMON, else beside this program: ../daemon/probed in a build tree, ../sbin/probed installed, or in
+// the same directory. Errors: internal.
 Result<std::string> find_daemon();
 
 class PrivateDaemon {

@@ -8,8 +8,8 @@
 
 #include <cstdio>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 
 #include "client/display.hpp"
 #include "client/probectl/answer.hpp"

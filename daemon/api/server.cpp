@@ -121,7 +121,8 @@ void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
   if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), "the daemon", sessions_.size());
-  if (const std::size_t own = sessions_of(peer->uid); peer->uid != 0 && own >= options_.max_user_sessions)
+  const std::size_t own = peer->uid == 0 ? 0 : sessions_of(peer->uid);
+  if (peer->uid != 0 && own >= options_.max_user_sessions)
     return turn_away(fd.get(), "user " + std::to_string(peer->uid), own);
   local::stream_protocol::socket socket(io_);
   boost::system::error_code error;

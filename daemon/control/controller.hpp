@@ -135,13 +135,13 @@ struct Status {
   std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread stopped
 };
 
-// One connection as the controller sees it: where events and notifications for it go.
 // How many probes there may be, persistent ones included; each match of a glob is one.
 struct ProbeLimits {
   std::size_t per_target = 200'000;
   std::size_t per_user = 400'000;  // of one user, in all targets; root is exempt
 };
 
+// One connection as the controller sees it: where events and notifications for it go.
 class Client {
  public:
   virtual ~Client() = default;
