@@ -31,10 +31,11 @@ bool becomes_disabled(RpcClient& client, const Json& probe, Millis limit = kPati
   return eventually([&] { return listed(client, probe).at("state") == "disabled"; }, limit);
 }
 
-// That it was disabled, and why; null: it wasn't told.
+// That it was disabled, and why; null: it wasn't told. Any number of events may come before: each look reads all that
+// comes in 20 ms.
 Json told(Events& events) {
   const bool came = eventually([&] {
-    events.reach(events.all().size() + 1, Millis{20});
+    events.reach(SIZE_MAX, Millis{20});
     return !events.others().empty();
   });
   return came ? events.others()[0] : Json();
