@@ -5,6 +5,11 @@
 #include <utility>
 
 namespace probed::api {
+namespace {
+
+constexpr std::size_t kAroundEvents = 256;  // bytes of a notification in front of its events and behind them
+
+}  // namespace
 
 Outbox::Subscription& Outbox::subscription(std::uint64_t id) {
   const auto found = std::ranges::find(subscriptions_, id, &Subscription::id);
@@ -13,10 +18,13 @@ Outbox::Subscription& Outbox::subscription(std::uint64_t id) {
 }
 
 std::string Outbox::fresh_buffer() {
-  if (spare_.empty()) return {};
-  std::string buffer = std::move(spare_.back());
-  spare_.pop_back();
-  buffer.clear();
+  std::string buffer;
+  if (!spare_.empty()) {
+    buffer = std::move(spare_.back());
+    spare_.pop_back();
+    buffer.clear();
+  }
+  buffer.reserve(limits_.batch_size + kAroundEvents);
   return buffer;
 }
 
@@ -131,9 +139,11 @@ void Outbox::done(Outgoing&& sent) {
   answer_bytes_ -= sent.answers;
   event_bytes_ -= sent.events;
   notification_bytes_ -= sent.notifications;
-  constexpr std::size_t kSpares = 8;
+  // All that the buffer can be made of: fresh memory would cost a page fault for every few events, of which there are
+  // most when the client is behind.
+  const std::size_t most = limits_.event_buffer / limits_.batch_size + 1;
   const bool reusable = sent.events > 0 && sent.body.capacity() <= 2 * limits_.batch_size;
-  if (reusable && spare_.size() < kSpares) spare_.push_back(std::move(sent.body));
+  if (reusable && spare_.size() < most) spare_.push_back(std::move(sent.body));
 }
 
 }  // namespace probed::api

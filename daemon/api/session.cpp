@@ -6,16 +6,18 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/write.hpp>
 
 namespace probed::api {
 namespace {
 
 namespace asio = boost::asio;
 
-constexpr int kMessagesPerTurn = 64;                // then other connections have theirs
-constexpr std::size_t kBytesPerWrite = 128 * 1024;  // gathered into one system call
-constexpr std::size_t kMessagesPerWrite = 16;       // Asio passes at most 64 buffers on, two for each
+constexpr int kMessagesPerTurn = 64;             // then other connections have theirs
+constexpr std::size_t kBytesPerWrite = 1 << 20;  // gathered into one system call
+constexpr std::size_t kMessagesPerWrite = 16;    // Asio passes at most 64 buffers on, two for each
+// Bytes that the kernel keeps for a client that is sent events (unix(7); twice that in its own counting), so that it
+// can read as many when it gets a processor.
+constexpr int kSendBuffer = 1 << 20;
 
 }  // namespace
 
@@ -27,7 +29,10 @@ Session::Session(SessionOwner& owner, Socket socket, Peer peer, ClientId id, con
       id_(id),
       limits_(limits),
       reader_(limits.max_message),
-      outbox_(limits.outbox) {}
+      outbox_(limits.outbox) {
+  boost::system::error_code failed;
+  socket_.non_blocking(true, failed);  // of what is done here and not by Asio: write_some()
+}
 
 void Session::start() {
   known_ = true;
@@ -205,29 +210,48 @@ void Session::watch_hangup() {
 
 // ---- writing ----
 
+// Gathers what is to be written next, and passes it on as far as the socket takes it.
 void Session::write_more() {
   if (writing_ || closed_) return;
   in_flight_.clear();
+  unsent_.clear();
   std::size_t bytes = 0;
-  for (Outgoing out;
-       bytes < kBytesPerWrite && in_flight_.size() < kMessagesPerWrite && outbox_.next(reader_.framing(), out);) {
+  while (bytes < kBytesPerWrite && in_flight_.size() < kMessagesPerWrite) {
+    Outgoing out;
+    if (!outbox_.next(reader_.framing(), out)) break;
     bytes += out.size();
     in_flight_.push_back(std::move(out));
   }
   if (in_flight_.empty()) return;
-  writing_ = true;
-  std::vector<asio::const_buffer> buffers;
   for (const Outgoing& out : in_flight_) {
-    if (!out.header.empty()) buffers.push_back(asio::buffer(out.header));
-    buffers.push_back(asio::buffer(out.body));
+    if (!out.header.empty()) unsent_.push_back(asio::buffer(out.header));
+    unsent_.push_back(asio::buffer(out.body));
   }
-  asio::async_write(socket_, buffers, [self = shared_from_this()](const auto& error, std::size_t) {
-    self->writing_ = false;
-    self->on_written(error);
-  });
+  writing_ = true;
+  send_unsent();
+}
+
+// By hand: asio::async_write goes back to the event loop after every 64 KiB. Its end is told from there, too, for who
+// offers events doesn't expect requests to be run, or the client to go, meanwhile.
+void Session::send_unsent() {
+  boost::system::error_code error;
+  while (!unsent_.empty() && !error) {
+    std::size_t sent = socket_.write_some(unsent_, error);
+    auto first = unsent_.begin();
+    while (first != unsent_.end() && first->size() <= sent) sent -= (first++)->size();
+    if (first != unsent_.end()) *first += sent;
+    unsent_.erase(unsent_.begin(), first);
+  }
+  if (error == asio::error::would_block || error == asio::error::try_again)
+    return socket_.async_wait(Socket::wait_write, [self = shared_from_this()](const auto& failure) {
+      if (failure) return self->on_written(failure);
+      self->send_unsent();
+    });
+  asio::post(socket_.get_executor(), [self = shared_from_this(), error] { self->on_written(error); });
 }
 
 void Session::on_written(const boost::system::error_code& error) {
+  writing_ = false;
   for (Outgoing& sent : in_flight_) outbox_.done(std::move(sent));
   in_flight_.clear();
   if (closed_) return;
@@ -305,6 +329,8 @@ void Session::notify(std::string_view method, std::string_view params_json) {
 void Session::subscribed(std::uint64_t subscription) {
   subscriptions_.insert(subscription);
   outbox_.expect(subscription);
+  boost::system::error_code smaller;
+  socket_.set_option(Socket::send_buffer_size(kSendBuffer), smaller);
 }
 
 void Session::unsubscribed(std::uint64_t subscription) {

@@ -21,6 +21,7 @@
 #include <utility>  // before Asio: Boost 1.74 uses std::exchange without including it
 #include <vector>
 
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -104,6 +105,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   bool hangs_up() const;
 
   void write_more();
+  void send_unsent();
   void on_written(const boost::system::error_code& error);
   void fail(const Error& error);
   void leave_controller();
@@ -123,6 +125,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   std::uint64_t ticket_ = 0;  // of the item under way; a completion with another one comes too late
   std::set<std::uint64_t> subscriptions_;
   std::vector<Outgoing> in_flight_;
+  std::vector<boost::asio::const_buffer> unsent_;  // what is left of them
   std::array<char, 16 * 1024> input_{};
 
   bool known_ = false;  // to the controller
