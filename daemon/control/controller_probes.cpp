@@ -118,7 +118,10 @@ Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector
     if (!planned && request.probes[i].pending && may_come(planned.error()))
       planned = plan_for_later(i, definitions[i], request.probes[i]);
     if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
-    std::ranges::move(planned->probes, std::back_inserter(all.probes));
+    if (all.probes.empty())
+      all.probes = std::move(planned->probes);
+    else
+      std::ranges::move(planned->probes, std::back_inserter(all.probes));
     std::ranges::move(planned->skipped, std::back_inserter(all.skipped));
   }
   return all;
@@ -182,7 +185,9 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
     // However it ends: a target that has nothing to do is let go again before the client hears of it.
     plan->reply = [this, pid, reply, next](Result<Added> result) {
       next();
-      detach_if_unused(pid, [reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+      // Shared: what waits its turn is copied on its way, and a glob's answer is many thousands of probes.
+      const auto shared = std::make_shared<Result<Added>>(std::move(result));
+      detach_if_unused(pid, [reply, shared] { reply(std::move(*shared)); });
     };
     if (auto names = check_names(plan->request, plan->owner, plan->definitions); !names)
       return plan->reply(std::move(names).error());
@@ -367,6 +372,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
     return plan->reply(Error{Reason::target_gone, "the client has gone", "", {}});
   if (auto registered = register_probes(*plan); !registered) return plan->reply(std::move(registered).error());
   std::vector<tracer::SiteRequest> batch;
+  batch.reserve(plan->ids.size());
   for (std::size_t i = 0; i < plan->ids.size(); ++i)
     if (plan->planned[i].plan.address) batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
   tracer_->post([this, plan, batch = std::move(batch)](tracer::Engine& engine) mutable {
@@ -490,8 +496,9 @@ void ControllerImpl::remove_ids(std::vector<ProbeId> ids, Reply<std::vector<Prob
       if (targets_.contains(view.pid)) pids.insert(view.pid);
     auto left = std::make_shared<std::size_t>(pids.size());
     if (pids.empty()) return reply(std::move(removed));
-    const auto one_done = [left, reply, views = std::move(removed).value()] {
-      if (--*left == 0) reply(views);
+    const auto shared = std::make_shared<Result<std::vector<ProbeView>>>(std::move(removed));
+    const auto one_done = [left, reply, shared] {
+      if (--*left == 0) reply(std::move(*shared));
     };
     for (const pid_t pid : pids) detach_if_unused(pid, one_done);
   });

@@ -36,12 +36,13 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 events::ChannelOptions channel_for(std::size_t probes) {
   constexpr std::size_t kFew = 4096, kLongRing = 1 << 20, kShortRing = 128 << 10;
   constexpr std::size_t kCalls = 256 << 10;   // some 5000 calls that are going on in a thread
+  constexpr std::size_t kFewerCalls = 64 << 10;
   constexpr std::size_t kOthers = 128 << 10;  // tables of threads, and rounding
   events::ChannelOptions options;
   options.probes = static_cast<unsigned>(std::max<std::size_t>(1024, probes + probes / 16));
   const bool few = options.probes <= kFew;
   if (!few) options.lanes = 1;
-  options.calls = kCalls;
+  options.calls = few ? kCalls : kFewerCalls;
   const std::size_t all_lanes = options.lanes + 1;
   const std::size_t for_each_probe =
       sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
