@@ -35,7 +35,7 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 // when it has found nothing for a while, looks every four only, and may have to wait for a processor.
 events::ChannelOptions channel_for(std::size_t probes) {
   constexpr std::size_t kFew = 4096, kLongRing = 1 << 20, kShortRing = 128 << 10;
-  constexpr std::size_t kCalls = 256 << 10;   // some 5000 calls that are going on in a thread
+  constexpr std::size_t kCalls = 256 << 10;  // some 5000 calls that are going on in a thread
   constexpr std::size_t kFewerCalls = 64 << 10;
   constexpr std::size_t kOthers = 128 << 10;  // tables of threads, and rounding
   events::ChannelOptions options;
