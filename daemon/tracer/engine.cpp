@@ -254,6 +254,7 @@ void Engine::forget_tracee(pid_t tid) {
   leave_slot(it->second);
   take_lanes(it->second);
   ptrace::note_event_stop(tid);
+  if (Journal* journal = journal_of(it->second)) journal->forget_mask(tid);
   Process* process = it->second.process;
   if (process) process->threads.erase(tid);
   if (process && process->space && !process->detaching) process->space->returns().thread_ended(tid);

@@ -245,6 +245,10 @@ class Engine : private Waiter::Guardian {
   void on_step(Tracee& tracee, int signal);
   void finish_step(Tracee& tracee, ptrace::Registers& regs);
   bool may_hold_signals(Tracee& tracee, std::uint64_t mask);
+  void hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours);
+  void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
+  void let_signals(const Tracee& tracee, std::uint64_t mask);
+  static Journal* journal_of(const Tracee& tracee);
   void deliver(Tracee& tracee, int signal);
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
   void on_interrupt(Tracee& tracee, bool group_stop);

@@ -29,7 +29,6 @@ using ptrace::Outcome;
 using namespace std::chrono_literals;
 
 constexpr auto kTimeToLeave = 50us;
-constexpr int kFirstRealTime = 32;  // the kernel's SIGRTMIN
 constexpr std::uint8_t kMostSetBacks = 3;
 constexpr auto kAfterSetBack = 1s;
 constexpr unsigned kMostAbsent = 1000;  // within a second
@@ -303,11 +302,13 @@ void Engine::start_leaving(Tracee& tracee, int signal) {
   if (tracee.leaving || !may_hold_signals(tracee, stepping.mask)) {
     if (!tracee.leaving) tracee.leaving = Tracee::Leaving{stepping.mask, {}, 0, true};
     if (signal != 0) tracee.leaving->held.push_back({signal, stepping.held_info});
-    ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
+    hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
+    note_taken(tracee, signal, stepping.held_info);
     return let_leave(tracee);
   }
   stepping.masked = true;
-  ptrace::set_sigmask(tracee.tid, stepping.mask | ~kSynchronous);
+  hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
+  note_taken(tracee, signal, stepping.held_info);
   tracee.stepping = stepping;
   resume(tracee);
 }
@@ -345,7 +346,9 @@ bool Engine::waits_to_leave(Tracee& tracee) {
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
   if (!std::exchange(tracee.leaving->masked, true)) {  // in front of the last one's handler
     if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return true;
-    ptrace::set_sigmask(tracee.tid, tracee.leaving->mask | ~kSynchronous);
+    hold_signals(tracee, tracee.leaving->mask, tracee.leaving->mask | ~kSynchronous);
+    if (!tracee.leaving->held.empty())
+      note_taken(tracee, tracee.leaving->held.front().signal, tracee.leaving->held.front().info);
   }
   // One that has run into a breakpoint or a fault meanwhile must be seen to do so first: its mask, with the bit that
   // the kernel has cleared for it, would keep that from it.
@@ -353,13 +356,13 @@ bool Engine::waits_to_leave(Tracee& tracee) {
       synchronous_signal_pending(tracee.tid))
     return let_leave(tracee), true;
   if (tracee.leaving->held.empty()) {
-    ptrace::set_sigmask(tracee.tid, tracee.leaving->mask);
+    let_signals(tracee, tracee.leaving->mask);
     tracee.leaving.reset();
     return false;
   }
   tracee.leaving->mark = send_mark(tracee);
   if (tracee.leaving->mark == 0) return let_leave(tracee), true;
-  ptrace::set_sigmask(tracee.tid, ~signal_bit(tracee.leaving->mark));
+  hold_signals(tracee, tracee.leaving->mask, ~signal_bit(tracee.leaving->mark));
   tracee.group_stopped = false;
   resume(tracee);
   return true;
@@ -372,10 +375,11 @@ int Engine::send_mark(const Tracee& tracee) {
   info.si_code = SI_QUEUE;
   info.si_pid = getpid();
   info.si_value.sival_ptr = const_cast<Tracee*>(&tracee);
-  // At RLIMIT_SIGPENDING a real-time signal is refused, and another one comes without its siginfo (kernel/signal.c,
-  // __send_signal_locked).
-  for (const bool real_time : {true, false}) {
-    const auto mark = unused_signal(tracee.tid, real_time);
+  // One that is ignored does no harm if this daemon dies before it is taken back. (It is reported to us all the same:
+  // kernel/signal.c, sig_ignored.) At RLIMIT_SIGPENDING a real-time signal is refused, and another one comes without
+  // its siginfo (__send_signal_locked).
+  for (const SignalKind kind : {SignalKind::ignored, SignalKind::real_time, SignalKind::standard}) {
+    const auto mark = unused_signal(tracee.tid, kind);
     if (mark && syscall(SYS_rt_tgsigqueueinfo, tracee.process->id.pid, tracee.tid, *mark, &info) == 0) return *mark;
   }
   return 0;
@@ -391,12 +395,14 @@ std::optional<int> Engine::unmark(Tracee& tracee, int signal) {
   const bool is_bare = info.si_code == SI_USER && info.si_pid == 0 && signal < kFirstRealTime;
   if (!is_ours && !is_bare) {
     leaving.held.push_back({signal, info});  // the program's own, sent at this very moment; ours is behind it
+    note_taken(tracee, signal, info);
     return resume(tracee), std::nullopt;
   }
   const Tracee::Leaving::Held first = leaving.held.front();
   leaving.held.pop_front();
-  ptrace::set_sigmask(tracee.tid, leaving.mask);
+  waiter_.take_report(tracee.tid);
   ptrace::set_siginfo(tracee.tid, first.info);
+  let_signals(tracee, leaving.mask);
   // More of them: with the mask that it has when it stops again, in front of the first one's handler.
   leaving.mark = 0;
   leaving.masked = false;

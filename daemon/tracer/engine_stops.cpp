@@ -219,10 +219,11 @@ void Engine::release(Tracee& tracee, int signal) {
   }
   if (move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
   if (tracee.stepping) {
-    if (tracee.stepping->masked) ptrace::set_sigmask(tracee.tid, tracee.stepping->mask);
+    if (tracee.stepping->masked) let_signals(tracee, tracee.stepping->mask);
     if (tracee.stepping->held_signal != 0) {
       if (signal == 0 && tracee.stop == Kind::signal) {
         signal = tracee.stepping->held_signal;
+        waiter_.take_report(tracee.tid);
         ptrace::set_siginfo(tracee.tid, tracee.stepping->held_info);
       }
     }
@@ -273,6 +274,27 @@ bool Engine::may_hold_signals(Tracee& tracee, std::uint64_t mask) {
   if ((mask & signal_bit(SIGTRAP)) != 0) return false;
   const auto now = actions_now(tracee);
   return now && (*now)[forced_index(SIGTRAP)] != Disposition::ignored;
+}
+
+// `ours`: what the thread is to block until it has left our code; `mask`: what it blocks itself. Whoever cleans up when
+// this daemon has been killed finds both in the journal.
+void Engine::hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours) {
+  if (Journal* journal = journal_of(tracee)) journal->note_mask(tracee.tid, mask, ours);
+  ptrace::set_sigmask(tracee.tid, ours);
+}
+
+// A signal that the thread, whose others are held, goes on without for now; 0: none.
+void Engine::note_taken(const Tracee& tracee, int signal, const siginfo_t& info) {
+  if (Journal* journal = journal_of(tracee); journal && signal != 0) journal->note_taken(tracee.tid, signal, info);
+}
+
+void Engine::let_signals(const Tracee& tracee, std::uint64_t mask) {
+  ptrace::set_sigmask(tracee.tid, mask);
+  if (Journal* journal = journal_of(tracee)) journal->forget_mask(tracee.tid);
+}
+
+Journal* Engine::journal_of(const Tracee& tracee) {
+  return tracee.process && tracee.process->space ? tracee.process->space->journal() : nullptr;
 }
 
 // Hands a signal that is the program's own on to it.
@@ -330,7 +352,8 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     if (!fault) note_rehit(tracee, slot, regs);
   } else {
     // Let the instruction complete first; nothing else may come in between.
-    ptrace::set_sigmask(tracee.tid, mask | ~kSynchronous);
+    hold_signals(tracee, mask, mask | ~kSynchronous);
+    note_taken(tracee, signal, info);
     tracee.stepping = Stepping{base, signal, info, true, mask};
     return resume(tracee);
   }
@@ -530,7 +553,7 @@ void Engine::on_step(Tracee& tracee, int signal) {
   // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   if (stepping.held_signal == 0) {
-    if (stepping.masked) ptrace::set_sigmask(tracee.tid, stepping.mask);
+    if (stepping.masked) let_signals(tracee, stepping.mask);
     return deliver(tracee, signal);
   }
   // The held signal goes first, as it came first; the fault comes again when the instruction does.
@@ -545,8 +568,11 @@ void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   leave_slot(tracee);
   ptrace::set_registers(tracee.tid, regs);
-  if (stepping.masked) ptrace::set_sigmask(tracee.tid, stepping.mask);
-  if (stepping.held_signal != 0) ptrace::set_siginfo(tracee.tid, stepping.held_info);
+  if (stepping.held_signal != 0) {
+    waiter_.take_report(tracee.tid);
+    ptrace::set_siginfo(tracee.tid, stepping.held_info);
+  }
+  if (stepping.masked) let_signals(tracee, stepping.mask);  // last: from here on the signal is in the journal no more
   if (tracee.process->detaching) return release(tracee, stepping.held_signal);
   resume(tracee, stepping.held_signal);
 }

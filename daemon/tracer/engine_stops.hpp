@@ -13,6 +13,7 @@
 namespace probed::tracer {
 
 constexpr std::uint64_t signal_bit(int signal) { return 1ULL << (signal - 1); }
+inline constexpr int kFirstRealTime = 32;  // the kernel's SIGRTMIN
 // Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
 inline constexpr std::uint64_t kSynchronous =
     signal_bit(SIGSEGV) | signal_bit(SIGBUS) | signal_bit(SIGILL) | signal_bit(SIGFPE) | signal_bit(SIGTRAP);

@@ -120,15 +120,22 @@ bool would_be_ignored(pid_t tid, int signal) {
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
 }
 
-std::optional<int> unused_signal(pid_t tid, bool real_time) {
+std::optional<int> unused_signal(pid_t tid, SignalKind kind) {
   constexpr int kStandard[] = {SIGURG, SIGWINCH, SIGIO, SIGPWR, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGALRM};
   constexpr int kLast = 64, kFirst = 35;
   const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
   if (status.empty()) return std::nullopt;
   const std::uint64_t pending = hex_field(status, "SigPnd:\t") | hex_field(status, "ShdPnd:\t");
+  const std::uint64_t ignored = hex_field(status, "SigIgn:\t");
+  const std::uint64_t caught = hex_field(status, "SigCgt:\t");
   const auto unused = [pending](int signal) { return (pending & (1ULL << (signal - 1))) == 0; };
-  if (!real_time) {
-    const auto found = std::ranges::find_if(kStandard, unused);
+  const auto fits = [&](int signal) {
+    const std::uint64_t bit = 1ULL << (signal - 1);
+    const bool by_default = (signal == SIGURG || signal == SIGWINCH) && (caught & bit) == 0;
+    return unused(signal) && (kind == SignalKind::standard || by_default || (ignored & bit) != 0);
+  };
+  if (kind != SignalKind::real_time) {
+    const auto found = std::ranges::find_if(kStandard, fits);
     return found == std::end(kStandard) ? std::nullopt : std::optional(*found);
   }
   for (int signal = kLast; signal >= kFirst; --signal)

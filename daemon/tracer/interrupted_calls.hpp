@@ -39,14 +39,19 @@ bool synchronous_signal_pending(pid_t tid);
 
 // Whether a seccomp filter or strict mode is in force for the thread.
 bool under_seccomp(pid_t tid);
-// Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
-// A signal that is not pending for the thread or its process: a real-time one that isn't the C library's, or a standard
-// one that no instruction raises and that neither stops nor continues. nullopt: none.
-std::optional<int> unused_signal(pid_t tid, bool real_time);
+// Kinds of signals that no instruction raises and that neither stop nor continue a process.
+enum class SignalKind {
+  ignored,    // a standard one that the process ignores
+  real_time,  // that isn't the C library's
+  standard,
+};
+// A signal of that kind that is not pending for the thread or its process; nullopt: none.
+std::optional<int> unused_signal(pid_t tid, SignalKind kind);
 // Whether the signal, injected now, stops or continues the process and nothing else: no handler runs. Such a signal
 // must be injected at the very stop that reports it: only there does the kernel know whether a SIGCONT has overtaken it
 // (kernel/signal.c, JOBCTL_STOP_DEQUEUED).
 bool is_job_control(pid_t tid, int signal);
+// Whether the signal, delivered now, ends the process with a core dump. False also when the thread has gone.
 bool would_dump_core(pid_t tid, int signal);
 
 }  // namespace probed::tracer

@@ -24,7 +24,8 @@ constexpr std::size_t kMostBytes = 1 << 30;  // of a file that is read back
 std::array<char, 40> boot_id() {
   std::array<char, 40> id{};
   std::string text;
-  if (read_file("/proc/sys/kernel/random/boot_id", text, id.size()) == 0) std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
+  if (read_file("/proc/sys/kernel/random/boot_id", text, id.size()) == 0)
+    std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
   return id;
 }
 
@@ -150,6 +151,39 @@ void Journal::note_landing(const Action& ours, const Action& before) {
   in_order();
   header().landing = ours.handler;
   in_order();
+}
+
+HeldSignals* Journal::held_from(pid_t tid) {
+  auto& held = header().held;
+  const auto found = std::ranges::find(held, tid, &HeldSignals::tid);
+  return found == held.end() ? nullptr : &*found;
+}
+
+void Journal::note_mask(pid_t tid, std::uint64_t mask, std::uint64_t ours) {
+  HeldSignals* held = held_from(tid);
+  const bool known = held != nullptr;
+  if (!known) held = held_from(0);
+  if (!held) return;
+  held->mask = mask;
+  held->ours = ours;
+  if (!known) held->taken = 0;
+  in_order();
+  held->tid = tid;
+  in_order();
+}
+
+void Journal::note_taken(pid_t tid, int signal, const siginfo_t& info) {
+  HeldSignals* held = held_from(tid);
+  if (!held || held->taken != 0) return;
+  held->info = info;
+  in_order();
+  held->taken = signal;
+  in_order();
+}
+
+void Journal::forget_mask(pid_t tid) {
+  in_order();
+  if (HeldSignals* held = held_from(tid)) held->tid = 0;
 }
 
 void Journal::begin_semaphore(RemoteAddr at, const symbols::Backing& backing, std::uint16_t ours, std::uint16_t value) {

@@ -28,9 +28,11 @@ using ptrace::Outcome;
 using Clock = Waiter::Clock;
 using Kind = WaitStatus::Kind;
 
-constexpr auto kStopPatience = 2s;   // until every thread stands still
-constexpr auto kTryAgain = 2ms;      // a process that can't be had yet
-constexpr auto kLookAgain = 5ms;     // for threads that are new, or haven't stopped
+constexpr std::uint64_t kNeverBlocked = signal_bit(SIGKILL) | signal_bit(SIGSTOP);
+constexpr auto kStopPatience = 2s;       // until every thread stands still
+constexpr auto kTryAgain = 2ms;          // a process that can't be had yet
+constexpr auto kLookAgain = 5ms;         // for threads that are new, or haven't stopped
+constexpr auto kInjectPatience = 100ms;  // a stopped thread that goes on needs a processor
 
 SitePlan plan_of(const JournalRecord& record) {
   SitePlan plan;
@@ -122,7 +124,8 @@ class Text {
     JournalRecord record = records_[index];
     const RemoteAddr at{record.address};
     const symbols::Mapping* mapping = layout_.known() ? layout_.at(at) : nullptr;
-    if (layout_.known() && (!mapping || !mapping->writable || mapping->shared || mapping->backing(at) != record.backing))
+    if (layout_.known() &&
+        (!mapping || !mapping->writable || mapping->shared || mapping->backing(at) != record.backing))
       return;
     std::uint16_t value = 0;
     const auto bytes = std::as_writable_bytes(std::span(&value, 1));
@@ -149,7 +152,8 @@ class Text {
 // Every thread of a process, seized, brought to a stop in which nothing of ours is on its way to it, and let go.
 class Threads {
  public:
-  Threads(Waiter& waiter, pid_t pid) : waiter_(waiter), pid_(pid) {}
+  // landing: the address of our handler of SIGTRAP; 0: there is none.
+  Threads(Waiter& waiter, pid_t pid, std::uint64_t landing) : waiter_(waiter), pid_(pid), landing_(landing) {}
 
   // False: another tracer has it, or it may not be traced; nothing has been stopped.
   bool seize() {
@@ -176,6 +180,22 @@ class Threads {
   void now_stands_in(pid_t tid, std::optional<Kind> stop) {
     stopped_.erase(tid);
     if (stop) stopped_.emplace(tid, *stop);
+  }
+
+  // What is noted of a thread whose mask is still as it was noted.
+  void give_back(const HeldSignals& held) {
+    const auto stopped = stopped_.find(held.tid);
+    std::uint64_t mask = 0;
+    if (stopped == stopped_.end() || ptrace::get_sigmask(held.tid, mask) != Outcome::ok) return;
+    if (mask != (held.ours & ~kNeverBlocked)) return;
+    if (ptrace::set_sigmask(held.tid, held.mask) != Outcome::ok || held.taken == 0) return;
+    // A signal can only be injected at a stop that reports one. A standard one that is pending stands for both.
+    if (held.taken < kFirstRealTime && signal_pending(held.tid, held.taken)) return;
+    siginfo_t ours = held.info;
+    ours.si_code = SI_QUEUE;
+    ours.si_pid = getpid();
+    if (syscall(SYS_rt_tgsigqueueinfo, pid_, held.tid, held.taken, &ours) != 0) return;
+    if (stopped->second == Kind::interrupt) inject(held);
   }
 
   void let_go() {
@@ -219,7 +239,7 @@ class Threads {
     if (kind == Kind::interrupt || kind == Kind::group_stop) {
       ptrace::note_event_stop(stop.tid);
       // What it has run into is to be delivered while there is somebody to take it.
-      if (synchronous_signal_pending(stop.tid)) return void(ptrace::resume(stop.tid, 0));
+      if (synchronous_signal_pending(stop.tid) || is_landing(stop.tid)) return void(ptrace::resume(stop.tid, 0));
       running_.erase(stop.tid);
       stopped_.insert_or_assign(stop.tid, kind);
       if (kind == Kind::interrupt) put_back_interrupted_call(stop.tid);
@@ -229,10 +249,50 @@ class Threads {
     ptrace::resume(stop.tid, kind == Kind::signal ? stop.status.signal() : 0);
   }
 
+  // Lets the thread go on to the signal that has just been queued for it. Those of the same number that were queued
+  // before take their turns behind: each is given what the one before it was.
+  void inject(const HeldSignals& held) {
+    siginfo_t next = held.info;
+    stopped_.erase(held.tid);
+    ptrace::resume(held.tid, 0);
+    const auto until = Clock::now() + kInjectPatience;
+    while (Clock::now() < until) {
+      waiter_.set_alarm(until);
+      const auto stop = waiter_.wait();
+      if (!stop) {
+        waiter_.take_wake();  // maybe of an alarm that was set before
+        continue;
+      }
+      if (stop->tid != held.tid) {  // a new task
+        handle(*stop);
+        continue;
+      }
+      if (!stop->status.stopped()) return;
+      const int signal = stop->status.kind() == Kind::signal ? stop->status.signal() : 0;
+      siginfo_t info{};
+      if (signal != held.taken || ptrace::get_siginfo(held.tid, info) != Outcome::ok) {
+        ptrace::resume(held.tid, signal);
+        continue;
+      }
+      ptrace::set_siginfo(held.tid, next);
+      if (info.si_code == SI_QUEUE && info.si_pid == getpid()) return void(ptrace::detach(held.tid, signal));
+      next = info;
+      ptrace::resume(held.tid, signal);
+    }
+    running_.insert(held.tid);
+  }
+
   // A new task of one that we have; a thread of it, or another process.
   bool is_ours(pid_t tid) const {
     const auto group = process::thread_group(tid);
     return group && *group == pid_;
+  }
+
+  // In our handler, whose end gives it the mask that it had at the beginning.
+  bool is_landing(pid_t tid) const {
+    ptrace::Registers regs;
+    return landing_ != 0 && ptrace::get_registers(tid, regs) == Outcome::ok &&
+           regs.pc() / kPageSize == landing_ / kPageSize;
   }
 
   void forget(pid_t tid) {
@@ -249,6 +309,7 @@ class Threads {
 
   Waiter& waiter_;
   pid_t pid_;
+  std::uint64_t landing_;
   std::set<pid_t> running_;
   bool refused_ = false;  // some thread belongs to another tracer
   std::map<pid_t, Kind> stopped_;
@@ -268,7 +329,7 @@ void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& head
   if (now && now->handler == header.landing) calls.replace(SIGTRAP, *now, header.action);
   if (space.scratch()) remote.call(SYS_munmap, {space.scratch().value, kPageSize, 0, 0, 0, 0});
   const bool alive = remote.finish();
-  threads.now_stands_in(tid, !alive                ? std::nullopt
+  threads.now_stands_in(tid, !alive         ? std::nullopt
                              : remote.ran() ? std::optional(remote.final_stop())
                                             : std::optional(Kind::interrupt));
 }
@@ -298,7 +359,7 @@ std::string why_not_ours(pid_t pid) {
 Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
   Recovered result{journal.header.pid, false, 0, {}};
   if (!is_same(journal.header)) return result.gone = true, result;
-  Threads threads(waiter, result.pid);
+  Threads threads(waiter, result.pid, journal.header.landing);
   if (!threads.seize()) {
     result.gone = !is_same(journal.header);
     if (!result.gone) result.problem = why_not_ours(result.pid);
@@ -312,6 +373,8 @@ Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal.header);
+    for (const HeldSignals& held : journal.header.held)
+      if (held.tid != 0) threads.give_back(held);
   } else {
     spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",
                  result.pid);

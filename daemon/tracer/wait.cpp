@@ -201,6 +201,10 @@ void Waiter::take_standing() {
   if (const auto taken = take(tid); taken && !is_signal(*taken)) gathered_.push_back(*taken);
 }
 
+void Waiter::take_report(pid_t tid) {
+  if (ptrace::standing_thread() == tid) take_standing();
+}
+
 Stop Waiter::pop_gathered() {
   const Stop first = gathered_.front();
   gathered_.pop_front();

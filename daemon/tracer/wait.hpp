@@ -123,6 +123,9 @@ class Waiter {
   // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out
   // what they say afterwards. False: some haven't.
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
+  // The report of the stop that was handed out last, if it is this thread's, stands no longer: should we die, the thread
+  // goes on without its signal. Before another signal than that is put in its place, whose siginfo wouldn't fit.
+  void take_report(pid_t tid);
   // For wait() to hand out, in its turn, what wait_for() gave.
   void give_back(const Stop& stop);
   // Whether wake() was called, or an alarm went off, since the last time. A plain load unless so.
