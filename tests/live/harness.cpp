@@ -337,8 +337,8 @@ std::vector<std::string> target_argv(std::string_view name, const std::vector<st
 }
 }  // namespace
 
-Target::Target(std::string_view name, const std::vector<std::string>& arguments)
-    : Process(target_argv(name, arguments)) {
+Target::Target(std::string_view name, const std::vector<std::string>& arguments, const SpawnOptions& options)
+    : Process(target_argv(name, arguments), options) {
   const std::optional<std::string> line = next_line();
   if (!line || !line->starts_with("ready " + std::to_string(pid())))
     throw std::runtime_error("target " + std::string(name) + " did not get ready: " + line.value_or("(nothing)") + " " +

@@ -145,7 +145,8 @@ struct TargetReport {
 // A program of tests/targets, ready (all set up, nothing done yet) when the constructor returns.
 class Target : public Process {
  public:
-  explicit Target(std::string_view name, const std::vector<std::string>& arguments = {});
+  explicit Target(std::string_view name, const std::vector<std::string>& arguments = {},
+                  const SpawnOptions& options = {});
   void go() { send("go\n"); }
   // Waits for its end.
   TargetReport finish(Millis limit = Millis{60'000});

@@ -1,4 +1,4 @@
-// Return probes while code comes and goes, tasks are made and end, stacks are unwound, and probes are switched in the
+// Return probes while code comes and goes, tasks are made and end, and probes are switched in the
 // middle of calls: the program computes what it would without, and what is counted is exact.
 //
 // Thread: the test's own.
@@ -181,21 +181,6 @@ TEST_CASE("whatever way tasks are made and end, each call that returns is a hit 
 }
 
 // ---- stacks and calls -----------------------------------------------------------------------------------------------
-
-TEST_CASE("unwinders see the frames of probed functions as they are: backtrace(3) and libunwind") {
-  for (const std::string name : {"returns", "returns-cet"}) {
-    CAPTURE(name);
-    Session s(name);
-    const std::string here = s.program.ask("unwind 100"), there = s.program.ask("libunwind 100");
-    s.program.before = state_of(s.program.pid());  // with what the library has loaded and opened
-    const Json probe = s.add_one("r:unwound unwound $retval");
-    CHECK(s.program.ask("unwind 100") == here);
-    CHECK(s.calls(probe) == Calls{101, 0, 0, 0, 0});
-    CHECK(s.program.ask("libunwind 100") == there);
-    CHECK(s.leaves_no_harm());
-    if (there == "libunwind done -1") MESSAGE("libunwind8 is not installed: one unwinder less");
-  }
-}
 
 TEST_CASE(
     "exceptions, jumps, cancellation and unwinding through libraries of which every function has a return probe") {

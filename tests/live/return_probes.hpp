@@ -9,10 +9,16 @@ namespace probed::live {
 
 // tests/targets/returns.cpp
 struct Returns {
-  explicit Returns(const std::string& name = "returns") : target(name) {}
+  explicit Returns(const std::string& name = "returns", const std::string& directory = "")
+      : target(name, {}, in(directory)) {}
   Target target;
   TargetState before = state_of(target.pid());
   pid_t pid() const { return target.pid(); }
+  static SpawnOptions in(const std::string& directory) {
+    SpawnOptions options;
+    options.directory = directory;
+    return options;
+  }
   std::string ask(const std::string& command) {
     target.send(command + "\n");
     return target.next_line(Millis{60'000}).value_or("(no answer)");

@@ -14,6 +14,8 @@
 //   fill             a function that writes where its argument points
 //   frames N         how many frames backtrace(3) sees below N of its own
 //   unwind N         which ones, as a checksum; libunwind N: that library's answer, -1 without it
+//   spin N           below N + 1 frames of unwound(), for 200 ms of CPU time
+//   crash N          aborts there
 //   start, rest      4 threads that call fib(3) over and over meanwhile; how often it was wrong
 //   block, unblock   a thread that stands in blocked() meanwhile
 #include <dlfcn.h>
@@ -24,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -220,6 +223,21 @@ TARGET_FUNCTION long unwound(long n, Unwinder* unwind) {
 
 }  // extern "C"
 
+static long cpu_time() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+extern "C" TARGET_FUNCTION int spin(void**, int) {
+  const long until = cpu_time() + 200;
+  while (cpu_time() < until)
+    for (long i = 0; i < 100000; ++i) KEEP(i);
+  return 0;
+}
+
+extern "C" TARGET_FUNCTION int crash(void**, int) { abort(); }
+
 static long by_libunwind(long n) {
   static void* const library = dlopen("libunwind.so.8", RTLD_NOW);
   void* const unwind = library ? dlsym(library, "unw_backtrace") : nullptr;
@@ -357,6 +375,8 @@ static long run(const char* command, long n) {
   if (is("frames")) return frames(n);
   if (is("unwind")) return unwound(n, backtrace);
   if (is("libunwind")) return by_libunwind(n);
+  if (is("spin")) return unwound(n, spin);
+  if (is("crash")) return unwound(n, crash);
   if (is("start")) return start_busy();
   if (is("rest")) return rest_busy();
   if (is("block")) return pthread_create(&blocked_thread, nullptr, be_blocked, nullptr);
