@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 #include <sstream>
 
 #include "tests/live/return_probes.hpp"
@@ -23,13 +22,16 @@ std::string first_line_of(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-std::string text_of(const std::set<Frames>& stacks) {
+std::string text_of(const Frames& frames) {
   std::string text;
-  for (const Frames& frames : stacks) {
-    for (const std::string& frame : frames) text += frame + " < ";
-    text += "\n";
-  }
+  for (const std::string& frame : frames) text += frame + " < ";
   return text;
+}
+
+// Of a profile's stacks: perf can't follow all of them, without probes either.
+Frames most_frequent(const std::vector<Frames>& stacks) {
+  const auto often = [&](const Frames& frames) { return std::ranges::count(stacks, frames); };
+  return stacks.empty() ? Frames() : *std::ranges::max_element(stacks, {}, often);
 }
 
 // ---- perf -----------------------------------------------------------------------------------------------------------
@@ -148,10 +150,8 @@ TEST_CASE("perf, while a thread is below twenty probed frames") {
   std::string reason;
   const auto without = profile(s.program, "spin 20", reason);
   if (without.empty()) SKIP_TEST("perf record: " + reason);
-  // By the returns' addresses and by the names: unwound() 21 times, then who called it.
-  const std::set<Frames> expected(without.begin(), without.end());
-  REQUIRE_MESSAGE(expected.size() == 1, text_of(expected));
-  REQUIRE(std::ranges::count(*expected.begin(), "unwound") == 21);
+  const Frames expected = most_frequent(without);
+  REQUIRE_MESSAGE(std::ranges::count(expected, "unwound") == 21, text_of(expected));
   for (const bool optimize : {false, true}) {
     CAPTURE(optimize);
     s.client.call("daemon.optimize", {{"enabled", optimize}});
@@ -159,8 +159,9 @@ TEST_CASE("perf, while a thread is below twenty probed frames") {
     if (optimize) CHECK(eventually([&] { return s.client.call("daemon.status").at("optimized") == 1; }));
     const auto with = profile(s.program, "spin 20", reason);
     CHECK(with.size() > 20);
-    const std::set<Frames> seen(with.begin(), with.end());
-    CHECK_MESSAGE(seen == expected, text_of(seen) << "without: " << text_of(expected));
+    const Frames seen = most_frequent(with);
+    CHECK_MESSAGE(seen == expected, text_of(seen) << " without: " << text_of(expected));
+    CHECK(std::ranges::count(with, expected) * 10 >= std::ssize(with) * 9);
     CHECK(s.calls(probe).hits == 21);
     remove_all(s.client, {probe});
   }
@@ -183,7 +184,7 @@ TEST_CASE("gdb, in the core of a program that died below twenty probed frames") 
     const Json probe = add(client, program.pid(), {"r:unwound unwound $retval"}).at(0);
     if (optimize) CHECK(eventually([&] { return client.call("daemon.status").at("optimized") == 1; }));
     const Frames seen = crash(program, dir.path(), reason);
-    CHECK_MESSAGE(seen == expected, text_of({seen}) << reason);
+    CHECK_MESSAGE(seen == expected, text_of(seen) << reason);
   }
 }
 
