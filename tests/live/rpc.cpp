@@ -83,6 +83,9 @@ Json RpcClient::request(std::string_view method, const Json& params, Millis limi
 
 Json RpcClient::call(std::string_view method, const Json& params, Millis limit) {
   const Json response = request(method, params, limit);
+  if (response.is_null())
+    throw std::runtime_error(std::string(method) + ": " +
+                             (closed_by_peer(Millis{0}) ? "the daemon has closed the connection" : "no answer in time"));
   if (!response.is_object() || !response.contains("result"))
     throw std::runtime_error(std::string(method) + " failed: " + response.dump());
   return response.at("result");
