@@ -308,6 +308,7 @@ class Engine : private Waiter::Guardian {
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
   bool stop_others(const Tracee& tracee);
+  void stop_few_others(const Tracee& tracee);
   void see_into_handler(Tracee& tracee, int signal);
   std::optional<Dispositions> actions_now(Tracee& tracee);
   std::optional<Dispositions> look_at_actions(Tracee& tracee);

@@ -61,6 +61,7 @@ void Engine::prepare_landing(Tracee& tracee, std::size_t more) {
   Process& process = *tracee.process;
   AddressSpace& space = *process.space;
   bool done = false;
+  if (!process.actions.landing_in_place() && !process.actions.of(SIGTRAP).known) stop_few_others(tracee);
   const bool alive = with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     done = map_landing(remote, space) && map_landing_table(remote, space, more);
     ActionCalls calls(remote, space);
@@ -94,6 +95,7 @@ bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& n
   auto& landing = process.actions.landing;
   if (!landing || !now) return false;
   landing->in_place = now->handler == landing->ours.handler;
+  landing->shared |= !landing->in_place;
   if (was_reset(*now, landing->ours) && calls.replace(SIGTRAP, *now, landing->before)) now = landing->before;
   return landing->in_place;
 }
@@ -106,13 +108,14 @@ void remove_landing(Process& process, ActionCalls& calls) {
 }
 
 // A program that has put another action in the landing's place may have kept it, to put it back one day: the code stays
-// then.
+// then. And what it puts there while we take the landing away, other threads of its having been let go, would be undone
+// for a moment, in which a SIGTRAP ends it: so the landing, which does as the default action would, stays as well.
 void leave_landing(Process& process, ActionCalls& calls) {
   auto& landing = process.actions.landing;
-  if (!landing || calls.replace(SIGTRAP, landing->ours, landing->before)) return landing.reset();
+  if (!landing) return;
   auto now = calls.get(SIGTRAP);
-  if (note_landing(process, calls, now)) calls.replace(SIGTRAP, *now, landing->before);
-  if (now && disposition_of(*now) == Disposition::handled && !landing->in_place)
+  if (note_landing(process, calls, now) && !landing->shared) calls.replace(SIGTRAP, *now, landing->before);
+  if (now && disposition_of(*now) == Disposition::handled && landing->shared)
     process.space->xol().forget_area(process.space->landing().page());
   landing.reset();
 }

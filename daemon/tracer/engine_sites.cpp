@@ -399,11 +399,19 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
   for (Process* process : programs.empty() ? std::vector<Process*>() : one_for_each_space()) {
     AddressSpace& space = *process->space;
     std::optional<Layout> layout;
+    std::optional<TextPages> pages;
+    std::vector<Site*> changed;
     std::vector<RemoteAddr> lost;
+    const auto failed_before = std::ssize(failed);
     for (const ProgramPtr& program : programs) {
       Site* site = space.find(program->site);
       if (!site || std::ranges::find(site->programs, program) == site->programs.end()) continue;
-      if (!layout) layout = Layout::of(space.memory());
+      if (!layout) {
+        layout = Layout::of(space.memory());
+        if (enabled && programs.size() >= kLargeBatch && layout->known())
+          pages.emplace(space.memory(), layout->mappings());
+      }
+      changed.push_back(site);
       const bool records = !enabled && space.detours().tap_of(program->id).has_value();
       if (records && std::ranges::find(recording, process) == recording.end()) recording.push_back(process);
       // The next calls are known by another number.
@@ -413,6 +421,19 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
       lost.push_back(program->site);
     }
     if (!layout) continue;
+    if (pages && pages->flush()) {
+      // The program has changed its text at this very moment: one after the other, then.
+      pages.reset();
+      lost.clear();
+      failed.erase(failed.begin() + failed_before, failed.end());
+      for (Site* site : changed) {
+        space.set_armed(*site, false, *layout);
+        if (update_arming(space, *site, *layout)) continue;
+        not_armed(space, *site, *layout, failed);
+        lost.push_back(site->plan.address);
+      }
+    }
+    pages.reset();
     drop_sites(*process->space, lost, *layout);
     heal_if_moved(*process->space);
   }

@@ -177,6 +177,12 @@ bool Engine::stop_others(const Tracee& tracee) {
   return waiter_.gather_from(others, kStopPatience);
 }
 
+// Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a
+// signal ends the program. Where there are many threads, that is left to chance.
+void Engine::stop_few_others(const Tracee& tracee) {
+  if (tracee.process->threads.size() <= kMostLookedAt) stop_others(tracee);
+}
+
 // nullopt: the thread has gone.
 std::optional<Dispositions> Engine::actions_now(Tracee& tracee) {
   if (!tracee.stat) tracee.stat.reset(open_thread_stat(tracee.tid));
@@ -201,6 +207,7 @@ void Engine::learn_actions(Tracee& tracee) {
   const auto now = look_at_actions(tracee);
   if (!now) return;
   const bool as_known = !others_changed(process, *now, 0) && !process.actions.any_owed();
+  if (!as_known) stop_few_others(tracee);
   const bool alive = as_known || with_actions(tracee, 0, [&](ActionCalls& calls) {
                        for (const int signal : kForcedSignals)
                          if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
@@ -320,6 +327,7 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
     const bool quiet_signal = signal != SIGTRAP && !is.contended && now == known_disposition(process, signal);
     if (!quiet_signal && (now != Disposition::standard || is.known)) {
       const bool quiet = others_may_reset(tracee, signal) && stop_others(tracee);
+      if (!quiet && signal == SIGTRAP) stop_few_others(tracee);
       // When its own instruction raises a signal that it blocks, the program is to die of it.
       const auto before = known_mask(tracee);
       const bool by_others = suspect_others(tracee, signal);
@@ -413,11 +421,15 @@ bool Engine::must_leave_actions(const Process& process) const {
 // The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile.
 bool Engine::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
+  const auto threads = process::thread_ids(process.id.pid);
+  const bool alone = threads && threads->size() == 1;
   const auto leave = [&](ActionCalls& calls, int signal, const Action& known) {
     const auto now = calls.get(signal);
     if (!now) return;
     const bool reset = was_reset(*now, known);
     if (!reset && *now != known) return;
+    // The others have been let go: what they set while a mark is taken away would be undone for a moment. It stays.
+    if (!reset && !alone) return;
     // Setting SIG_IGN drops what is pending; a mark does no harm.
     if (ignores(known) && (!reset && (known == unmarked(known) || signal_pending(tracee.tid, signal)))) return;
     calls.replace(signal, *now, unmarked(known));

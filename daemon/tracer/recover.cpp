@@ -32,6 +32,7 @@ constexpr std::uint64_t kNeverBlocked = signal_bit(SIGKILL) | signal_bit(SIGSTOP
 constexpr auto kStopPatience = 2s;       // until every thread stands still
 constexpr auto kTryAgain = 2ms;          // a process that can't be had yet
 constexpr auto kLookAgain = 5ms;         // for threads that are new, or haven't stopped
+constexpr auto kMaskPatience = 200ms;    // for what the program does with a mask of ours
 constexpr auto kInjectPatience = 100ms;  // a stopped thread that goes on needs a processor
 
 SitePlan plan_of(const JournalRecord& record) {
@@ -182,28 +183,33 @@ class Threads {
     if (stop) stopped_.emplace(tid, *stop);
   }
 
-  // What is noted of a thread whose mask is still as it was noted.
-  void give_back(const HeldSignals& held) {
+  // What is noted of a thread whose mask is as it was noted; the signal once.
+  void give_back(HeldSignals& held) {
     const auto stopped = stopped_.find(held.tid);
     std::uint64_t mask = 0;
     if (stopped == stopped_.end() || ptrace::get_sigmask(held.tid, mask) != Outcome::ok) return;
     if (mask != (held.ours & ~kNeverBlocked)) return;
     if (ptrace::set_sigmask(held.tid, held.mask) != Outcome::ok || held.taken == 0) return;
-    // A signal can only be injected at a stop that reports one. A standard one that is pending stands for both.
-    if (held.taken < kFirstRealTime && signal_pending(held.tid, held.taken)) return;
-    siginfo_t ours = held.info;
-    ours.si_code = SI_QUEUE;
-    ours.si_pid = getpid();
-    if (syscall(SYS_rt_tgsigqueueinfo, pid_, held.tid, held.taken, &ours) != 0) return;
-    if (stopped->second == Kind::interrupt) inject(held);
+    const HeldSignals signal = held;
+    held.taken = 0;
+    send_back(signal, stopped->second);
   }
-
   void let_go() {
     for (const auto& [tid, stop] : stopped_) ptrace::detach(tid, 0);
     stopped_.clear();
   }
 
  private:
+  void send_back(const HeldSignals& held, Kind stop) {
+    // A signal can only be injected at a stop that reports one. A standard one that is pending stands for both.
+    if (held.taken < kFirstRealTime && signal_pending(held.tid, held.taken)) return;
+    siginfo_t ours = held.info;
+    ours.si_code = SI_QUEUE;
+    ours.si_pid = getpid();
+    if (syscall(SYS_rt_tgsigqueueinfo, pid_, held.tid, held.taken, &ours) != 0) return;
+    if (stop == Kind::interrupt) inject(held);
+  }
+
   // True: there were some that we didn't have. A daemon that is dying lets its tracees go one after the other: those
   // that it still has are refused, and may have a trap on their way.
   bool seize_others() {
@@ -212,7 +218,8 @@ class Threads {
     const auto ids = process::thread_ids(pid_);
     for (const pid_t tid : ids ? *ids : std::vector<pid_t>()) {
       if (running_.contains(tid) || stopped_.contains(tid)) continue;
-      if (ptrace::seize(tid) == Outcome::ok)
+      // The kernel has attached us to those that one of ours has made (PTRACE_O_TRACECLONE).
+      if (ptrace::seize(tid) == Outcome::ok || traced_by_us(tid))
         found = running_.insert(tid).second;
       else
         refused_ |= !process::is_exiting(tid);
@@ -268,6 +275,7 @@ class Threads {
         continue;
       }
       if (!stop->status.stopped()) return;
+      if (stop->status.kind() == Kind::group_stop) return void(stopped_.emplace(held.tid, Kind::group_stop));
       const int signal = stop->status.kind() == Kind::signal ? stop->status.signal() : 0;
       siginfo_t info{};
       if (signal != held.taken || ptrace::get_siginfo(held.tid, info) != Outcome::ok) {
@@ -280,6 +288,11 @@ class Threads {
       ptrace::resume(held.tid, signal);
     }
     running_.insert(held.tid);
+  }
+
+  static bool traced_by_us(pid_t tid) {
+    const auto tracer = process::tracer_pid(tid);
+    return tracer && *tracer == gettid();
   }
 
   // A new task of one that we have; a thread of it, or another process.
@@ -319,7 +332,10 @@ class Threads {
 
 // Every thread stands still, and none has a trap on its way.
 void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& header) {
-  const auto found = std::ranges::find(threads.stopped(), Kind::interrupt, [](const auto& t) { return t.second; });
+  const auto is = [](Kind kind) { return [kind](const auto& thread) { return thread.second == kind; }; };
+  auto found = std::ranges::find_if(threads.stopped(), is(Kind::interrupt));
+  // One of a stopped process runs for a moment, and stands with the others again when it is let go.
+  if (found == threads.stopped().end()) found = std::ranges::find_if(threads.stopped(), is(Kind::group_stop));
   if (header.landing == 0 || found == threads.stopped().end()) return;
   const pid_t tid = found->first;
   AddressSpace space(TargetMemory::open(header.pid));
@@ -356,7 +372,33 @@ std::string why_not_ours(pid_t pid) {
                      process::comm(*tracer));
 }
 
-Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
+void give_back_signals(Threads& threads, FoundJournal& journal) {
+  for (HeldSignals& held : journal.header.held)
+    if (held.tid != 0) threads.give_back(held);
+}
+
+// Threads that were in a handler of the program's when they were let go, or between two changes of their mask, have set
+// the one of before again: ours.
+void watch_masks(Waiter& waiter, std::vector<FoundJournal>& recovered) {
+  const auto is_stuck = [](const HeldSignals& held) {
+    return held.tid != 0 && blocked_by(held.tid) == (held.ours & ~kNeverBlocked);
+  };
+  std::erase_if(recovered, [](const FoundJournal& journal) {
+    return std::ranges::none_of(journal.header.held, [](const HeldSignals& held) { return held.tid != 0; });
+  });
+  const auto until = Clock::now() + kMaskPatience;
+  for (; !recovered.empty() && Clock::now() < until; std::this_thread::sleep_for(kTryAgain)) {
+    for (FoundJournal& journal : recovered) {
+      if (std::ranges::none_of(journal.header.held, is_stuck) || !is_same(journal.header)) continue;
+      Threads threads(waiter, journal.header.pid, 0);
+      if (!threads.seize()) continue;
+      if (threads.stop()) give_back_signals(threads, journal);
+      threads.let_go();
+    }
+  }
+}
+
+Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
   Recovered result{journal.header.pid, false, 0, {}};
   if (!is_same(journal.header)) return result.gone = true, result;
   Threads threads(waiter, result.pid, journal.header.landing);
@@ -373,8 +415,7 @@ Recovered recover_one(Waiter& waiter, const FoundJournal& journal) {
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal.header);
-    for (const HeldSignals& held : journal.header.held)
-      if (held.tid != 0) threads.give_back(held);
+    give_back_signals(threads, journal);
   } else {
     spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",
                  result.pid);
@@ -395,7 +436,8 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
   waiter.bind_to_this_thread();
   std::vector<Recovered> all;
   const auto until = Clock::now() + patience;
-  for (const FoundJournal& journal : find_journals(directory)) {
+  std::vector<FoundJournal> journals = find_journals(directory);
+  for (FoundJournal& journal : journals) {
     Recovered one = recover_one(waiter, journal);
     while (!one.problem.empty() && Clock::now() < until) {
       std::this_thread::sleep_for(kTryAgain);
@@ -405,6 +447,7 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
     tell(one);
     all.push_back(std::move(one));
   }
+  watch_masks(waiter, journals);
   return all;
 }
 

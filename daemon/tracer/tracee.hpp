@@ -57,6 +57,7 @@ struct Arrangement {
 struct LandingAction {
   Action ours, before;
   bool in_place = true;  // as far as is known; the program may put it back by itself, having kept it
+  bool shared = false;   // the program has been seen to set the action itself since
 };
 
 struct Arrangements {
