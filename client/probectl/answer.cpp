@@ -2,6 +2,7 @@
 #include "client/probectl/answer.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -26,6 +27,7 @@ void print_line(std::string_view line) {
 
 int finish_output(const Options& options) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  if (errno == EPIPE) return 128 + SIGPIPE;  // whoever reads has had enough; as a shell says where SIGPIPE isn't ignored
   return fail({Reason::internal, fmt::format("writing the answer failed: {}", text_of_errno(errno)), "", {}},
               options.json());
 }

@@ -153,12 +153,23 @@ class Placer {
     plain_ = false;
     of_result_ = false;
     if (std::holds_alternative<lang::AllArgumentsExpr>(inner.node)) return add_all(arg);
+    if (has(arg.name)) return used_twice(arg.name, arg.column);
     const auto* variable = std::get_if<lang::VariableExpr>(&inner.node);
     if (!variable) return out_.push_back(arg), Failure{};
     plain_ = is_plain_name(variable->path);
     of_result_ = at_return_ && is_of_return(variable->path);
     if (&inner != arg.expr.get()) return add_behind(arg, variable->path);
     return arg.type_given ? add_typed(arg, variable->path) : add_parts(arg, variable->path);
+  }
+
+  // Whether an event has a member of that name already.
+  bool has(const std::string& name) const {
+    return std::ranges::any_of(
+        out_, [&](const FetchArg& before) { return (before.path.empty() ? before.name : before.path.front()) == name; });
+  }
+  static Error used_twice(const std::string& name, std::size_t column) {
+    return {Reason::bad_definition, "the argument name \"" + name + "\" is used twice: $args has it, too",
+            "give the other one a NAME=", column};
   }
 
   Failure add_all(const FetchArg& arg) {
@@ -169,10 +180,7 @@ class Placer {
       FetchArg one = arg;
       one.name = one.text = name;
       if (name.starts_with('$')) one.name.erase(0, 1);
-      const auto same = [&](const FetchArg& before) { return before.name == one.name; };
-      if (std::ranges::any_of(out_, same))
-        return Error{Reason::bad_definition, "the argument name \"" + one.name + "\" is used twice: $args has it, too",
-                     "give the other one a NAME=", arg.column};
+      if (has(one.name)) return used_twice(one.name, arg.column);
       if (auto e = add_parts(one, name)) return e;
     }
     return {};

@@ -175,6 +175,8 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
                          Row{"p:e take a=number->x", "bad-definition", "no members", 11},
                          Row{"p:e take node->values[4]", "bad-definition", "last element", 9},
                          Row{"p:e take number:string", "bad-definition", "needs memory", 9},
+                         Row{"p:e take $args number", "bad-definition", "used twice", 15},
+                         Row{"p:e take node=*node $args", "bad-definition", "used twice", 20},
                          Row{"p:e take $arg11->x", "bad-definition", "10 parameters", 9}}) {
     CAPTURE(row.definition);
     const Json error = add_error(client, user.pid(), {row.definition});
