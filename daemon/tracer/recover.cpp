@@ -332,10 +332,12 @@ class Threads {
 
 // Every thread stands still, and none has a trap on its way.
 void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& header) {
-  const auto is = [](Kind kind) { return [kind](const auto& thread) { return thread.second == kind; }; };
-  auto found = std::ranges::find_if(threads.stopped(), is(Kind::interrupt));
+  const auto first_in = [&](Kind kind) {
+    return std::ranges::find(threads.stopped(), kind, [](const auto& thread) { return thread.second; });
+  };
+  auto found = first_in(Kind::interrupt);
   // One of a stopped process runs for a moment, and stands with the others again when it is let go.
-  if (found == threads.stopped().end()) found = std::ranges::find_if(threads.stopped(), is(Kind::group_stop));
+  if (found == threads.stopped().end()) found = first_in(Kind::group_stop);
   if (header.landing == 0 || found == threads.stopped().end()) return;
   const pid_t tid = found->first;
   AddressSpace space(TargetMemory::open(header.pid));

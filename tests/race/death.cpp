@@ -195,7 +195,7 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
 
 // Signals are held while a thread runs the one instruction that stands in our code. What the daemon doesn't live to
 // give back is given back by whoever cleans up. There are moments, of a microsecond or two for each signal, in which
-// one is lost; none is doubled, or comes late.
+// one is lost, or queued behind others; none comes twice.
 TEST_CASE(
     "a daemon that is killed while it holds a thread's signals: they are the thread's again, and so is its mask") {
   std::mt19937 random(seed());
