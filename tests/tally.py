@@ -6,8 +6,8 @@ other test counts as one. Test cases that printed "[skip] NAME: REASON" count as
 Prints the skipped with their reasons, the failed with the end of their output, and at last "N passed, N failed" (and
 ", N skipped"). Exit status 1 when anything failed or nothing ran.
 --also-failed N adds failures found elsewhere; --not-run WHY says instead that there is no log, and why: one failure;
---save FILE appends "PASSED FAILED SKIPPED" there; the last line is then the caller's to print, and ours begins with
-"this step:".
+--save FILE appends "PASSED FAILED SKIPPED" there, and "failed NAME" for each test that did; the last line is then the
+caller's to print, and ours begins with "this step:".
 """
 import argparse
 import json
@@ -18,6 +18,7 @@ CASES = re.compile(r"\[doctest\] test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\
 SKIP = re.compile(r"^\[skip\] (.*?): (.*)$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PASSED_RESULTS = {"OK", "EXPECTEDFAIL"}
+CASE = re.compile(r"^TEST CASE:\s*(.*)$", re.MULTILINE)
 TAIL_LINES = 60
 
 
@@ -38,6 +39,12 @@ def count(test, output):
     return (passed - skipped, failed, skipped), reasons
 
 
+def name_failure(test, output):
+    """One line: the test and, of a doctest program, the cases that complained."""
+    cases = list(dict.fromkeys(CASE.findall(output)))
+    return f"{test['name']} ({test['result']})" + (": " + "; ".join(cases) if cases else "")
+
+
 def report_failure(test, output):
     print(f"\nFAILED: {test['name']} ({test['result']}, {test.get('duration', 0):.1f} s)")
     for line in output.strip().splitlines()[-TAIL_LINES:]:
@@ -50,7 +57,8 @@ def read(path):
 
 
 def tally(path):
-    total = [0, 0, 0]
+    """The counts of all tests, and the names of those that failed."""
+    total, names = [0, 0, 0], []
     for test in read(path):
         output = COLOUR.sub("", (test.get("stdout") or "") + "\n" + (test.get("stderr") or ""))
         counts, reasons = count(test, output)
@@ -59,7 +67,8 @@ def tally(path):
             print(f"skipped: {name}: {reason}")
         if counts[1]:
             report_failure(test, output)
-    return total
+            names.append(name_failure(test, output))
+    return total, names
 
 
 def main():
@@ -69,10 +78,10 @@ def main():
     parser.add_argument("--save")
     parser.add_argument("testlog")
     options = parser.parse_args()
-    why = options.not_run
+    why, names = options.not_run, []
     if not why:
         try:
-            passed, failed, skipped = tally(options.testlog)
+            (passed, failed, skipped), names = tally(options.testlog)
         except OSError:
             why = f"meson left no results in {options.testlog}"
     if why:
@@ -83,6 +92,8 @@ def main():
     if options.save:
         with open(options.save, "a", encoding="utf-8") as file:
             print(passed, failed, skipped, file=file)
+            for name in names:
+                print("failed", name, file=file)
         line = "this step: " + line
     print(line)
     sys.exit(1 if failed or not passed + skipped else 0)
