@@ -223,7 +223,8 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   std::memcpy(header.comm, thread.comm, sizeof header.comm);
   const std::span<const std::byte> packed = take_arguments(*tap.program, record, header);
   if (filtered_here) {
-    const events::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
+    events::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
+    common.duration = header.duration;
     const tracer::ReturnProbe* returns = tap.program->returns.get();
     if (!(returns ? returns->exit_filter : tap.program->filter)->matches(packed, common)) return void(++tap.rejected);
   }
@@ -235,8 +236,9 @@ std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbePro
                                                           const events::ChannelRecord& record,
                                                           events::RecordHeader& header) {
   if (!program.returns) {
-    const std::string_view comm = program.detour->needs_comm ? header.comm : "";
-    return std::span(packed_).first(events::unpack(*program.detour, record.words, comm, packed_));
+    events::CommonFields known;
+    if (program.detour->needs_comm) known.comm = header.comm;
+    return std::span(packed_).first(events::unpack(*program.detour, record.words, known, packed_));
   }
   const tracer::ReturnProbe& returns = *program.returns;
   const events::ReturnRecord said = events::describe_return(record.words);
@@ -245,8 +247,12 @@ std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbePro
   header.tail_call = said.tail_call ? 1 : 0;
   const std::uint64_t began = clock_.nanoseconds(said.entry_time);
   header.duration = header.time - std::min(header.time, began);
+  events::CommonFields known;
+  known.comm = header.comm;
+  known.duration = header.duration;
+  known.tail_call = said.tail_call;
   return std::span(packed_).first(
-      events::unpack_return(returns.fetch, *returns.detours, record.words, header.comm, scratch_, packed_));
+      events::unpack_return(returns.fetch, *returns.detours, record.words, known, scratch_, packed_));
 }
 
 // With its name as it is now, or was lately.

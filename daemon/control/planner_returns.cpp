@@ -24,7 +24,8 @@ constexpr std::uint64_t kCompared = 64 << 10;  // bytes of code at a time
 // Whether all that a filter compares is known at the function's entry.
 bool belongs_to_entry(const lang::Filter& filter, const events::ReturnFetch& fetch) {
   return std::ranges::all_of(filter.program()->predicates, [&](const lang::Predicate& p) {
-    return p.field != lang::FilterField::argument || fetch.is_at_entry(p.argument);
+    if (p.field == lang::FilterField::argument) return fetch.is_at_entry(p.argument);
+    return p.field != lang::FilterField::duration;
   });
 }
 
@@ -38,7 +39,7 @@ Result<std::shared_ptr<tracer::ReturnProbe>> compiled(const lang::Definition& de
   probe->fetch = std::move(fetch).value();
   probe->max_active = definition.max_active;
   if (!filter) return probe;
-  auto checked = lang::Filter::compile(*filter, probe->fetch.args());
+  auto checked = lang::Filter::compile(*filter, probe->fetch.args(), true);
   if (!checked) return std::move(checked).error();
   if (!belongs_to_entry(*checked, probe->fetch))
     probe->exit_filter = std::move(checked).value();

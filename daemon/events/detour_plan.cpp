@@ -65,6 +65,7 @@ void add_op(const FetchOp& op, std::uint16_t& items, DetourPlan& plan, const Fet
 
 // The ops of one argument. What is never there needs none.
 void add_argument(std::span<const FetchOp> ops, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
+  if (ops.front().code == Code::load_duration) return plan.sources.push_back({Kind::duration, 0, 0, false});
   if (std::ranges::find(ops, Code::unavailable, &FetchOp::code) != ops.end())
     return plan.sources.push_back({Kind::absent, 0, 0, false});
   for (const FetchOp& op : ops) add_op(op, items, plan, program);
@@ -139,6 +140,7 @@ class FilterConverter {
       case lang::FilterField::tid: return "it compares tid";
       case lang::FilterField::cpu: return "it compares cpu";
       case lang::FilterField::comm: return "it compares comm";
+      case lang::FilterField::duration: return "it compares the duration";
       case lang::FilterField::argument: break;
     }
     if (p.is_string || look_up(kComparisons, p.op) == nullptr) return "it compares a string";
@@ -357,8 +359,8 @@ Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Fil
 
 // ---- reading ----
 
-std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, std::string_view comm,
-                   std::span<std::byte> out, bool tail_call) {
+std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const CommonFields& known,
+                   std::span<std::byte> out) {
   RecordReader record(plan.capture.layout, words);
   out = out.first(std::min(out.size(), kMaxArgumentBytes));
   if (plan.only_numbers && !record.empty() && out.size() >= 9 * plan.sources.size())
@@ -369,10 +371,12 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
     Output argument(room);
     bool fits = false;
     if (source.kind == Kind::comm)
-      fits = argument.text(comm.substr(0, kMaxString));
+      fits = argument.text(known.comm.substr(0, kMaxString));
+    else if (source.kind == Kind::duration)
+      fits = argument.number(known.duration);
     else if (source.kind == Kind::text)
       fits = argument.text(plan.texts[source.index]);
-    else if (source.kind == Kind::absent || (tail_call && source.needs_return_value))
+    else if (source.kind == Kind::absent || (known.tail_call && source.needs_return_value))
       fits = argument.absent();
     else if (!record.empty())
       fits = put_item(plan.capture.layout.items[source.index], source.limit, record, argument);
@@ -391,12 +395,12 @@ ReturnRecord describe_return(std::span<const std::uint64_t> words) {
 }
 
 std::size_t unpack_return(const ReturnFetch& fetch, const ReturnPlan& plan, std::span<const std::uint64_t> words,
-                          std::string_view comm, UnpackScratch& scratch, std::span<std::byte> out) {
+                          const CommonFields& known, UnpackScratch& scratch, std::span<std::byte> out) {
   constexpr std::size_t kShift = arch::channel::kCallShift / sizeof words[0];
   const std::size_t count = plan.entry.capture.layout.max_size / sizeof words[0];
   const auto call = words.size() < kShift + count ? std::span<const std::uint64_t>() : words.subspan(kShift, count);
-  const std::size_t kept = unpack(plan.entry, call, comm, scratch.kept);
-  const std::size_t at_exit = unpack(plan.exit, words, comm, scratch.at_exit, describe_return(words).tail_call);
+  const std::size_t kept = unpack(plan.entry, call, known, scratch.kept);
+  const std::size_t at_exit = unpack(plan.exit, words, known, scratch.at_exit);
   return fetch.merge(std::span(scratch.kept).first(kept), std::span(scratch.at_exit).first(at_exit), out);
 }
 

@@ -43,7 +43,8 @@ struct CommonFields {
   std::uint32_t cpu = 0;
   std::string_view comm;
   std::span<const EntryWord> entry_words{};
-  bool tail_call = false;  // the function was left by one: what it returns isn't there yet
+  std::uint64_t duration = 0;  // of a return: ns
+  bool tail_call = false;      // the function was left by one: what it returns isn't there yet
 };
 
 // What compiling needs from the target.
@@ -70,6 +71,7 @@ struct FetchOp {
     load_immediate,      // value = operand
     load_return_value,   // value = what the function returns; a tail call ends the argument with a null
     load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
+    load_duration,       // value = CommonFields::duration
     load_vector,         // value = the low 64 bits of floating-point register `operand`
     unavailable,         // there is none: the argument is null
     dereference,         // value = the `size` bytes at value + operand, extended to 64 bits

@@ -122,6 +122,11 @@ class FetchCompiler {
     return {};
   }
   Failure load(const lang::CommExpr&, std::size_t) { return emit(Code::store_comm), Failure{}; }
+  Failure load(const lang::DurationExpr&, std::size_t column) {
+    if (!context_.is_return) return refuse(Reason::bad_definition, column, "$duration is only there on return probes");
+    emit(Code::load_duration);
+    return {};
+  }
   Failure load(const lang::ArgumentExpr& node, std::size_t column) {
     if (context_.usdt) return usdt_argument(node, column);
     if (context_.entry_words) return keep_at_entry(std::make_shared<lang::FetchExpr>(lang::FetchExpr{node, column}));

@@ -124,6 +124,7 @@ class Machine {
       case Code::load_return_value: value_ = register_at(op.operand); return !common_.tail_call;
       case Code::load_entry_word: return entry_word(op.operand);
       case Code::load_vector: return memory_.read_vector(common_.tid, static_cast<unsigned>(op.operand), value_);
+      case Code::load_duration: value_ = common_.duration; return true;
       case Code::unavailable: return false;
       case Code::add: value_ += op.operand; return true;
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;

@@ -128,6 +128,8 @@ struct StackEntryExpr {
 struct StackExpr {};
 struct RetvalExpr {};
 struct CommExpr {};
+// $duration, of a return probe: ns from the function's entry to its exit
+struct DurationExpr {};
 // $argN, 1-based
 struct ArgumentExpr {
   std::uint32_t number = 0;
@@ -175,15 +177,15 @@ struct PlacedExpr {
 };
 
 struct FetchExpr {
-  std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, ArgumentExpr,
-               AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr,
+  std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, DurationExpr,
+               ArgumentExpr, AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr,
                PlacedExpr>
       node;
   std::size_t column = 0;  // where the kernel's error_log would put its caret
 };
 
 struct FetchArg {
-  // NAME=; else a plain variable's own name, "$retval" for the first unnamed $retval, and by position arg1, arg2, ...
+  // NAME=; else a plain variable's own name, "$retval" and "duration" for the first unnamed one of these, and by position arg1, arg2, ...
   // for all others, as the kernel does. Unique within a definition.
   std::string name;
   FetchExprPtr expr;

@@ -26,7 +26,7 @@ struct Level {
 
 Error bad_variable(Word word) {
   return bad_definition(word.column, "unknown variable " + quoted(word.text),
-                        "variables: $argN $stack $stackN $comm, of return probes also $retval and $entry(ARG)");
+                        "variables: $argN $stack $stackN $comm, of return probes also $retval, $duration and $entry(ARG)");
 }
 
 bool is_path_continuation(std::string_view text) {
@@ -121,6 +121,13 @@ Result<Node> retval(Word word, std::string_view rest, Kind kind) {
   return bad_variable(word);
 }
 
+Result<Node> duration(Word word, Kind kind) {
+  if (kind != Kind::return_probe)
+    return bad_definition(word.column, "$duration is only there on return probes, and not at the entry",
+                          "write r:NAME FUNCTION, or FUNCTION%return");
+  return Node(DurationExpr{});
+}
+
 Result<Node> stack(Word word, std::string_view rest) {
   if (rest.empty()) return Node(StackExpr{});
   const auto index = parse_decimal(rest);
@@ -158,6 +165,7 @@ Result<Node> dollar(Word word, Kind kind) {
   const std::string_view name = word.text.substr(1);
   if (name.starts_with("entry(")) return entry(word, kind);
   if (name == "comm" || name == "COMM") return Node(CommExpr{});
+  if (name == "duration") return duration(word, kind);
   if (name.starts_with("retval")) return retval(word, name.substr(6), kind);
   if (name.starts_with("stack")) return stack(word, name.substr(5));
   if (name.starts_with("arg")) return argument(word, name.substr(3));
@@ -280,14 +288,14 @@ Result<Level> peel(Word& word) {
 bool can_be_dereferenced(const Node& node) {
   if (const auto* entry = std::get_if<EntryExpr>(&node)) return can_be_dereferenced(entry->inner->node);
   return !std::holds_alternative<CommExpr>(node) && !std::holds_alternative<TextExpr>(node) &&
-         !std::holds_alternative<AllArgumentsExpr>(node);
+         !std::holds_alternative<DurationExpr>(node) && !std::holds_alternative<AllArgumentsExpr>(node);
 }
 
 Result<FetchExprPtr> wrap(FetchExprPtr inner, const std::vector<Level>& levels) {
   for (std::size_t depth = 1; depth <= levels.size(); ++depth) {
     const Level& level = levels[levels.size() - depth];
     if (!can_be_dereferenced(inner->node))
-      return bad_definition(level.inner_column, "$comm, $args and text can't be dereferenced");
+      return bad_definition(level.inner_column, "$comm, $duration, $args and text can't be dereferenced");
     if (depth > kMaxDereferences)
       return bad_definition(level.inner_column, "dereferences are nested too deeply: at most 14");
     inner = std::make_shared<const FetchExpr>(

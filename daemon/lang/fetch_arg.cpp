@@ -48,6 +48,7 @@ std::size_t type_colon(std::string_view body) {
 std::string generated_arg_name(std::string_view expression, const std::vector<FetchArg>& previous) {
   if (is_identifier(expression)) return std::string(expression);
   if (expression == "$retval" && !is_used(expression, previous)) return "$retval";
+  if (expression == "$duration" && !is_used("duration", previous)) return "duration";
   return "arg" + std::to_string(previous.size() + 1);
 }
 
@@ -109,6 +110,7 @@ class FetchArgParser {
   Failure type() {
     const bool text = body_.text == "$comm" || body_.text == "$COMM" || is_quoted(body_.text);
     if (text) arg_.type.base = BaseType::string;
+    if (body_.text == "$duration") arg_.type.base = BaseType::u64;
     if (!type_) return {};
     auto parsed = parse_type(*type_);
     if (text && type_->text != "string" && (parsed || is_type_error(parsed.error())))
@@ -134,6 +136,8 @@ class FetchArgParser {
     const bool text = std::holds_alternative<CommExpr>(node) || std::holds_alternative<TextExpr>(node);
     if (std::holds_alternative<AllArgumentsExpr>(node) && type_)
       return bad_definition(type_->column, "$args takes no type: every argument has its own");
+    if (std::holds_alternative<DurationExpr>(node) && type_)
+      return bad_definition(type_->column, "$duration takes no type: it is a number of nanoseconds");
     if (is_string && !memory && !text && !std::holds_alternative<ImmediateExpr>(node))
       return bad_definition(type_->column, "a string needs memory, and " + quoted(body_.text) + " is a value",
                             "for a pointer to a string write +0(" + std::string(body_.text) + "):string");

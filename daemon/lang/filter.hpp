@@ -1,5 +1,5 @@
 // Event filters: the kernel's filter language (Documentation/trace/events.rst), over a probe's arguments and the common
-// fields pid, tid, comm, cpu. Type-checked when compiled; evaluated without allocating.
+// fields pid, tid, comm, cpu, of a return also duration. Type-checked when compiled; evaluated without allocating.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 
 // A filter is comparisons FIELD OP VALUE joined by && || ! ( ); ! binds to the comparison or parenthesis behind it, &&
 // before ||. FIELD: an argument's name, else a common field: pid, tid, cpu, comm, or the kernel's words for them:
-// common_pid (the thread's id), CPU, COMM. argN names the Nth argument also when it is a lone $retval.
+// common_pid (the thread's id), CPU, COMM; when there is
+// one also the return's: duration (ns). argN names the Nth argument also when it is a lone $retval.
 //   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
 //            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
 //   char:    as u8, or == != with one quoted character.
@@ -30,7 +31,7 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 class Filter {
  public:
   // Errors: bad_filter with the column (0-based byte offset) of the fault.
-  static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args);
+  static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args, bool is_return = false);
   // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.
   bool matches(std::span<const std::byte> packed, const events::CommonFields& common) const;
 

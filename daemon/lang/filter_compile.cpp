@@ -31,15 +31,17 @@ struct CommonField {
   std::string_view name;
   FilterField field;
   bool is_signed;
+  bool returns_only = false;
 };
 // The kernel's common_pid is current->pid: the thread's id.
-constexpr std::array<CommonField, 7> kCommonFields = {{{"pid", FilterField::pid, true},
+constexpr std::array<CommonField, 8> kCommonFields = {{{"pid", FilterField::pid, true},
                                                        {"tid", FilterField::tid, true},
                                                        {"common_pid", FilterField::tid, true},
                                                        {"cpu", FilterField::cpu, false},
                                                        {"CPU", FilterField::cpu, false},
                                                        {"comm", FilterField::comm, false},
-                                                       {"COMM", FilterField::comm, false}}};
+                                                       {"COMM", FilterField::comm, false},
+                                                       {"duration", FilterField::duration, false, true}}};
 
 bool is_filter_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool ends_bare_word(char c) {
@@ -59,7 +61,8 @@ void append(std::vector<Exit>& to, const std::vector<Exit>& from) { to.insert(to
 
 class Compiler {
  public:
-  Compiler(std::string_view text, std::span<const FetchArg> args) : text_(text), args_(args) {}
+  Compiler(std::string_view text, std::span<const FetchArg> args, bool is_return)
+      : text_(text), args_(args), is_return_(is_return) {}
 
   Result<FilterProgram> compile() {
     const auto exits = whole();
@@ -211,11 +214,11 @@ class Compiler {
 
   bool find_common(std::size_t start, Predicate& p) {
     for (const CommonField& common : kCommonFields) {
-      if (common.name != name_) continue;
+      if (common.name != name_ || (common.returns_only && !is_return_)) continue;
       p.field = common.field;
       p.is_string = common.field == FilterField::comm;
       p.is_signed = common.is_signed;
-      p.size = 4;
+      p.size = common.field == FilterField::duration ? 8 : 4;
       return true;
     }
     return wrong(start, "unknown field " + quoted(name_), field_hint());
@@ -224,7 +227,7 @@ class Compiler {
   std::string field_hint() const {
     std::string hint = "fields:";
     for (const FetchArg& arg : args_.first(std::min<std::size_t>(args_.size(), 16))) hint += " " + arg.name;
-    return hint + " pid tid cpu comm";
+    return hint + " pid tid cpu comm" + (is_return_ ? " duration" : "");
   }
 
   // ---- OP ----
@@ -302,6 +305,7 @@ class Compiler {
 
   std::string_view text_;
   std::span<const FetchArg> args_;
+  bool is_return_;
   std::size_t i_ = 0;
   FilterProgram out_;
   std::string_view name_;  // of the field being compared
@@ -311,8 +315,8 @@ class Compiler {
 
 }  // namespace
 
-Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args) {
-  auto program = Compiler(text, args).compile();
+Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args, bool is_return) {
+  auto program = Compiler(text, args, is_return).compile();
   if (!program) return std::move(program).error();
   Filter filter;
   filter.impl_ = std::make_shared<const Impl>(Impl{std::move(*program)});

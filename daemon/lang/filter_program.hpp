@@ -17,7 +17,7 @@ namespace probed::lang {
 enum class FilterOp : std::uint8_t { eq, ne, lt, le, gt, ge, band, glob };
 
 // What a predicate reads: an argument, or one of the common fields.
-enum class FilterField : std::uint8_t { argument, pid, tid, cpu, comm };
+enum class FilterField : std::uint8_t { argument, pid, tid, cpu, comm, duration };
 
 struct Predicate {
   FilterField field = FilterField::argument;

@@ -44,6 +44,7 @@ bool common_matches(const Predicate& p, const events::CommonFields& common) {
     case FilterField::pid: return number_matches(p, extended(common.pid));
     case FilterField::tid: return number_matches(p, extended(common.tid));
     case FilterField::cpu: return number_matches(p, common.cpu);
+    case FilterField::duration: return number_matches(p, common.duration);
     default: return text_matches(p, common.comm);
   }
 }

@@ -50,8 +50,10 @@ SitePlan as_it_is_now(const TargetMemory& memory, const SitePlan& plan) {
 
 // ---- gone and moved -------------------------------------------------------------------------------------------------
 
-// These sites' code has gone: nothing is left to probe there.
+// These sites' code has gone: nothing is left to probe there. Of a process that is ending all memory has, which is told
+// when it has ended.
 void Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout) {
+  if (addresses.empty() || space.memory().has_ended()) return;
   std::vector<ProbeId> gone;
   for (const RemoteAddr address : addresses) {
     const Site* site = space.find(address);

@@ -52,6 +52,11 @@ std::string TargetMemory::maps_text() const {
   return text;
 }
 
+bool TargetMemory::has_ended() const {
+  char first = 0;
+  return maps_ && pread(maps_.get(), &first, 1, 0) == 0;
+}
+
 std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {
   if (fd_) return pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(from.value));
   const iovec local{to.data(), to.size()}, remote{reinterpret_cast<void*>(from.value), to.size()};

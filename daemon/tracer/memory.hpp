@@ -41,6 +41,8 @@ class TargetMemory final : public events::MemoryReader {
   // opened on (fs/proc/task_mmu.c, proc_maps_open): by its pid a vfork child that has just executed another program
   // would answer for its parent's memory.
   std::string maps_text() const;
+  // The process has none any more: it is ending. False also when that can't be known.
+  bool has_ended() const;
   // From now on small reads and writes go there where it takes them; null: no longer.
   void gather(TextPages* pages) { pages_ = pages; }
   bool gathers() const { return pages_ != nullptr; }

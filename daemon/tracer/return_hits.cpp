@@ -64,6 +64,7 @@ bool HitRecorder::run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& 
   const bool streaming = program.streaming.load(std::memory_order_relaxed);
   events::CommonFields common = common_fields(hit, streaming || probe.exit_filter);
   common.tail_call = tail_call;
+  common.duration = hit.time - std::min(hit.time, call->time);
   ptrace::Registers after = hit.regs;
   arch::native::step_out(after, *to);
   const std::size_t size = probe.fetch.run_exit(after, hit.memory, common, call->kept, scratch_, packed_);
@@ -73,7 +74,7 @@ bool HitRecorder::run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& 
     return false;
   }
   program.counters->hits.fetch_add(1, std::memory_order_relaxed);
-  if (streaming && !send(hit, program, packed, {*to, hit.time - std::min(hit.time, call->time), tail_call}))
+  if (streaming && !send(hit, program, packed, {*to, common.duration, tail_call}))
     program.counters->missed.fetch_add(1, std::memory_order_relaxed);
   return program.limit && --program.limit->remaining == 0;
 }

@@ -211,6 +211,7 @@ TEST_CASE("U5: a target's end keeps its exit status, ends every probe, and remov
     CHECK(counts_of(family.client, family.probes[0]).hits == 4);
     events.end();
     CHECK(events.of(family.probes[0]).size() == 4);
+    CAPTURE(Json(events.others()).dump());
     REQUIRE(events.others().size() == 1);
     CHECK(events.others()[0].at("method") == "target.exited");
     CHECK(events.others()[0].at("params") == Json{{"pid", family.pid()}, {end.key, end.value}});

@@ -119,7 +119,7 @@ TEST_CASE("an entry's and an exit's detour make one record of a call, with what 
     CHECK_FALSE(said.tail_call);
     CHECK(said.entry_time < records[i][ch::kRecordTime / 8]);
     CHECK(said.return_address != 0);
-    const std::size_t size = events::unpack_return(plan.fetch, plan.detours, records[i], "", scratch, packed);
+    const std::size_t size = events::unpack_return(plan.fetch, plan.detours, records[i], {}, scratch, packed);
     REQUIRE(size == 3 * 9);
     const auto value = [&](std::size_t at) {
       std::uint64_t v = 0;

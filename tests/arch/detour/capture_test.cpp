@@ -72,7 +72,7 @@ Oracle ask(const Compiled& compiled, const Trial& trial, const Machine& start) {
 
 Packed unpacked(const events::DetourPlan& plan, const Trial::Record& record) {
   Packed out(events::kMaxArgumentBytes);
-  out.resize(events::unpack(plan, record.words, kComm, out));
+  out.resize(events::unpack(plan, record.words, {.comm = kComm}, out));
   return out;
 }
 
@@ -526,7 +526,7 @@ TEST_CASE("unpacking a record of random words stays within its bounds") {
     std::vector<std::uint64_t> words(size);
     for (auto& word : words) word = random.chance(50) ? random.below(600) : random.word();
     Packed out(plan.sources.size() + random.below(3000));
-    const std::size_t used = events::unpack(plan, words, "comm", out);
+    const std::size_t used = events::unpack(plan, words, {.comm = "comm"}, out);
     CHECK(used <= out.size());
     CHECK(used >= plan.sources.size());
   }

@@ -20,6 +20,7 @@ struct Shown {
   std::string operator()(const StackExpr&) const { return "stack"; }
   std::string operator()(const RetvalExpr&) const { return "retval"; }
   std::string operator()(const CommExpr&) const { return "comm"; }
+  std::string operator()(const DurationExpr&) const { return "duration"; }
   std::string operator()(const ArgumentExpr& e) const { return "arg(" + std::to_string(e.number) + ")"; }
   std::string operator()(const AllArgumentsExpr&) const { return "args"; }
   std::string operator()(const DerefExpr& e) const {
