@@ -13,7 +13,7 @@ namespace probed::client {
 namespace {
 
 struct Fields {
-  JsonView probe, id, pid, tid, comm, cpu, time, ip, symbol, args, func;
+  JsonView probe, id, pid, tid, comm, cpu, time, ip, symbol, args, func, tail_call;
 };
 
 struct FieldName {
@@ -24,6 +24,7 @@ constexpr FieldName kFields[] = {
     {"probe", &Fields::probe},   {"id", &Fields::id},     {"pid", &Fields::pid},   {"tid", &Fields::tid},
     {"comm", &Fields::comm},     {"cpu", &Fields::cpu},   {"time", &Fields::time}, {"ip", &Fields::ip},
     {"symbol", &Fields::symbol}, {"args", &Fields::args}, {"func", &Fields::func},
+    {"tail_call", &Fields::tail_call},
 };
 
 Fields read_fields(std::string_view event_json) {
@@ -61,6 +62,7 @@ void append_place(std::string& out, const Fields& fields) {
   if (fields.func.is_string()) {
     out.append(" <- ");
     append_string(out, fields.func);
+    if (fields.tail_call.exists()) out.append(" by tail call");
   }
   out.push_back(')');
 }
@@ -90,14 +92,14 @@ void EventText::learn(JsonView probe_views) {
   });
 }
 
-void EventText::append_value(std::string& out, JsonView value, Notation notation) {
+void EventText::append_value(std::string& out, JsonView value, Notation notation, std::string_view null) {
   if (value.is_null()) {
-    out.append("(fault)");
+    out.append(null);
   } else if (value.is_array()) {
     out.push_back('{');
     value.each_element([&, separate = false](JsonView element) mutable {
       if (std::exchange(separate, true)) out.push_back(',');
-      append_value(out, element, notation);
+      append_value(out, element, notation, null);
       return true;
     });
     out.push_back('}');
@@ -114,7 +116,7 @@ void EventText::append_value(std::string& out, JsonView value, Notation notation
   }
 }
 
-void EventText::append_args(std::string& out, JsonView args, std::uint64_t probe_id) const {
+void EventText::append_args(std::string& out, JsonView args, std::uint64_t probe_id, std::string_view null) const {
   const auto known = types_.find(probe_id);
   args.each_member([&](std::string_view name, JsonView value) {
     auto notation = Notation::guess;
@@ -129,7 +131,7 @@ void EventText::append_args(std::string& out, JsonView args, std::uint64_t probe
       append_display(out, decoded);
     }
     out.push_back('=');
-    append_value(out, value, notation);
+    append_value(out, value, notation, null);
     return true;
   });
 }
@@ -146,7 +148,8 @@ void EventText::append(std::string& out, std::string_view event_json) const {
   });
   out.push_back(':');
   append_place(out, fields);
-  append_args(out, fields.args, fields.id.u64_or(0));
+  // What a function returns that ends by a tail call isn't known yet: that is no fault.
+  append_args(out, fields.args, fields.id.u64_or(0), fields.tail_call.exists() ? "(none)" : "(fault)");
   out.push_back('\n');
 }
 

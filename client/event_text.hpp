@@ -2,6 +2,7 @@
 //
 //   redis-server-1447 [001] 1038282.286875123: cmd: (processCommand+0x0) c=0x7f0e5c argc=3
 //   redis-server-1447 [001] 1038282.286878006: myret: (call+0x9e <- processCommand) $retval=0
+//   redis-server-1447 [001] 1038282.286879210: myret: (call+0x9e <- caller by tail call) $retval=(none)
 //
 // comm-tid, cpu, seconds of CLOCK_MONOTONIC, probe name without its group, place, arguments. Everything that comes from
 // the target passes through display.hpp.
@@ -30,8 +31,8 @@ class EventText {
   using Notations = std::unordered_map<std::string, Notation>;  // by undecoded argument name
 
   static Notation notation_of(std::string_view type);
-  static void append_value(std::string& out, JsonView value, Notation notation);
-  void append_args(std::string& out, JsonView args, std::uint64_t probe_id) const;
+  static void append_value(std::string& out, JsonView value, Notation notation, std::string_view null);
+  void append_args(std::string& out, JsonView args, std::uint64_t probe_id, std::string_view null) const;
 
   std::unordered_map<std::uint64_t, Notations> types_;  // by probe id
 };

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "daemon/dwarf/entry_arguments.hpp"
 #include "daemon/symbols/match.hpp"
 
 namespace probed::dwarf {
@@ -397,9 +398,43 @@ std::map<std::uint32_t, std::string> matching_files(const LineTable& table, std:
   return out;
 }
 
-struct FoundRow {
-  std::uint64_t address = 0;
-  const Unit* unit = nullptr;
+// Tells in which function a row of a line belongs to the source's: optimised code has rows of a calling line in the
+// middle of what has been inlined there.
+class LineOwner {
+ public:
+  explicit LineOwner(std::string_view file) : file_(file) {}
+
+  // scopes: innermost first, the last one a function.
+  Die of(std::span<const Die> scopes, unsigned line) {
+    std::optional<Die> inner;
+    for (const Die scope : scopes) {
+      if (tag(scope) == TAG_lexical_block) continue;
+      if (inner && !is_callers(*inner, scope, line)) break;
+      inner = scope;
+    }
+    return *inner;
+  }
+
+ private:
+  // A line of a function that is written in another file, or that is called in this very line by another function, is
+  // its caller's.
+  bool is_callers(Die function, Die caller, unsigned line) {
+    if (tag(function) != TAG_inlined_subroutine) return false;
+    const Die written = holder_of(function, AT_decl_file);
+    if (written && !fits(*written.unit, attribute(written, AT_decl_file)->number)) return true;
+    const auto call_line = attribute(function, AT_call_line), call_file = attribute(function, AT_call_file);
+    return call_line && call_file && call_line->number == line && fits(*function.unit, call_file->number) &&
+           !(abstract_instance(function) == abstract_instance(caller));
+  }
+
+  bool fits(const Unit& unit, std::uint64_t number) {
+    const auto [known, fresh] = files_.try_emplace(&unit);
+    if (fresh) known->second = matching_files(read_line_table(unit, false), file_);
+    return number <= UINT32_MAX && known->second.contains(static_cast<std::uint32_t>(number));
+  }
+
+  std::string_view file_;
+  std::map<const Unit*, std::map<std::uint32_t, std::string>> files_;
 };
 
 }  // namespace
@@ -408,7 +443,7 @@ LinePlaces DebugInfo::find_line(std::string_view file, unsigned line) const {
   const std::lock_guard lock(mutex_);
   LinePlaces out;
   std::set<std::string> files;
-  std::map<unsigned, std::vector<FoundRow>> rows;  // by line, from the wanted one on
+  std::map<unsigned, std::vector<std::uint64_t>> rows;  // addresses by line, from the wanted one on
   for (const auto& unit : file_->units()) {
     if (unit->is_type_unit()) continue;
     const auto fits = matching_files(read_line_table(*unit, false), file);
@@ -419,7 +454,7 @@ LinePlaces DebugInfo::find_line(std::string_view file, unsigned line) const {
       files.insert(name->second);
       if (row.line < line || !row.is_statement) continue;
       if (!rows.empty() && row.line > rows.begin()->first && row.line != line) continue;  // a nearer one is known
-      rows[row.line].push_back({row.address, unit.get()});
+      rows[row.line].push_back(row.address);
     }
   }
   out.files.assign(files.begin(), files.end());
@@ -428,13 +463,14 @@ LinePlaces DebugInfo::find_line(std::string_view file, unsigned line) const {
   out.line = rows.begin()->first;
   // Of each function, and of each place it is inlined at, the first instruction of the line.
   std::map<std::pair<const Unit*, std::uint32_t>, LinePlace> first;
-  for (const FoundRow& row : rows.begin()->second) {
-    const auto scope = scope_at(row.address);
+  LineOwner owner(file);
+  for (const std::uint64_t address : rows.begin()->second) {
+    const auto scope = scope_at(address);
     if (!scope) continue;
-    const auto function = std::ranges::find_if(scope->blocks, [](Die d) { return tag(d) != TAG_lexical_block; });
-    const auto [known, fresh] = first.try_emplace({function->unit, function->index});
-    if (!fresh && known->second.address <= row.address) continue;
-    known->second = {row.address, out.line, qualified_name(*function)};
+    const Die function = owner.of(scope->blocks, out.line);
+    const auto [known, fresh] = first.try_emplace({function.unit, function.index});
+    if (!fresh && known->second.address <= address) continue;
+    known->second = {address, out.line, qualified_name(function)};
   }
   for (auto& [key, place] : first) out.places.push_back(std::move(place));
   std::ranges::sort(out.places, {}, &LinePlace::address);
@@ -458,12 +494,12 @@ std::vector<SourceLine> DebugInfo::lines_of(std::string_view file, std::size_t l
     }
   }
   std::vector<SourceLine> out;
+  LineOwner owner(file);
   for (const auto& [key, address] : lowest) {
     if (limit != 0 && out.size() >= limit) break;
     const auto scope = scope_at(address);
     if (!scope) continue;
-    const auto function = std::ranges::find_if(scope->blocks, [](Die d) { return tag(d) != TAG_lexical_block; });
-    out.push_back({key.first, key.second, address, qualified_name(*function)});
+    out.push_back({key.first, key.second, address, qualified_name(owner.of(scope->blocks, key.second))});
   }
   return out;
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "arch/arch.hpp"
@@ -87,6 +88,37 @@ TEST_CASE("a function that exists only inlined is one probe at all its places, w
     CHECK(reason_of(add_error(client, user.pid(), {"r:o twice_of"})) == "bad-definition");
     remove_all(client, {list_probes(client).at(0)});
     CHECK(list_probes(client).empty());
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
+// Its 1-based number.
+unsigned line_with(const std::string& path, std::string_view text) {
+  std::ifstream file(path);
+  unsigned number = 1;
+  for (std::string line; std::getline(file, line); ++number)
+    if (line.find(text) != line.npos) return number;
+  return 0;
+}
+
+TEST_CASE("a line that has functions of another file inlined is hit once each time that it is executed") {
+  const std::string source = required_environment("SOURCE_DIR") + "/tests/targets/places.c";
+  const unsigned line = line_with(source, "one line: counted once");
+  REQUIRE(line != 0);
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const Json probe = add(client, user.pid(), {"p:l places.c:" + std::to_string(line)}).at(0);
+    CHECK(std::string(probe.at("symbol")).starts_with("count+"));
+    CHECK(user.ask("count 7") == "count done");
+    CHECK(counts_of(client, probe).hits == 7);
+    const Json lines = client.call("symbols.lines", {{"pid", user.pid()}, {"file", "places.c"}});
+    for (const Json& l : lines.at("lines"))
+      if (l.at("line") == line) CHECK(l.at("function") == "count");
+    remove_all(client, {probe});
     CHECK(user.unharmed());
     CHECK(user.ends_well());
   }

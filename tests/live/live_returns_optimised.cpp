@@ -207,6 +207,38 @@ TEST_CASE("a filter turns calls away at the entry, or at the return, without a r
   CHECK(s.leaves_no_harm());
 }
 
+TEST_CASE("how long a call took is an argument and decides in a filter, on both tiers") {
+  for (const bool optimise : {false, true}) {
+    CAPTURE(optimise);
+    Session s;
+    s.client.call("daemon.optimize", {{"enabled", optimise}});
+    const auto with = [&](const std::string& filter) {
+      const Json one = {{"definition", "r fib n=$arg1:s64 $duration"}, {"filter", filter}};
+      return s.client.call("probe.add", {{"pid", s.program.pid()}, {"probes", {one}}}).at("probes").at(0);
+    };
+    const Json all = with("duration < 1000000000000"), none = with("duration >= 1000000000000"),
+               some = with("duration > 2000 && n > 0");
+    for (const Json& probe : {all, none, some})
+      REQUIRE(eventually([&] { return !optimise || view_of(s.client, probe).value("tier", "") == "optimized"; }));
+    Events events(s.client);
+    CHECK(s.program.ask("fib 15") == "fib done 610");
+    const Calls chosen = s.calls(some);
+    events.end();
+    CHECK(s.calls(all) == Calls{1973, 0, 0, 0, 0});
+    CHECK(s.calls(none) == Calls{0, 0, 1973, 0, 0});
+    CHECK(chosen.hits + chosen.filtered == 1973);
+    CHECK(chosen.hits > 0);
+    CHECK(chosen.filtered >= 610 - 233);  // fib(0)
+    CHECK(events.of(all).size() == 1973);
+    CHECK(events.of(none).empty());
+    CHECK(events.of(some).size() == chosen.hits);
+    const auto says_the_same = [](const Json& e) { return e.at("args").at("duration") == e.at("duration"); };
+    CHECK(std::ranges::all_of(events.all(), says_the_same));
+    CHECK(std::ranges::all_of(events.of(some), [](const Json& e) { return e.at("duration") > 2000; }));
+    CHECK(s.leaves_no_harm());
+  }
+}
+
 TEST_CASE("what stays a breakpoint says why") {
   Session s;
   const Json bounded = s.add_one("r3:few fib"), leap = s.add_one("r:leap through"), tiny = s.add_one("r:tiny add");

@@ -3,7 +3,8 @@
 result of any test is harm done by a probe.
 
 tests/suites/run builds what is needed and starts this. Suites: python (its regression tests: libpython3.11-testsuite),
-shell (tests/suites/*.sh under every shell there is), sqlite (tests/suites/*.sql, on a database of its own).
+shell (tests/suites/*.sh under every shell there is), sqlite (tests/suites/*.sql, on a database of its own), testfixture
+(sqlite's own tests, as user nobody: tests/suites/testfixture DIRECTORY makes them, TESTFIXTURE=DIRECTORY says where).
 """
 import argparse
 import collections
@@ -124,15 +125,43 @@ def run_sqlite(scripts, prefix):
     return outcomes
 
 
+# ---- sqlite's own -------------------------------------------------------------------------------------------------------
+
+TESTFIXTURE = os.path.join(os.environ.get("TESTFIXTURE", "/nonexistent"), "source")
+AS_NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]  # they refuse to be run by root
+
+
+def run_testfixture(files, prefix):
+    """The outcome of a test is what is said of it in its line, or all up to the next test's."""
+    outcomes = {}
+    for file in files:
+        with tempfile.TemporaryDirectory(prefix="probed-suite-") as directory:
+            shutil.chown(directory, "nobody", "nogroup")
+            script = os.path.join(TESTFIXTURE, "test", file)
+            status, out = run([*AS_NOBODY, *prefix, os.path.join(TESTFIXTURE, "testfixture"), script], directory)
+        outcomes[f"{file} as a whole"] = f"status {status}"
+        for name, said in re.findall(r"^(\S+)\.\.\. ?(.*(?:\n! .*)*)", out, re.MULTILINE):
+            outcomes[f"{file} {name}"] = said
+    return outcomes
+
+
 SUITES = {
     "python": Suite(run_python, python_missing),
     "shell": Suite(run_shell, lambda: None if shells() else "no shell is installed"),
     "sqlite": Suite(run_sqlite, lambda: None if shutil.which("sqlite3") else "sqlite3 is not installed"),
+    "testfixture": Suite(run_testfixture, lambda: None if os.path.exists(os.path.join(TESTFIXTURE, "testfixture"))
+                         else "TESTFIXTURE doesn't say where tests/suites/testfixture has made it"),
 }
 PYTHON_MODULES = ["test_threading", "test_signal", "test_subprocess", "test_os", "test_eintr", "test_faulthandler",
                   "test_fork1", "test_wait3", "test_wait4", "test_threadsignals", "test_queue"]
 QUICK = {"python": ["test_thread", "test_popen", "test_threading_local", "test_pty"], "shell": ["jobs.sh", "traps.sh"], "sqlite": []}
-FULL = {"python": PYTHON_MODULES + QUICK["python"], "shell": [], "sqlite": []}
+FULL = {"python": PYTHON_MODULES + QUICK["python"], "shell": [], "sqlite": [],
+        "testfixture": [name + ".test" for name in """
+            select1 select2 select3 insert insert2 trigger1 trigger2 update delete join join2 index index2 rollback 
+            json101 thread1 thread2 lock vacuum date subquery view wal2 shared exclusive collate1 expr
+            fkey1 in like null quote table temptable types unique without_rowid1 main memdb misc1 blob attach
+            auth cast check coalesce conflict count ctime default descidx1 distinct enc
+        """.split()]}
 
 # ---- running ------------------------------------------------------------------------------------------------------------
 
@@ -148,7 +177,7 @@ def run(argv, directory):
             os.killpg(process.pid, signal.SIGKILL)
             raise Failure(f"{argv}: not done after {PATIENCE} s") from None
         errors.seek(0)
-        return end_of_traced(errors.read()) if argv[1:2] == ["trace"] else process.returncode, out
+        return end_of_traced(errors.read()) if "trace" in argv else process.returncode, out
 
 
 hits = collections.Counter()
@@ -209,11 +238,12 @@ def main():
     prefix = trace_prefix(os.environ["PROBECTL_BIN"], options)
     os.environ.setdefault("PROBED_SOCKET", "/nonexistent/probed.sock")  # each trace starts a daemon of its own
     differences = []
-    for name in [options.only] if options.only else SUITES:
+    chosen = QUICK if options.quick else FULL
+    for name in [options.only] if options.only else chosen:
         if reason := SUITES[name].missing():
             print(f"[skip] {name}: {reason}")
             continue
-        arguments = options.tests or (QUICK if options.quick else FULL)[name]
+        arguments = options.tests or chosen[name]
         differences += check_suite(name, arguments, prefix)
     for difference in differences:
         print(f"DIFFERENT {difference}")

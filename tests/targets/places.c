@@ -1,6 +1,7 @@
 // places: variables in places that are hard to find, functions that exist only inlined, and what one casts. On command,
 // one a line:
 //   inline N   calls outer_first() and outer_second(), both of which have twice_of() inlined; answers "inline done"
+//   count N    N calls of count(), one line of which has functions of a header inlined; answers "count done"
 //   tls N      sets the thread-local variables to N, N+1, ... and calls look(); answers "tls done"
 //   thread N   the same in a thread of its own; answers "tls done"
 //   cast N     one call of opaque() with the address of a structure, as void* and as a number; answers its address
@@ -46,6 +47,13 @@ TARGET_FUNCTION int outer_second(int n) {
   return twice_of(n + 1) + twice_of(n + 2);
 }
 
+static long counter;
+TARGET_FUNCTION int count(int n) {
+  add_to(&counter, n); add_by_way(&counter, 1);  // one line: counted once
+  KEEP(counter);
+  return n;
+}
+
 TARGET_FUNCTION int look(int n) {
   KEEP(&tls_count);
   KEEP(tls_text);
@@ -80,6 +88,9 @@ static void obey(const char* line) {
     outer_first(n);
     outer_second(n);
     printf("inline done\n");
+  } else if (sscanf(line, "count %d", &n) == 1) {
+    for (int i = 0; i < n; ++i) count(i);
+    printf("count done\n");
   } else if (sscanf(line, "tls %d", &n) == 1) {
     set_and_look(&n);
     printf("tls done\n");

@@ -41,6 +41,13 @@ TEST_CASE("a return event names where it returns to and the function it left") {
         "redis-server-1447 [012] 1038282.286878006: myret: (call+0x9e <- processCommand) $retval=0\n");
 }
 
+TEST_CASE("a function that was left by a tail call hasn't got its value yet, which is no fault") {
+  CHECK(line_of(R"({"probe":"probes/myret","id":4,"pid":1447,"tid":1447,"comm":"redis-server","cpu":12,)"
+                R"("time":1038282286878006,"ip":"0x1","symbol":"call+0x9e","args":{"$retval":null},"ret_ip":"0x1",)"
+                R"("func":"caller","duration":2883,"tail_call":true})") ==
+        "redis-server-1447 [012] 1038282.286878006: myret: (call+0x9e <- caller by tail call) $retval=(none)\n");
+}
+
 TEST_CASE("values keep their notation") {
   struct Row {
     const char *args, *text;

@@ -198,6 +198,16 @@ TEST_CASE("every kind of argument parses to its node") {
   }
 }
 
+TEST_CASE("$duration is a return's, a number of nanoseconds") {
+  CHECK(show_args("r f $duration $duration") == "duration=duration~u64 arg2=duration~u64");
+  CHECK(show_args("f%return d=$duration") == "d=duration~u64");
+  CHECK(show_args("f $duration").starts_with("error 2:"));
+  CHECK(show_args("r f $entry($duration)").starts_with("error 11:"));
+  CHECK(show_args("r f $duration:u32").starts_with("error 14:"));
+  CHECK(show_args("r f +0($duration)").starts_with("error 7:"));
+  CHECK(show_args("r f $durations").starts_with("error 4:"));
+}
+
 TEST_CASE("an unnamed $retval keeps its name, the first time") {
   CHECK(show_args("r f $retval") == "$retval=retval~x64");
   CHECK(show_args("r f $retval:s32 %ax") == "$retval=retval:s32 arg2=reg(ax)~x64");

@@ -122,6 +122,21 @@ TEST_CASE("common fields") {
   }
 }
 
+TEST_CASE("a return's filter also knows its duration, in 64 bits") {
+  Event event;
+  event.common.duration = 5'000'000'000;
+  const auto matches = [&](const char* text) {
+    auto filter = Filter::compile(text, event.args, true);
+    REQUIRE(filter.ok());
+    return filter->matches(event.packed, event.common);
+  };
+  CHECK(matches("duration == 5000000000"));
+  CHECK(matches("duration > 4999999999 && u == 200"));
+  CHECK_FALSE(matches("duration < 705032704"));  // what the low 32 bits are
+  CHECK_FALSE(Filter::compile("duration > -1", event.args, true).ok());
+  CHECK_FALSE(Filter::compile("duration > 1", event.args).ok());
+}
+
 TEST_CASE("arguments shadow common fields") {
   const auto args = test::parse_args("pid=%di comm=@1:u8");
   auto filter = Filter::compile("pid == 5 && comm == 6", args);
