@@ -156,10 +156,11 @@ PYTHON_MODULES = ["test_threading", "test_signal", "test_subprocess", "test_os",
                   "test_fork1", "test_wait3", "test_wait4", "test_threadsignals", "test_queue"]
 QUICK = {"python": ["test_thread", "test_popen", "test_threading_local", "test_pty"], "shell": ["jobs.sh", "traps.sh"], "sqlite": []}
 FULL = {"python": PYTHON_MODULES + QUICK["python"], "shell": [], "sqlite": [],
+        # Without those that ask how fast something is (like, ...).
         "testfixture": [name + ".test" for name in """
             select1 select2 select3 insert insert2 trigger1 trigger2 update delete join join2 index index2 rollback 
             json101 thread1 thread2 lock vacuum date subquery view wal2 shared exclusive collate1 expr
-            fkey1 in like null quote table temptable types unique without_rowid1 main memdb misc1 blob attach
+            fkey1 in null quote table temptable types unique without_rowid1 main memdb misc1 blob attach
             auth cast check coalesce conflict count ctime default descidx1 distinct enc
         """.split()]}
 
