@@ -137,9 +137,17 @@ void CodeFlowBuilder::set_called(std::vector<std::uint64_t> addresses) {
 std::array<CodeRange, 3> RegionPlan::written() const {
   std::array<CodeRange, 3> out{};
   if (form == JumpForm::hosted) out[0] = {host.address, host.address + kNearJumpSize};
-  if (form != JumpForm::near) out[1] = {island, island + kNearJumpSize};
-  out[2] = {site(), site() + (form == JumpForm::near ? kNearJumpSize : kShortJumpSize)};
+  if (form == JumpForm::island || form == JumpForm::hosted) out[1] = {island, island + kNearJumpSize};
+  const std::size_t own = form == JumpForm::near     ? kNearJumpSize
+                          : form == JumpForm::punned ? region.length
+                                                     : kShortJumpSize;
+  out[2] = {site(), site() + own};
   return out;
+}
+
+CodeRange RegionPlan::borrowed() const {
+  if (form != JumpForm::punned) return {};
+  return {region.end(), site() + kNearJumpSize};
 }
 
 std::vector<std::uint64_t> RegionPlan::interior() const {
@@ -150,7 +158,8 @@ std::vector<std::uint64_t> RegionPlan::interior() const {
 }
 
 bool RegionPlan::hinders(std::uint64_t other) const {
-  return std::ranges::any_of(written(), [other](const CodeRange& range) { return range.contains(other); });
+  return borrowed().contains(other) ||
+         std::ranges::any_of(written(), [other](const CodeRange& range) { return range.contains(other); });
 }
 
 }  // namespace probed::arch

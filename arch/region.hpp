@@ -11,6 +11,11 @@
 //   host,
 //           whose instructions run relocated in a detour of their own without probes
 //
+// Where none of these fits, and asked for by itself, as it takes memory at a place that the code dictates:
+//
+//   punned  site: e9 rel32 -> memory of ours: e9 rel32 -> detour   the region is one instruction of less than 5 bytes;
+//           what the jump has no room for are the bytes that follow, as they are, taken for the rest of its distance
+//
 // The detour always holds the region's instructions, relocated, and goes on behind them. A branch, a return address, an
 // exception handler or a table that leads to a byte which has been overwritten, other than the region's first one,
 // would arrive in the middle of the jump: that none exists is what has to be shown. Bytes of instructions behind the
@@ -160,7 +165,7 @@ struct Displaced {
   std::span<const Insn> all() const { return {insns.data(), count}; }
 };
 
-enum class JumpForm : std::uint8_t { near, island, hosted };
+enum class JumpForm : std::uint8_t { near, island, hosted, punned };
 inline constexpr std::size_t kNearJumpSize = 5, kShortJumpSize = 2;
 
 struct RegionPlan {
@@ -173,6 +178,8 @@ struct RegionPlan {
   // The bytes that are written, in the order in which they are to be written: the host's jump (empty: none), the
   // island's (empty: none), the site's. Undone in the opposite order.
   std::array<CodeRange, 3> written() const;
+  // Of `punned` the jump's last bytes, which are read and not written: they must stay as they are.
+  CodeRange borrowed() const;
   // Places where no thread may stand or come back to while anything is written: instructions in the middle of the
   // region and of the host. An island adds none before it is written; afterwards its own address.
   std::vector<std::uint64_t> interior() const;
@@ -185,6 +192,11 @@ struct RegionResult {
   Refusal instruction = Refusal::none;
   RegionPlan plan;  // when refusal is none
   explicit operator bool() const { return refusal == RegionRefusal::none; }
+};
+
+// Where a punned jump can lead: `count` addresses from `lowest` on.
+struct PunRange {
+  std::uint64_t lowest = 0, count = 0;
 };
 
 // Everything that a plan looks at or writes is at most so far from its site.

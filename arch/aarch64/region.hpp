@@ -11,6 +11,8 @@ namespace probed::arch::aarch64 {
 CodeFlow analyse_code(const CodeSource& source);
 // Refusals: unsupported, always.
 RegionResult plan_region(const CodeFlow& flow, const RegionRequest& request);
+RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request);
+PunRange pun_range(std::uint64_t site, std::span<const std::uint8_t> bytes, std::size_t length);
 std::array<std::uint8_t, kShortJumpSize> short_jump(std::uint64_t site, std::uint64_t island);
 
 }  // namespace probed::arch::aarch64

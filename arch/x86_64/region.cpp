@@ -164,6 +164,36 @@ RegionResult plan_region(const CodeFlow& flow, const RegionRequest& request) {
   return result;
 }
 
+RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {
+  const FunctionFacts* const function = flow.function_at(request.site);
+  if (function == nullptr) return {RegionRefusal::no_function, Refusal::none, {}};
+  if (!flow.is_instruction(request.site)) return {RegionRefusal::no_instruction, Refusal::none, {}};
+  if (flow.bytes(request.site, kNearJumpSize).size() < kNearJumpSize)
+    return {RegionRefusal::function_end, Refusal::none, {}};
+  const std::uint64_t left = function->range.end - request.site;
+  const Insn insn = decode(flow.bytes(request.site, std::min<std::uint64_t>(left, kMaxInsnLength)), request.site);
+  if (const RegionRefusal refusal = objection(insn); refusal != RegionRefusal::none)
+    return {refusal, insn.refusal, {}};
+  if (insn.length >= kNearJumpSize) return {RegionRefusal::no_island, Refusal::none, {}};
+  if (is_taken(request.taken, {request.site, request.site + kNearJumpSize}))
+    return {RegionRefusal::neighbour, Refusal::none, {}};
+  RegionResult result;
+  result.plan.form = JumpForm::punned;
+  result.plan.region.address = request.site;
+  result.plan.region.length = insn.length;
+  result.plan.region.count = 1;
+  result.plan.region.insns[0] = insn;
+  return result;
+}
+
+PunRange pun_range(std::uint64_t site, std::span<const std::uint8_t> bytes, std::size_t length) {
+  PROBED_CHECK(bytes.size() == kNearJumpSize && length > 0 && length < kNearJumpSize, "a jump over one instruction");
+  std::uint32_t distance = 0;
+  for (std::size_t i = length; i < kNearJumpSize; ++i) distance |= std::uint32_t{bytes[i]} << (8 * (i - 1));
+  const auto far = static_cast<std::uint64_t>(std::int64_t{static_cast<std::int32_t>(distance)});
+  return {site + kNearJumpSize + far, std::uint64_t{1} << (8 * (length - 1))};
+}
+
 std::array<std::uint8_t, kShortJumpSize> short_jump(std::uint64_t site, std::uint64_t island) {
   const std::uint64_t distance = island - (site + kShortJumpSize);
   PROBED_CHECK(distance + kShortBack <= kShortBack + kShortForth, "an island is within reach of its short jump");

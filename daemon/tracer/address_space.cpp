@@ -140,6 +140,7 @@ bool stands(Window& window, const TargetMemory& memory, const Site& site) {
   const auto now = window.at(jump->head.at, jump->head.size);
   if (now.size() != jump->head.size || !std::ranges::equal(now.subspan(1), after(jump->head).subspan(1))) return false;
   if (jump->state == Jump::State::whole ? now[0] != jump->head.after[0] : !is_trap(now[0])) return false;
+  if (jump->borrowed && !holds(memory, jump->borrowed->at, after(*jump->borrowed))) return false;
   return !jump->island || holds(memory, jump->island->at, after(*jump->island));
 }
 
@@ -404,6 +405,7 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   const auto tail = before(jump.head).subspan(1);
   if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
+  if (jump.borrowed && !holds(memory_, jump.borrowed->at, after(*jump.borrowed))) return false;
   for (const Patch& patch : patches_of(&jump)) {
     overlay_->add(patch);
     if (journal_) journal_->note_patch(patch, backing_of(site.plan, patch.at));
@@ -440,6 +442,7 @@ bool AddressSpace::write_jump_tail(Site& site) {
 bool AddressSpace::write_jump_head(Site& site) {
   Jump& jump = *site.jump;
   if (!holds_breakpoint(memory_, site.plan)) return false;
+  if (jump.borrowed && !holds(memory_, jump.borrowed->at, after(*jump.borrowed))) return false;
   if (!memory_.write(jump.head.at, as_bytes(after(jump.head)).first(1))) return false;
   jump.state = Jump::State::whole;
   return true;
@@ -484,6 +487,7 @@ void AddressSpace::forget_jump(Site& site) {
   if (site.slot) landing_.set(memory_, site.plan.address, site.slot);
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
+  if (jump->pun) detours_->retire(jump->pun);
   // A thread may be between the short jump and the island's: that stays until a round has seen nobody there.
   if (jump->island && jump->state != Jump::State::planned) detours_->retire_island(jump->island->at);
 }
@@ -491,7 +495,8 @@ void AddressSpace::forget_jump(Site& site) {
 std::optional<RemoteAddr> AddressSpace::moved_jump_to(RemoteAddr pc) const {
   for (const auto& [address, site] : sites_) {
     if (!site.jump || site.jump->state != Jump::State::whole) continue;
-    const std::uint64_t moved = pc.value - site.jump->detour.value;
+    const RemoteAddr leads_to = site.jump->pun ? site.jump->pun : site.jump->detour;
+    const std::uint64_t moved = pc.value - leads_to.value;
     if (moved == 0 || moved % kPageSize != 0) continue;
     if (holds(memory_, address + moved, after(site.jump->head))) return address + moved;
   }

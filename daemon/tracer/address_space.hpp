@@ -46,6 +46,10 @@ struct Site {
   const char* why_not = nullptr;  // set: it isn't optimised, whatever its programs; of static life time
   std::shared_ptr<Jump> jump;     // its own alone; null: none
   bool queued = false;            // waits for the optimiser
+  // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.
+  enum class Pun : std::uint8_t { no, possible, wanted, failed };
+  Pun pun = Pun::no;
+  unsigned trapped = 0;           // hits since it is possible
   bool rewritten = false;         // by the program, while it was armed: it stays a breakpoint
   std::uint8_t set_backs = 0;     // times that its jump had to be taken out for the program's sake
   unsigned absent = 0;            // arguments that its detour could not read since then

@@ -10,6 +10,8 @@ namespace {
 
 namespace ch = arch::channel;
 
+constexpr std::uint64_t kPunSize = arch::kNearJumpSize;
+
 std::optional<RemoteAddr> resume_of(const std::vector<arch::DetourFixup>& fixups, std::uint64_t offset,
                                     RemoteAddr base) {
   const auto it = std::ranges::lower_bound(fixups, offset, {}, &arch::DetourFixup::fault);
@@ -22,7 +24,8 @@ bool overlaps(const Patch& patch, RemoteAddr a) { return a >= patch.at && a < pa
 }  // namespace
 
 bool Jump::hinders(RemoteAddr site) const {
-  return region.contains(site.value) || overlaps(head, site) || (island && overlaps(*island, site));
+  return region.contains(site.value) || overlaps(head, site) || (island && overlaps(*island, site)) ||
+         (borrowed && overlaps(*borrowed, site));
 }
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
@@ -134,6 +137,33 @@ void DetourSpace::retire(RemoteAddr detour) {
   ++retired_;
 }
 
+// ---- puns -----------------------------------------------------------------------------------------------------------
+
+std::optional<RemoteAddr> DetourSpace::room_for_pun(const arch::PunRange& range) const {
+  for (const CodeArea& area : areas_) {
+    if (area.line != CodeArea::kNoLine) continue;
+    const std::uint64_t end = std::min(range.lowest + range.count, area.base.value + area.size - kPunSize + 1);
+    for (std::uint64_t at = std::max(range.lowest, area.base.value); at < end;) {
+      // The last thing in use that begins before the end of what would be.
+      const auto next = area.puns.lower_bound(at + kPunSize);
+      if (next == area.puns.begin() || std::prev(next)->first + std::prev(next)->second <= at) return RemoteAddr{at};
+      at = std::prev(next)->first + std::prev(next)->second;
+    }
+  }
+  return std::nullopt;
+}
+
+void DetourSpace::place_pun(RemoteAddr pun, PlacedDetour jump) {
+  const auto area = std::ranges::find_if(areas_, [&](const CodeArea& a) { return a.contains(pun); });
+  PROBED_CHECK(area != areas_.end() && area->line == CodeArea::kNoLine, "a pun is in an area for puns");
+  area->puns.emplace(pun.value, kPunSize);
+  place(pun, std::move(jump));
+}
+
+std::size_t DetourSpace::pun_areas() const {
+  return static_cast<std::size_t>(std::ranges::count(areas_, CodeArea::kNoLine, &CodeArea::line));
+}
+
 // ---- rounds ---------------------------------------------------------------------------------------------------------
 
 bool DetourSpace::leaving() const {
@@ -147,8 +177,13 @@ std::vector<std::pair<std::size_t, std::uint32_t>> DetourSpace::round_done(std::
       ++it;
       continue;
     }
-    for (CodeArea& area : areas_)
-      if (area.contains({it->first})) area.free.emplace(it->second.room, RemoteAddr{it->first});
+    for (CodeArea& area : areas_) {
+      if (!area.contains({it->first})) continue;
+      if (area.line == CodeArea::kNoLine)
+        area.puns.erase(it->first);
+      else
+        area.free.emplace(it->second.room, RemoteAddr{it->first});
+    }
     it = detours_.erase(it);
     --retired_;
   }

@@ -38,6 +38,8 @@ struct Jump {
   State state = State::planned;
   Patch head;                    // at the site
   std::optional<Patch> island;   // in padding: written before, taken out after
+  std::optional<Patch> borrowed; // bytes behind the head that are the jump's last ones, as they are
+  RemoteAddr pun;                // where such a jump leads, and another one from there to the detour; 0: none
   arch::CodeRange region;        // in the target
   RemoteAddr detour, tail;
   // Whether another probe at this address would be in the way, or would be overwritten.
@@ -65,8 +67,9 @@ struct Line {
   std::vector<Leaving> leaving;  // disabled; threads may still be in their detours
 };
 
-// One area of code, with the routines for one line.
+// One area of code, with the routines for one line; or one where punned jumps lead.
 struct CodeArea {
+  static constexpr std::size_t kNoLine = ~std::size_t{0};
   RemoteAddr base;
   std::uint64_t size = 0, used = 0;
   std::size_t line = 0;
@@ -74,6 +77,8 @@ struct CodeArea {
   arch::DetourRuntime runtime;
   std::vector<arch::DetourFixup> fixups;  // of the runtime
   std::multimap<std::uint32_t, RemoteAddr> free;
+  // Of an area for punned jumps, which has no line: what is in use, by address, with its size.
+  std::map<std::uint64_t, std::uint64_t> puns{};
   bool contains(RemoteAddr a) const { return a >= base && a < base + size; }
 };
 
@@ -137,6 +142,13 @@ class DetourSpace {
   PlacedDetour& place(RemoteAddr address, PlacedDetour detour);
   void retire(RemoteAddr detour);
   const std::map<std::uint64_t, PlacedDetour>& detours() const { return detours_; }
+
+  // ---- puns ----
+  // Where a punned jump can lead, in memory that has been mapped for that; nullopt: nowhere yet.
+  std::optional<RemoteAddr> room_for_pun(const arch::PunRange& range) const;
+  // Sets it aside. The detour of the same site, placed before, is retired by itself.
+  void place_pun(RemoteAddr pun, PlacedDetour jump);
+  std::size_t pun_areas() const;
 
   // ---- islands ----
   void add_island(const Patch& patch, RemoteAddr site);

@@ -359,10 +359,23 @@ class Engine : private Waiter::Guardian {
 
   // engine_channels.cpp
   void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
+  // Has a thread map something; an answer that isn't null ends all optimising there.
+  using Mapper = std::function<const char*(AddressSpace&, RemoteSyscalls&, Process&)>;
+  void ask_to_map(AddressSpace& space, Mapper map);
   const char* map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites);
   const char* map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
                        std::size_t sites);
   void close_feeds(AddressSpace& space);
+
+  // engine_puns.cpp
+  void want_pun(AddressSpace& space, Site& site);
+  static arch::RegionResult pun_instead(Site& site, const arch::RegionRequest& request,
+                                        const arch::RegionResult& refused);
+  static arch::PunRange pun_range(const Site& site, const arch::RegionPlan& plan);
+  void ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRange& range);
+  static const char* map_pun(AddressSpace& space, RemoteSyscalls& remote, Process& process,
+                             const arch::PunRange& range);
+  static bool place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, const PlacedDetour& of);
 
   // engine_rounds.cpp
   void start_round(AddressSpace& space, bool scan);

@@ -74,19 +74,24 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
 }  // namespace
 
 void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
+  ask_to_map(space, [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
+    return line ? map_line(here, remote, process, sites) : map_code(here, remote, process, near, sites);
+  });
+}
+
+void Engine::ask_to_map(AddressSpace& space, Mapper mapper) {
   Optimisation& work = space.optimisation();
   Process* process = anybody_in(space);
   if (!process) return;
   work.phase = Phase::mapping;
   const std::weak_ptr<AddressSpace> weak = process->space;
-  const auto map = [this, weak, line, near, sites](Tracee& tracee) {
+  const auto map = [this, weak, mapper = std::move(mapper)](Tracee& tracee) {
     const auto alive = weak.lock();
     if (!alive || tracee.process->space != alive) return;
     AddressSpace& here = *alive;
     const char* why = "the thread that was to map memory has gone";
     const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
-      Process& owner = *tracee.process;
-      why = line ? map_line(here, remote, owner, sites) : map_code(here, remote, owner, near, sites);
+      why = mapper(here, remote, *tracee.process);
       if (remote.refusal()) why = remote.refusal();
     });
     if (here.optimisation().phase != Phase::mapping) return;

@@ -286,6 +286,7 @@ static std::vector<arch::CodeRange> taken_around(const AddressSpace& space, cons
     if (!jump) continue;
     add(jump->head.at, jump->head.size);
     if (jump->island) add(jump->island->at, jump->island->size);
+    if (jump->borrowed) add(jump->borrowed->at, jump->borrowed->size);
   }
   // Those that are about to be taken out are no site's any more.
   const auto& islands = space.detours().islands();
@@ -340,9 +341,16 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   const auto taken = taken_around(space, site);
   const arch::RegionRequest region_request{address.value - site.bias, taken, true, false};
   arch::RegionResult region = native::plan_region(*site.flow, region_request);
+  if (!region) region = pun_instead(site, region_request, region);
   if (!region) {
     give_up(space, address, arch::describe(region.refusal).sentence.data(), {});
     return true;
+  }
+  std::optional<RemoteAddr> pun;
+  if (region.plan.form == arch::JumpForm::punned) {
+    const arch::PunRange range = pun_range(site, region.plan);
+    pun = detours.room_for_pun(range);
+    if (!pun) return ask_for_pun(space, site, range), false;
   }
   arch::Displaced& displaced = region.plan.region;
   for (arch::Insn& insn : std::span(displaced.insns).first(displaced.count))
@@ -421,6 +429,12 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   }
   PlacedDetour placed{address, static_cast<std::uint32_t>(detour_.code.size()), space_for, detour_, 0};
   placed.facts.code = {};
+  if (pun && !place_pun(space, *pun, at, placed)) {
+    room->free.emplace(space_for, at);
+    site.pun = Site::Pun::failed;
+    give_up(space, address, arch::describe(arch::RegionRefusal::no_island).sentence.data(), {});
+    return true;
+  }
   detours.place(at, std::move(placed));
   look_for_loads_at_ = std::min(look_for_loads_at_, Waiter::Clock::now() + 1s);
 
@@ -428,10 +442,18 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   jump.detour = at;
   jump.tail = at + detour_.tail_begin;
   jump.region = {address.value, address.value + displaced.length};
-  const auto near_from = region.plan.form == arch::JumpForm::near ? address.value : region.plan.island + site.bias;
-  const auto near_jump = native::detour_jump(near_from, at.value);
   const auto original = [&](std::uint64_t from, std::size_t size) { return site.flow->bytes(from - site.bias, size); };
-  if (region.plan.form == arch::JumpForm::near) {
+  const auto near_from = region.plan.form == arch::JumpForm::island ? region.plan.island + site.bias : address.value;
+  const auto near_jump = native::detour_jump(near_from, pun ? pun->value : at.value);
+  if (pun) {
+    const auto now = original(address.value, near_jump.size());
+    const std::span<const std::uint8_t> wanted(near_jump);
+    PROBED_CHECK(std::ranges::equal(wanted.subspan(displaced.length), now.subspan(displaced.length)),
+                 "a pun leads where the bytes behind it say");
+    jump.pun = *pun;
+    jump.head = make_patch(address, now.first(displaced.length), wanted.first(displaced.length));
+    jump.borrowed = make_patch(address + displaced.length, now.subspan(displaced.length), now.subspan(displaced.length));
+  } else if (region.plan.form == arch::JumpForm::near) {
     jump.head = make_patch(address, original(address.value, near_jump.size()), near_jump);
   } else {
     const auto hop = native::short_jump(address.value, near_from);
@@ -440,6 +462,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   }
   if (!space.plan_jump(site, jump)) {
     detours.retire(at);
+    if (pun) detours.retire(*pun);
     give_up(space, address, kOtherCode, {});
     return true;
   }

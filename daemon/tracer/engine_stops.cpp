@@ -489,6 +489,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   const bool again = take_rehit(tracee, regs);
   bool step = false, hold = false;
   if (!again && site.wanted()) {
+    want_pun(*tracee.process->space, site);
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
     bool returns = false;
     for (const ProgramPtr& program : site.programs) {

@@ -156,4 +156,13 @@ std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, Re
   return candidates[attempt];
 }
 
+bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint64_t size) {
+  const RemoteAddr end = start + size;
+  if (start.value < kLowestAddress + kGuard || end < start || end.value > kHighestAddress - kGuard) return false;
+  return std::ranges::none_of(maps, [&](const symbols::Mapping& m) {
+    const std::uint64_t below = grows_down(m) ? kGrowth : kGuard, above = grows_up(m) ? kGrowth : kGuard;
+    return m.start.value - std::min(m.start.value, below) < end.value && start.value < m.end.value + above;
+  });
+}
+
 }  // namespace probed::tracer

@@ -108,4 +108,7 @@ bool is_mapped(const XolAreas::Area& area, const Layout& layout);
 std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
                                       unsigned attempt);
 
+// Whether nothing is mapped in these pages, nor so near that it could grow into them.
+bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint64_t size);
+
 }  // namespace probed::tracer
