@@ -177,6 +177,9 @@ RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {
   if (insn.length >= kNearJumpSize) return {RegionRefusal::no_island, Refusal::none, {}};
   if (is_taken(request.taken, {request.site, request.site + kNearJumpSize}))
     return {RegionRefusal::neighbour, Refusal::none, {}};
+  // Behind a prefix that a branch skips, or what is read as data.
+  for (std::uint64_t at = request.site + 1; at < request.site + insn.length; ++at)
+    if (flow.may_be_entered(at)) return {RegionRefusal::branch_target, Refusal::none, {}};
   RegionResult result;
   result.plan.form = JumpForm::punned;
   result.plan.region.address = request.site;

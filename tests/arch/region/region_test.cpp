@@ -8,12 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "arch/x86_64/detour.hpp"
 #include "tests/arch/hex.hpp"
 
 using namespace probed;
 using namespace probed::arch;
 using x86_64::analyse_code;
+using x86_64::detour_jump;
+using x86_64::plan_pun;
 using x86_64::plan_region;
+using x86_64::pun_range;
 
 namespace {
 
@@ -279,6 +283,77 @@ TEST_CASE("K11: an island may lie 127 bytes ahead and 128 back, and no farther")
     const auto result = planned(analysed({back, {}, {6}}), site, true, false);
     CHECK(bool(result) == found);
     if (result) CHECK(x86_64::short_jump(result.plan.site(), result.plan.island)[1] == 256 - (gap + 7));
+  }
+}
+
+struct PunRow {
+  std::string_view rule;
+  Code code;
+  std::uint64_t site;
+  RegionRefusal refusal;
+  unsigned length = 0;
+};
+
+const PunRow kPunRows[] = {
+    {"a return in front of a place that a branch leads to", {"7401 c3 b801020304 c3"}, 2, none, 1},
+    {"an instruction of two bytes in front of such a place", {"7402 31c0 b801020304 c3"}, 2, none, 2},
+    {"one of four bytes, behind which the text goes on", {"f30f1efa c3 90"}, 0, none, 4},
+    {"a function of which not all is understood", {"ffe0 31c0 31c0 31c0 c3"}, 2, none, 2},
+    {"a call", {"ffd0 4889c7 c3"}, 0, none, 2},
+    {"an instruction that is long enough by itself", {"48c7c001000000 c3"}, 0, no_island},
+    {"a branch skips a prefix of it", {"7401 f00fb10b 90 c3"}, 2, branch_target},
+    {"the text ends", {"31c0 c3"}, 2, function_end},
+    {"a system call", {"0f05 4889c7 c3"}, 0, system_call},
+    {"a repeated string instruction", {"f3a4 4889c7 c3"}, 0, repeats},
+    {"pushf", {"9c 4889c7 90 c3"}, 0, trap_flag},
+    {"a privileged instruction", {"f4 31c0 90 90 c3"}, 0, instruction},
+    {"the middle of an instruction", {"48c7c001000000 c3 90909090"}, 2, no_instruction},
+    {"outside of the text", {"31c0 c3"}, 0x500, no_function},
+};
+
+TEST_CASE("K11: a punned jump writes no byte of another instruction") {
+  for (const PunRow& row : kPunRows) {
+    CAPTURE(row.rule);
+    const CodeFlow flow = analysed(row.code);
+    const RegionResult result = plan_pun(flow, {kText + row.site});
+    CHECK(result.refusal == row.refusal);
+    if (!result) continue;
+    CHECK(result.plan.form == JumpForm::punned);
+    CHECK(result.plan.region.length == row.length);
+    CHECK(result.plan.region.count == 1);
+    CHECK(result.plan.written()[0].begin == result.plan.written()[0].end);
+    CHECK(result.plan.written()[1].begin == result.plan.written()[1].end);
+    CHECK(result.plan.written()[2].begin == kText + row.site);
+    CHECK(result.plan.written()[2].end == kText + row.site + row.length);
+    CHECK(result.plan.borrowed().begin == kText + row.site + row.length);
+    CHECK(result.plan.borrowed().end == kText + row.site + kNearJumpSize);
+    CHECK(result.plan.interior().empty());
+    for (std::uint64_t at = 0; at < 8; ++at)
+      CHECK(result.plan.hinders(kText + row.site + at) == (at < kNearJumpSize));
+  }
+  // Another probe may have neither the bytes that are written nor those that are read.
+  const CodeFlow flow = analysed({"7401 c3 b801020304 c3"});
+  for (std::uint64_t at = 0; at < 8; ++at) {
+    const CodeRange taken[] = {{kText + at, kText + at + 1}};
+    const bool in_the_way = at >= 2 && at < 2 + kNearJumpSize;
+    CHECK(plan_pun(flow, {kText + 2, taken}).refusal == (in_the_way ? neighbour : none));
+  }
+}
+
+TEST_CASE("K11: wherever a punned jump may lead, it ends with the bytes that are there") {
+  for (std::uint64_t seed = 1; seed < 5000; ++seed) {
+    std::array<std::uint8_t, kNearJumpSize> bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(seed * 0x9e3779b97f4a7c15u >> (8 * i + 9));
+    const std::uint64_t site = 0x7f1234567000 + seed;
+    for (std::size_t length = 1; length < bytes.size(); ++length) {
+      const PunRange range = pun_range(site, bytes, length);
+      CHECK(range.count == std::uint64_t{1} << 8 * (length - 1));
+      for (const std::uint64_t to : {range.lowest, range.lowest + range.count / 2, range.lowest + range.count - 1}) {
+        const auto jump = detour_jump(site, to);
+        CHECK(jump[0] == 0xe9);
+        CHECK(std::ranges::equal(std::span(jump).subspan(length), std::span(bytes).subspan(length)));
+      }
+    }
   }
 }
 
