@@ -153,6 +153,13 @@ std::optional<RemoteAddr> DetourSpace::room_for_pun(const arch::PunRange& range)
   return std::nullopt;
 }
 
+bool DetourSpace::awaits_pun(const arch::PunRange& range) const {
+  return std::ranges::any_of(areas_, [&](const CodeArea& area) {
+    return area.line == CodeArea::kNoLine && range.lowest < area.base.value + area.size &&
+           area.base.value < range.lowest + range.count;
+  });
+}
+
 void DetourSpace::place_pun(RemoteAddr pun, PlacedDetour jump) {
   const auto area = std::ranges::find_if(areas_, [&](const CodeArea& a) { return a.contains(pun); });
   PROBED_CHECK(area != areas_.end() && area->line == CodeArea::kNoLine, "a pun is in an area for puns");

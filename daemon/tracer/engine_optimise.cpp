@@ -34,6 +34,8 @@ constexpr std::size_t kBatch = 8192;     // sites
 constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
 constexpr auto kLayoutAge = 50ms;        // while a batch is built
 constexpr const char* kChangedByProgram = "its code was changed by the program";
+constexpr auto kPunAgain = 50ms;
+constexpr const char* kPunInUse = "where its punned jump would lead threads may still be";
 constexpr const char* kOtherCode = "its code is not what its file has there";
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
@@ -350,6 +352,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   if (region.plan.form == arch::JumpForm::punned) {
     const arch::PunRange range = pun_range(site, region.plan);
     pun = detours.room_for_pun(range);
+    if (!pun && detours.awaits_pun(range)) return give_up(space, address, kPunInUse, kPunAgain), true;
     if (!pun) return ask_for_pun(space, site, range), false;
   }
   arch::Displaced& displaced = region.plan.region;

@@ -1,0 +1,135 @@
+// K11 on real processes: punned jumps, which take the bytes behind the probed instruction as they are for the rest of
+// their distance. Hot places where the code leaves no room for any other jump get one.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+const std::vector<std::string> kPlaces = {"p:one pun_one+9 n=%di", "p:two pun_two+4 n=%di", "p:three pun_three+5 m=%si",
+                                          "p:four pun_four+5 n=%di"};
+
+bool all_in_tier(RpcClient& client, const std::string& tier) {
+  return eventually([&] {
+    return std::ranges::all_of(list_probes(client), [&](const Json& p) { return p.at("tier") == tier; });
+  });
+}
+
+bool runs(Watched& puns) {
+  puns.target.go();
+  return puns.runs_threads(5);
+}
+
+// The target goes on for ever; stops it and says whether all of its sums were right.
+TargetReport stopped(Watched& puns) {
+  puns.target.send("stop\n");
+  TargetReport report = puns.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, puns.target.errors());
+  return report;
+}
+
+TEST_CASE("K11: places without room get a punned jump once they are hot; every hit counts, before and after") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0"});
+  const auto probes = add(client, puns.pid(), kPlaces);
+  for (const Json& probe : list_probes(client)) CHECK(probe.at("tier") != "optimized");
+  REQUIRE(runs(puns));
+  REQUIRE(all_in_tier(client, "optimized"));
+  for (const Json& probe : probes) CHECK(bytes_at(puns.pid(), address_of(probe), 1).at(0) == 0xe9);
+  Events events(client, {{"probes", {"one"}}});
+  REQUIRE(events.reach(1000));
+  events.end();
+  for (const Json& event : events.all()) CHECK(event.at("args").at("n").is_string());
+  const TargetReport report = stopped(puns);
+  for (const Json& probe : probes) {
+    CAPTURE(probe.dump());
+    CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
+  }
+}
+
+TEST_CASE("K11: a return at such a place is a punned jump as well") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0"});
+  const Json probe = add(client, puns.pid(), {"r:ret pun_two n=$arg1:s32 $retval:s32"}).at(0);
+  REQUIRE(runs(puns));
+  Events events(client);
+  REQUIRE(events.reach(3000));
+  events.end();
+  const auto right = [](const Json& e) {
+    const long long n = e.at("args").at("n");
+    return e.at("args").at("$retval") == 0xe111 + std::min(n, 0LL);
+  };
+  CHECK(std::ranges::all_of(events.all(), right));
+  stopped(puns);
+}
+
+TEST_CASE("K11: a probe in the bytes that a punned jump has taken makes it give way and come back") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0"});
+  const auto probes = add(client, puns.pid(), kPlaces);
+  REQUIRE(runs(puns));
+  REQUIRE(all_in_tier(client, "optimized"));
+  // What stands behind the four: each executed at every call.
+  for (const std::string behind : {"pun_one+10", "pun_two+6", "pun_three+8", "pun_four+9"}) {
+    CAPTURE(behind);
+    const Json neighbour = add(client, puns.pid(), {"p:behind " + behind}).at(0);
+    for (const Json& probe : {neighbour, probes.at(0), probes.at(3)}) {
+      const auto before = counts_of(client, probe).hits;
+      CHECK(eventually([&] { return counts_of(client, probe).hits > before + 500; }));
+    }
+    remove_all(client, {neighbour});
+    CHECK(all_in_tier(client, "optimized"));
+  }
+  const TargetReport report = stopped(puns);
+  for (const Json& probe : probes)
+    CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
+}
+
+TEST_CASE("K11: threads run through punned jumps while they come and go") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0"});
+  REQUIRE(runs(puns));
+  const auto probes = add(client, puns.pid(), kPlaces);
+  for (int i = 0; i < 30; ++i) {
+    client.call("daemon.optimize", {{"enabled", true}});
+    CHECK(all_in_tier(client, "optimized"));
+    if (i % 3 == 0) client.call("daemon.optimize", {{"enabled", false}});
+    if (i % 3 == 1) client.call("daemon.disarm"), client.call("daemon.arm");
+    if (i % 3 == 2) client.call("probe.disable", ids_of(probes)), client.call("probe.enable", ids_of(probes));
+  }
+  remove_all(client, probes);
+  CHECK(puns.unharmed());
+  stopped(puns);
+}
+
+TEST_CASE("K11: a program whose punned jumps lose their daemon goes on; what is recovered leaves nothing") {
+  for (const std::string way : {"kill", "detach", "end"}) {
+    CAPTURE(way);
+    for (int round = 0; round < 3; ++round) {
+      Daemon daemon;
+      auto client = std::make_unique<RpcClient>(daemon.socket());
+      Watched puns("puns", {"4", "0"});
+      REQUIRE(runs(puns));
+      add(*client, puns.pid(), kPlaces);
+      REQUIRE(all_in_tier(*client, "optimized"));
+      if (way == "kill") daemon.process().signal(SIGKILL);
+      if (way == "detach") client->call("target.detach", {{"pid", puns.pid()}});
+      if (way == "end") CHECK(daemon.stop() == Exit{0, 0});
+      CHECK(eventually([&] { return tracer_of(puns.pid()) == 0; }));
+      CHECK(text_restored(puns.pid()));
+      if (way != "kill") CHECK(puns.unharmed());
+      stopped(puns);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace probed::live
