@@ -19,6 +19,9 @@ constexpr ExitRefusalRow kRows[] = {
     {ExitRefusal::odd_jump, "odd_jump",
      "the function jumps, with something of its own on the stack, to a place of which it is not known what it is"},
     {ExitRefusal::no_exit, "no_exit", "the function never returns"},
+    {ExitRefusal::loops, "loops",
+     "a loop of the function's own begins at its first instruction, where a new call can't be told from another round "
+     "of the one before"},
     {ExitRefusal::too_large, "too_large", "the function is too large to be looked through"},
     {ExitRefusal::unsupported, "unsupported", "return probes are not supported yet on this architecture"},
 };

@@ -22,7 +22,11 @@ arch::ExitPlan function_exits(const Module& module, const arch::CodeFlow& flow, 
     const auto at = [](const Symbol& s) { return s.address.value; };
     return std::ranges::any_of(std::ranges::equal_range(all, address, {}, at), is_function);
   };
-  return arch::native::plan_exits(flow, entry.value, names_function);
+  arch::ExitPlan plan = arch::native::plan_exits(flow, entry.value, names_function);
+  // A call that longjmp has ended would be taken for the next one's beginning. In Go nothing but the check of the stack
+  // leads back.
+  if (plan && plan.loops_to_entry && !module.is_go()) plan.refusal = arch::ExitRefusal::loops;
+  return plan;
 }
 
 }  // namespace probed::symbols

@@ -92,7 +92,7 @@ StackPlace Engine::stack_place(Tracee& tracee, const ptrace::Registers& regs, bo
     if (const auto place = goroutine_place(regs, memory)) return *place;
   if (!tracee.own_stack) tracee.own_stack = own_stack(tracee.process->id.pid, regs);
   const std::uint64_t slot = native::return_slot(regs);
-  return {0, slot, tracee.own_stack->contains(slot) ? tracee.own_stack->begin : slot};
+  return {0, slot, tracee.own_stack->contains(slot) ? tracee.own_stack->begin : slot, tracee.tid};
 }
 
 // A function's only instruction may be its exit as well: entries come first.

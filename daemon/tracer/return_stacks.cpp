@@ -13,6 +13,11 @@ constexpr std::size_t kMostSpare = 1024;
 
 }  // namespace
 
+ReturnStacks::ReturnStacks(const ReturnStacks& other)
+    : calls_(other.calls_), presumed_(other.presumed_), active_(other.active_) {
+  for (auto& [key, call] : calls_) call.tid = 0;
+}
+
 std::uint32_t ReturnStacks::active(const ReturnProbe& probe) const {
   const auto it = active_.find(&probe);
   return it == active_.end() ? 0 : it->second;
@@ -41,15 +46,20 @@ ReturnStacks::Calls::iterator ReturnStacks::presume(Calls::iterator call) {
   return next;
 }
 
-void ReturnStacks::presume_below(const StackPlace& place) {
+// itself: also what was entered at the place.
+void ReturnStacks::presume_below(const StackPlace& place, Itself itself) {
+  const std::uint64_t end = place.slot + (itself == Itself::yes ? 1 : 0);
   auto call = calls_.lower_bound(Key{place.stack, place.lowest, nullptr});
-  while (call != calls_.end() && call->first.stack == place.stack && call->first.slot < place.slot)
-    call = presume(call);
+  while (call != calls_.end() && call->first.stack == place.stack && call->first.slot < end) {
+    const pid_t tid = call->second.tid;
+    const bool others = place.stack == 0 && tid != 0 && place.tid != 0 && tid != place.tid;
+    call = others ? std::next(call) : presume(call);
+  }
 }
 
 Activation* ReturnStacks::enter(const std::shared_ptr<ReturnProbe>& probe, const StackPlace& place,
                                 std::uint64_t return_address) {
-  presume_below(place);
+  presume_below(place, Itself::no);
   const Key key{place.stack, place.slot, probe.get()};
   if (auto stale = presumed_.extract(key)) keep_spare(std::move(stale));
   auto it = calls_.find(key);
@@ -86,7 +96,8 @@ const Activation* ReturnStacks::leave(const ReturnProbe& probe, const StackPlace
   auto node = calls_.extract(key);
   const bool presumed = !node;
   if (presumed) node = presumed_.extract(key);
-  presume_below(place);
+  // Others that were entered there have been left without us, or are about to return, which takes that back.
+  presume_below(place, Itself::yes);
   if (!node) return nullptr;
   const bool same = node.mapped().return_address == return_address;
   if (!presumed && same && counts(node.mapped())) --active_[&probe];

@@ -32,6 +32,8 @@ struct StackPlace {
   std::uint64_t stack = 0;  // a goroutine; 0: `slot` is an address
   std::uint64_t slot = 0;
   std::uint64_t lowest = 0;  // from there up to the slot nothing is in use any more; the slot itself: not known
+  // Whose stack it is, as far as `lowest` says anything: those of several threads may lie in one mapping. 0: anybody's.
+  pid_t tid = 0;
 };
 
 struct Activation {
@@ -42,7 +44,7 @@ struct Activation {
   };
   Kind kind = Kind::going_on;
   std::shared_ptr<ReturnProbe> probe;
-  pid_t tid = 0;  // that entered it
+  pid_t tid = 0;  // that entered it; 0: its copy in a parent's memory did
   std::uint64_t return_address = 0;
   std::uint64_t time = 0;  // of the entry, ns
   std::vector<std::byte> kept;
@@ -52,7 +54,7 @@ class ReturnStacks {
  public:
   ReturnStacks() = default;
   // A forked child's calls are its parent's.
-  ReturnStacks(const ReturnStacks& other) : calls_(other.calls_), presumed_(other.presumed_), active_(other.active_) {}
+  ReturnStacks(const ReturnStacks& other);
   ReturnStacks& operator=(const ReturnStacks&) = delete;
 
   // A call begins; of kind going_on, with nothing kept. Null: it is the same call, which has come back to its first
@@ -88,7 +90,8 @@ class ReturnStacks {
   using Calls = std::map<Key, Activation>;
 
   static bool counts(const Activation& call) { return call.kind == Activation::Kind::going_on; }
-  void presume_below(const StackPlace& place);
+  enum class Itself : bool { no, yes };
+  void presume_below(const StackPlace& place, Itself itself);
   Calls::iterator presume(Calls::iterator call);
   void note_abandoned(const Activation& call);
   void keep_spare(Calls::node_type node);

@@ -131,6 +131,12 @@ TARGET_FUNCTION long canceled(long n) {
 
 static int pipe_of_blocked[2];
 
+// Its loop begins at its first instruction.
+TARGET_FUNCTION void spin_until(volatile int* flag) {
+  while (*flag == 0) {
+  }
+}
+
 TARGET_FUNCTION long blocked(long n) {
   char c;
   while (read(pipe_of_blocked[0], &c, 1) != 1) {

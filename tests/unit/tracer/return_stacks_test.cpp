@@ -89,6 +89,35 @@ TEST_CASE_FIXTURE(Stacks, "the end of a thread, of the program, and of the probe
   CHECK(first->abandoned == 2);
 }
 
+TEST_CASE_FIXTURE(Stacks, "threads whose stacks lie in one mapping leave each other's calls alone") {
+  const auto of_thread = [](pid_t tid, std::uint64_t slot) { return StackPlace{0, slot, 0x1000, tid}; };
+  calls.enter(first, of_thread(1, 0x1400), 0x10)->tid = 1;
+  calls.enter(first, of_thread(2, 0x1800), 0x10)->tid = 2;
+  calls.enter(first, of_thread(2, 0x1700), 0x10)->tid = 2;
+  CHECK(calls.leave(*first, of_thread(2, 0x1800), 0x10));
+  CHECK(first->abandoned == 1);
+  CHECK(calls.active(*first) == 1);
+  // In a forked child all of them are its only thread's.
+  ReturnStacks childs(calls);
+  CHECK(childs.leave(*first, of_thread(3, 0x1900), 0x10) == nullptr);
+  CHECK(first->abandoned == 2);
+  CHECK(calls.leave(*first, of_thread(1, 0x1400), 0x10));
+}
+
+TEST_CASE_FIXTURE(Stacks, "a return says of all that was entered at its place that it is over") {
+  calls.enter(first, at(0x1800), 0x10);  // left by longjmp
+  calls.enter(second, at(0x1800), 0x10);
+  CHECK(calls.leave(*second, at(0x1800), 0x10));
+  CHECK(first->abandoned == 1);
+  CHECK(calls.active(*first) == 0);
+  // Two probes of one function: the other's return is about to be seen.
+  calls.enter(first, at(0x1700), 0x10);
+  calls.enter(second, at(0x1700), 0x10);
+  CHECK(calls.leave(*first, at(0x1700), 0x10));
+  CHECK(calls.leave(*second, at(0x1700), 0x10));
+  CHECK(first->abandoned + second->abandoned == 1);
+}
+
 TEST_CASE_FIXTURE(Stacks, "rejected calls are known, and count nowhere") {
   calls.reject(*calls.enter(first, at(0x1800), 0x10), Activation::Kind::filtered);
   CHECK(calls.active(*first) == 0);
