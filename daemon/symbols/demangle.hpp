@@ -29,6 +29,10 @@ struct NameParts {
 };
 NameParts split_name(std::string_view demangled);
 
+// Whether the name has ABI tags, f[abi:cxx11](int), which no source has; and the name without them.
+bool has_abi_tag(std::string_view name);
+std::string without_abi_tags(std::string_view name);
+
 // The text without blanks: how demangled names are compared, since people and compilers disagree on "char *".
 std::string without_blanks(std::string_view text);
 

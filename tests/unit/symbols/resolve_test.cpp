@@ -29,6 +29,20 @@ __attribute__((noinline, used)) T twice(T x) {
   return x + x;
 }
 template int twice<int>(int);
+__attribute__((noinline, used, abi_tag("v2"))) int tagged(int x) {
+  return x * 19;
+}
+template <class T>
+__attribute__((noinline, used, abi_tag("v2"))) T made(int x) {
+  return static_cast<T>(x * 23);
+}
+template long made<long>(int);
+__attribute__((noinline, used)) int half_tagged(int x) {
+  return x * 29;
+}
+__attribute__((noinline, used, abi_tag("v2"))) int half_tagged(long x) {
+  return static_cast<int>(x * 31);
+}
 __attribute__((used)) int counter = 5;
 }  // namespace calc
 
@@ -323,6 +337,38 @@ TEST_CASE("functions are listed by glob, bounded, in address order") {
   CHECK(cxx[0].linkage_name == "_ZN4calc4onlyEPKc");
   CHECK(symbols->functions("", 10).size() == 10);
   CHECK(symbols->functions("", 0).size() > 1000);
+}
+
+TEST_CASE("ABI tags may be left out, and their brackets are no glob's") {
+  const auto symbols = self();
+  for (const char* name : {"calc::tagged", "calc::tagged(int)", "calc::tagged[abi:v2]", "calc::tagged[abi:v2](int)",
+                           "calc::tagge[d]*", "calc::tagge[d]"}) {
+    CAPTURE(name);
+    const Site site = only_site(*symbols, symbol(name));
+    CHECK(site.address == of(calc::tagged));
+    CHECK(site.symbol == "calc::tagged[abi:v2](int)");
+  }
+  CHECK_FALSE(value_of(symbols->places(symbol("calc::tagged[abi:v2]"))).by_glob);
+  CHECK(value_of(symbols->places(symbol("calc::tagge[d]"))).by_glob);
+  for (const char* name : {"calc::made", "calc::made<long>", "calc::made<long>(int)", "calc::made[abi:v2]<long>",
+                           "calc::made[abi:v2]<long>(int)"}) {
+    CAPTURE(name);
+    CHECK(only_site(*symbols, symbol(name)).address == of(calc::made<long>));
+  }
+  for (const char* pattern : {"calc::tagged", "calc::tagged[abi:v2]", "symbols_test:calc::tagged[abi:v2](int)"}) {
+    CAPTURE(pattern);
+    const auto listed = value_of(symbols->list_functions(pattern, 0));
+    REQUIRE(listed.size() == 1);
+    CHECK(listed[0].address == of(calc::tagged));
+  }
+  // None of several is dropped in silence.
+  const Error both = refusal(*symbols, symbol("calc::half_tagged"));
+  CHECK(both.reason == Reason::ambiguous_symbol);
+  CHECK(contains(both.hint, "calc::half_tagged(int)"));
+  CHECK(only_site(*symbols, symbol("calc::half_tagged(int)")).address ==
+        of(static_cast<int (*)(int)>(calc::half_tagged)));
+  CHECK(only_site(*symbols, symbol("calc::half_tagged(long)")).address ==
+        of(static_cast<int (*)(long)>(calc::half_tagged)));
 }
 
 TEST_CASE("a library that is mapped twice is ambiguous, each copy by its address isn't") {
