@@ -223,6 +223,28 @@ std::string without_abi_tags(std::string_view name) {
   return out += name;
 }
 
+std::string_view without_qualifiers(std::string_view full) {
+  constexpr std::array<std::string_view, 4> kQualifiers{" const", " volatile", " &", " &&"};
+  std::string_view rest = full;
+  for (bool found = true; found && !rest.ends_with(')');) {
+    const auto last = std::ranges::find_if(kQualifiers, [&](std::string_view q) { return rest.ends_with(q); });
+    found = last != kQualifiers.end();
+    if (found) rest.remove_suffix(last->size());
+  }
+  return rest.ends_with(')') ? rest : full;
+}
+
+std::string as_one_word(std::string_view demangled) {
+  const std::string_view full = split_name(demangled).full;
+  if (full.find("operator") != std::string_view::npos) return std::string(full);  // operator< <int>
+  std::string out;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    const bool between = i > 0 && i + 1 < full.size() && is_word(full[i - 1]) && is_word(full[i + 1]);
+    if (full[i] != ' ' || between) out.push_back(full[i]);
+  }
+  return out;
+}
+
 std::string without_blanks(std::string_view text) {
   std::string out;
   out.reserve(text.size());

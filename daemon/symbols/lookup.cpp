@@ -268,10 +268,13 @@ std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
   using Notation = std::string (*)(const Found&);
-  const Notation as_read = [](const Found& f) { return f.in->module->symbols().display(*f.symbol); };
+  static const Notation as_read = [](const Found& f) {
+    const std::string text = demangle(f.symbol->name());
+    return text.empty() ? std::string(f.symbol->name()) : as_one_word(text);  // finds the function's only clone, too
+  };
   const Notation linkage = [](const Found& f) { return std::string(f.symbol->name()); };
   const Notation module_readable = [](const Found& f) {
-    return std::string(short_module_name(f.in->name())) + ":" + f.in->module->symbols().display(*f.symbol);
+    return std::string(short_module_name(f.in->name())) + ":" + as_read(f);
   };
   const Notation by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
   const bool one_module =

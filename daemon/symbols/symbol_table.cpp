@@ -267,7 +267,7 @@ bool SymbolTable::may_have_readable(std::string_view name) const {
 }
 
 std::vector<const Symbol*> SymbolTable::demangled(std::string_view name) const {
-  const std::string wanted = without_blanks(name);
+  const std::string wanted = without_blanks(split_name(name).full);
   std::vector<const Symbol*> found;
   if (!demangled_ready_.load(std::memory_order_acquire) && !may_have_readable(name)) return found;
   visit_hash(demangled_index().names.entries, hash_of(wanted), [&](std::uint32_t i) {
@@ -288,8 +288,13 @@ std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name)
   std::vector<const Symbol*> found;
   if (typed.full == typed.name) return found;
   const std::string wanted = without_blanks(typed.full);
-  for (const Symbol* s : demangled(typed.name))
-    if (without_blanks(without_abi_tags(split_name(readable(*s)).full)) == wanted) found.push_back(s);
+  for (const Symbol* s : demangled(typed.name)) {
+    const std::string_view full = split_name(readable(*s)).full;
+    const std::string_view bare = without_qualifiers(full);
+    if (without_blanks(bare) == wanted || without_blanks(without_abi_tags(full)) == wanted ||
+        without_blanks(without_abi_tags(bare)) == wanted)
+      found.push_back(s);
+  }
   return found;
 }
 

@@ -96,7 +96,7 @@ class SymbolTable {
   // Every C++ or Rust symbol that people could mean by this: with parameters, without, without template arguments; with
   // ABI tags or, where there are no parameters, without.
   std::vector<const Symbol*> demangled(std::string_view name) const;
-  // Those with these parameters whose ABI tags the name leaves out.
+  // Those with these parameters of which the name leaves out the ABI tags, or the const behind them.
   std::vector<const Symbol*> demangled_loosely(std::string_view name) const;
   // The readable form of a symbol's name, from the index, which is built if need be; empty for plain names.
   std::string_view readable(const Symbol& symbol) const;
