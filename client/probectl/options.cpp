@@ -15,13 +15,20 @@ namespace {
 
 constexpr char kFooter[] =
     "PROBE is the kernel's probe language:  [p[:[GROUP/]NAME]] [MODULE:]LOCATION [FETCHARG]...\n"
+    "                              returns:  r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION [FETCHARG]...\n"
     "  processCommand                              a function; globs take every match: 'libc:str*'\n"
     "  'p:cmd processCommand c=$arg1 n=+72($arg1):s32'\n"
     "                                              named cmd; its first argument, and a 32-bit number 72 bytes behind\n"
     "                                              where that points\n"
     "  'libc:open64 file=+0($arg1):string flags=$arg2:x32'\n"
+    "  'r:done processCommand c=$arg1 $retval $duration'\n"
+    "                                              each return of the function, or processCommand%return: what it was\n"
+    "                                              given, what it returns, and how many nanoseconds it took\n"
     "man probectl has all of it.\n\n"
     "Exit status: 0 done, 1 what was asked failed, 2 wrong usage.\n";
+constexpr char kProbeShapes[] =
+    "PROBE: [p[:[GROUP/]NAME]] [MODULE:]LOCATION [FETCHARG]...; for returns r[MAXACTIVE][:[GROUP/]NAME] FUNCTION\n"
+    "or FUNCTION%return, where $retval is what it returns and $duration the nanoseconds that it took.\n";
 constexpr char kProbeHelp[] = "a probe in the language of probectl --help; -:[GROUP/]NAME removes one";
 constexpr char kWhichHelp[] = "a probe's NAME, GROUP/NAME or id";
 
@@ -110,7 +117,8 @@ void set_up_trace(CLI::App& sub, Options& o) {
       "probectl trace [OPTIONS] (-p PID | -n NAME | -- CMD ARG...) -e PROBE [-e PROBE]...\n\n"
       "CMD runs until it ends by itself; its exit status is not passed on. When the trace ends first (--count,\n"
       "--duration), CMD goes on untraced; ^C at a terminal reaches CMD as well. With --follow-fork the trace still\n"
-      "ends with the first process.\n");
+      "ends with the first process.\n\n" +
+      std::string(kProbeShapes));
 }
 
 void set_up_add(CLI::App& sub, Options& o) {
@@ -123,6 +131,7 @@ void set_up_add(CLI::App& sub, Options& o) {
   add_pending(sub, o);
   sub.add_flag("--follow-fork", o.follow_fork, "children of the process have the probes too");
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
+  sub.footer(kProbeShapes);
 }
 
 void set_up_selection(CLI::App& sub, Options& o) {

@@ -192,6 +192,7 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   std::vector<ProbeId> changed;
   for (auto& [id, probe] : probes_) {
     if (!matches(subscription, probe)) continue;
+    if (probe.subscriptions.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
     probe.subscriptions.push_back(&subscription);
     probe.program->streaming.store(true, std::memory_order_relaxed);
     // At once: from the answer on every hit is either delivered or missed.

@@ -96,6 +96,12 @@ Result<void> check_entry(const symbols::Site& site) {
                  "a static probe is an instruction: it returns nothing",
                  "leave out r, or name the function that it is in",
                  {}};
+  if (!site.one_probe.empty())
+    return Error{Reason::bad_definition,
+                 fmt::format("{} exists only inlined, so it has no return of its own", site.one_probe),
+                 fmt::format("probe a line of it (FILE:LINE){}",
+                             site.symbol.empty() ? "" : ", or the return of a function around it: " + site.symbol),
+                 {}};
   if (site.function_start == site.address) return {};
   return Error{Reason::bad_definition,
                fmt::format("a return probe must be at a function's entry, and {} is not known to be one",

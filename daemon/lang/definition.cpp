@@ -56,12 +56,33 @@ class Parser {
     if (end_ == 0)
       return bad_definition(0, "the definition is empty", "write p:NAME LOCATION ARGS, or just a function's name");
     if (auto e = check_characters(all_.substr(i_, end_ - i_), i_)) return std::move(*e);
-    if (auto e = all_[i_] == '-' ? remove() : probe()) return std::move(*e);
+    const std::string type_hint = mistyped_type();
+    if (auto e = all_[i_] == '-' ? remove() : probe()) {
+      if (!type_hint.empty()) e->hint += (e->hint.empty() ? "" : "; ") + type_hint;
+      return std::move(*e);
+    }
     return std::move(out_);
   }
 
  private:
   using Failure = std::optional<Error>;
+
+  // "rx f", "r-1:name f", "ret f": a probe's type that isn't one, before what would be a location. A location's name
+  // looks like this too, so it is only said of what is wrong anyway. Empty: it doesn't look so.
+  std::string mistyped_type() const {
+    const std::string_view all = text().substr(i_);
+    const std::string_view word = all.substr(0, all.find_first_of(" \t"));
+    if ((word[0] != 'r' && word[0] != 'p') || is_kernel_form()) return {};
+    const std::string_view type = word.substr(0, word.find(':'));
+    const bool near = type.size() <= 3 || type == "return" || type == "probe" || !is_identifier(type);
+    std::size_t next = word.size();
+    while (next < all.size() && is_blank(all[next])) ++next;
+    const std::string_view other = all.substr(next, all.find_first_of(" \t", next) - next);
+    if (!near || other.empty() || !is_letter(other[0]) || other.find('=') != other.npos) return {};
+    return "if " + quoted(type) + " is to be a probe's type: " +
+           (word[0] == 'r' ? "r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION ARGS"
+                           : "p[:[GROUP/]NAME] [MODULE:]LOCATION ARGS");
+  }
 
   std::string_view text() const { return all_.substr(0, end_); }
   void skip_blanks() {

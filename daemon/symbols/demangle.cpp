@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint64_t kMaxDemangled = 16u << 20;
 // The longest text that one character of a mangled name stands for: "Sd" prints a basic_iostream in full, 80 bytes.
 constexpr std::uint64_t kPerCharacter = 48;
+constexpr std::string_view kAbiTag = "[abi:";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$'; }
@@ -207,6 +208,41 @@ NameParts split_name(std::string_view demangled) {
   parts.name = demangled.substr(start, end - start);
   parts.bare = rust ? parts.name : without_template(parts.name);
   return parts;
+}
+
+bool has_abi_tag(std::string_view name) { return name.find(kAbiTag) != std::string_view::npos; }
+
+std::string without_abi_tags(std::string_view name) {
+  std::string out;
+  for (std::size_t tag; (tag = name.find(kAbiTag)) != std::string_view::npos;) {
+    const std::size_t end = name.find(']', tag);
+    if (end == std::string_view::npos) break;
+    out += name.substr(0, tag);
+    name.remove_prefix(end + 1);
+  }
+  return out += name;
+}
+
+std::string_view without_qualifiers(std::string_view full) {
+  constexpr std::array<std::string_view, 4> kQualifiers{" const", " volatile", " &", " &&"};
+  std::string_view rest = full;
+  for (bool found = true; found && !rest.ends_with(')');) {
+    const auto last = std::ranges::find_if(kQualifiers, [&](std::string_view q) { return rest.ends_with(q); });
+    found = last != kQualifiers.end();
+    if (found) rest.remove_suffix(last->size());
+  }
+  return rest.ends_with(')') ? rest : full;
+}
+
+std::string as_one_word(std::string_view demangled) {
+  const std::string_view full = split_name(demangled).full;
+  if (full.find("operator") != std::string_view::npos) return std::string(full);  // operator< <int>
+  std::string out;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    const bool between = i > 0 && i + 1 < full.size() && is_word(full[i - 1]) && is_word(full[i + 1]);
+    if (full[i] != ' ' || between) out.push_back(full[i]);
+  }
+  return out;
 }
 
 std::string without_blanks(std::string_view text) {

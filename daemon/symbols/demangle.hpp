@@ -29,6 +29,17 @@ struct NameParts {
 };
 NameParts split_name(std::string_view demangled);
 
+// Whether the name has ABI tags, f[abi:cxx11](int), which no source has; and the name without them.
+bool has_abi_tag(std::string_view name);
+std::string without_abi_tags(std::string_view name);
+
+// A function's name without what may follow its parameters: const, volatile, &, &&.
+std::string_view without_qualifiers(std::string_view full);
+
+// A readable name as a definition takes it as one word: no return type, no blanks but those between two words,
+// and in an operator's name.
+std::string as_one_word(std::string_view demangled);
+
 // The text without blanks: how demangled names are compared, since people and compilers disagree on "char *".
 std::string without_blanks(std::string_view text);
 

@@ -63,7 +63,7 @@ bool is_build_id(std::string_view text) {
 // Whether a name that isn't mangled itself could be a readable one: then "*" and "[" may belong to it.
 bool maybe_readable(std::string_view name) {
   return name.find("::") != std::string_view::npos || name.find_first_of("(<") != std::string_view::npos ||
-         name.find("operator") != std::string_view::npos;
+         name.find("operator") != std::string_view::npos || has_abi_tag(name);
 }
 
 }  // namespace
@@ -153,8 +153,17 @@ std::vector<Found> TargetSymbols::Impl::clones(const Instance& in, const NameQue
 }
 
 std::vector<Found> TargetSymbols::Impl::readable(const Instance& in, const NameQuery& query, Want want) const {
+  return readable_ones(in, in.module->symbols().demangled(query.text), want);
+}
+
+std::vector<Found> TargetSymbols::Impl::loosely(const Instance& in, const NameQuery& query, Want want) const {
+  return readable_ones(in, in.module->symbols().demangled_loosely(query.text), want);
+}
+
+std::vector<Found> TargetSymbols::Impl::readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols,
+                                                      Want want) const {
   std::vector<Found> found;
-  for (const Symbol* s : in.module->symbols().demangled(query.text))
+  for (const Symbol* s : symbols)
     if (wanted_kind(*s, want == Want::code) && !is_fragment(s->name())) found.push_back({&in, s});
   // A clone beside its original is the original's business.
   const std::vector<Found> all = found;
@@ -170,14 +179,14 @@ std::vector<Found> TargetSymbols::Impl::literal(std::span<const Instance* const>
                                                 Want want) const {
   std::vector<Found> found;
   if (has_glob(query.text) && !maybe_readable(query.text)) return found;
-  for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable}) {
+  for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable, &Impl::loosely}) {
     for (const Instance* in : stage) {
       if (!ready(*in)) continue;
       const std::vector<Found> here = (this->*kind)(*in, query, want);
       found.insert(found.end(), here.begin(), here.end());
     }
     // Readable names may stand for several overloads, of which none may be dropped in silence.
-    if (kind != &Impl::readable) keep_exported(found);
+    if (kind == &Impl::exact || kind == &Impl::clones) keep_exported(found);
     if (!found.empty()) break;
   }
   drop_aliases(found);
@@ -195,7 +204,10 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
     if (glob_match(glob, s.name())) return true;
     if (!is_mangled(s.name())) return false;
     const std::string_view name = table.readable(s);
-    return !name.empty() && (glob_match(glob, name) || glob_match(glob, split_name(name).name));
+    if (name.empty()) return false;
+    const std::string_view plain = split_name(name).name;
+    if (glob_match(glob, name) || glob_match(glob, plain)) return true;
+    return has_abi_tag(plain) && (glob == name || glob == plain || glob_match(glob, without_abi_tags(plain)));
   };
   std::vector<Found> found;
   for (const Symbol& s : table.all()) {
@@ -256,10 +268,13 @@ std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
   using Notation = std::string (*)(const Found&);
-  const Notation as_read = [](const Found& f) { return f.in->module->symbols().display(*f.symbol); };
+  static const Notation as_read = [](const Found& f) {
+    const std::string text = demangle(f.symbol->name());
+    return text.empty() ? std::string(f.symbol->name()) : as_one_word(text);  // finds the function's only clone, too
+  };
   const Notation linkage = [](const Found& f) { return std::string(f.symbol->name()); };
   const Notation module_readable = [](const Found& f) {
-    return std::string(short_module_name(f.in->name())) + ":" + f.in->module->symbols().display(*f.symbol);
+    return std::string(short_module_name(f.in->name())) + ":" + as_read(f);
   };
   const Notation by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
   const bool one_module =

@@ -39,11 +39,12 @@ Result<Places> as_named(Result<std::vector<Site>> sites) {
   return Places{std::move(sites).value(), false, {}};
 }
 
-// MODULE:GLOB. A C++ name's "::" is no such separator.
+// MODULE:GLOB. A C++ name's "::" is no such separator, and neither is an ABI tag's ':'.
 std::pair<std::string_view, std::string_view> split_module(std::string_view pattern) {
   const auto is_colon = [&](std::size_t at) { return at < pattern.size() && pattern[at] == ':'; };
   for (std::size_t at = 1; at < pattern.size(); ++at)
-    if (is_colon(at) && !is_colon(at - 1) && !is_colon(at + 1)) return {pattern.substr(0, at), pattern.substr(at + 1)};
+    if (is_colon(at) && !is_colon(at - 1) && !is_colon(at + 1) && !pattern.substr(0, at).ends_with("[abi"))
+      return {pattern.substr(0, at), pattern.substr(at + 1)};
   return {{}, pattern};
 }
 

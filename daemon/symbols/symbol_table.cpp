@@ -228,6 +228,11 @@ const SymbolTable::DemangledIndex& SymbolTable::demangled_index() const {
       d.names.entries.emplace_back(hash_of(without_blanks(parts.full)), i);
       if (parts.name != parts.full) d.names.entries.emplace_back(hash_of(without_blanks(parts.name)), i);
       if (parts.bare != parts.name) d.names.entries.emplace_back(hash_of(without_blanks(parts.bare)), i);
+      if (!has_abi_tag(parts.name)) continue;
+      const std::string untagged = without_abi_tags(parts.name);
+      const std::string_view bare = split_name(untagged).bare;
+      d.names.entries.emplace_back(hash_of(without_blanks(untagged)), i);
+      if (bare != untagged) d.names.entries.emplace_back(hash_of(without_blanks(bare)), i);
     }
     std::sort(d.names.entries.begin(), d.names.entries.end());
     index_bytes_ += d.text.capacity() + d.of_symbol.capacity() * sizeof(d.of_symbol[0]) +
@@ -262,15 +267,34 @@ bool SymbolTable::may_have_readable(std::string_view name) const {
 }
 
 std::vector<const Symbol*> SymbolTable::demangled(std::string_view name) const {
-  const std::string wanted = without_blanks(name);
+  const std::string wanted = without_blanks(split_name(name).full);
   std::vector<const Symbol*> found;
   if (!demangled_ready_.load(std::memory_order_acquire) && !may_have_readable(name)) return found;
   visit_hash(demangled_index().names.entries, hash_of(wanted), [&](std::uint32_t i) {
     const NameParts parts = split_name(readable(symbols_[i]));
-    const bool match = without_blanks(parts.full) == wanted || without_blanks(parts.name) == wanted ||
-                       without_blanks(parts.bare) == wanted;
+    bool match = without_blanks(parts.full) == wanted || without_blanks(parts.name) == wanted ||
+                 without_blanks(parts.bare) == wanted;
+    if (!match && has_abi_tag(parts.name)) {
+      const std::string untagged = without_blanks(without_abi_tags(parts.name));
+      match = untagged == wanted || split_name(untagged).bare == wanted;
+    }
     if (match) found.push_back(&symbols_[i]);
   });
+  return found;
+}
+
+std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name) const {
+  const NameParts typed = split_name(name);
+  std::vector<const Symbol*> found;
+  if (typed.full == typed.name) return found;
+  const std::string wanted = without_blanks(typed.full);
+  for (const Symbol* s : demangled(typed.name)) {
+    const std::string_view full = split_name(readable(*s)).full;
+    const std::string_view bare = without_qualifiers(full);
+    if (without_blanks(bare) == wanted || without_blanks(without_abi_tags(full)) == wanted ||
+        without_blanks(without_abi_tags(bare)) == wanted)
+      found.push_back(s);
+  }
   return found;
 }
 

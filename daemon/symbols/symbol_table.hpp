@@ -93,8 +93,11 @@ class SymbolTable {
 
   // Every symbol of exactly this name, without version, in address order.
   std::vector<const Symbol*> named(std::string_view name) const;
-  // Every C++ or Rust symbol that people could mean by this: with parameters, without, without template arguments.
+  // Every C++ or Rust symbol that people could mean by this: with parameters, without, without template arguments; with
+  // ABI tags or, where there are no parameters, without.
   std::vector<const Symbol*> demangled(std::string_view name) const;
+  // Those with these parameters of which the name leaves out the ABI tags, or the const behind them.
+  std::vector<const Symbol*> demangled_loosely(std::string_view name) const;
   // The readable form of a symbol's name, from the index, which is built if need be; empty for plain names.
   std::string_view readable(const Symbol& symbol) const;
   // What to show people: readable, or as in the table. Demangles this one name when the index isn't there yet.

@@ -98,11 +98,14 @@ class TargetSymbols::Impl {
   std::vector<std::vector<const Instance*>> stages(std::span<const Instance* const> selected, bool any_module) const;
   enum class Want { code, data };
   // What a name that isn't a glob stands for in a group of modules: by its exact spelling, else by a clone of it, else
-  // as a readable C++ or Rust name; each kind is looked for in all the modules before the next. No place twice.
+  // as a readable C++ or Rust name, else as most of one; each kind is looked for in all the modules before the next. No
+  // place twice.
   std::vector<Found> literal(std::span<const Instance* const> stage, const NameQuery& query, Want want) const;
   std::vector<Found> exact(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> clones(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> readable(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> loosely(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols, Want want) const;
   std::vector<Found> matching(const Instance& in, std::string_view glob) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,
                   Want want) const;

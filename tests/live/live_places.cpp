@@ -85,7 +85,11 @@ TEST_CASE("a function that exists only inlined is one probe at all its places, w
     CHECK(functions == std::set<std::string>{"outer_first", "outer_second"});
     if (build == "places-O2") CHECK(numbers == std::vector<int>{4, 5, 6, 10, 11, 12});
     CHECK(reason_of(add_error(client, user.pid(), {"p:o twice_of+4"})) == "bad-definition");
-    CHECK(reason_of(add_error(client, user.pid(), {"r:o twice_of"})) == "bad-definition");
+    const Json no_return = add_error(client, user.pid(), {"r:o twice_of"});
+    CHECK(reason_of(no_return) == "bad-definition");
+    CHECK(no_return.at("message").get<std::string>().ends_with(
+        "twice_of exists only inlined, so it has no return of its own"));
+    CHECK(hint_of(no_return).find("outer_") != std::string::npos);
     remove_all(client, {list_probes(client).at(0)});
     CHECK(list_probes(client).empty());
     CHECK(user.unharmed());

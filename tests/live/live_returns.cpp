@@ -238,6 +238,24 @@ TEST_CASE("MAXACTIVE bounds the calls that are kept; the others are missed") {
   CHECK(s.leaves_no_harm());
 }
 
+TEST_CASE("what was missed while nobody listened is no later stream's") {
+  Session s;
+  const Json probe = s.add_one("r3:few fib n=$arg1:s64");
+  for (const int stream : {1, 2}) {
+    CAPTURE(stream);
+    CHECK(s.program.ask("fib 7") == "fib done 13");
+    const Calls before = s.calls(probe);
+    CHECK(before.missed > 0);
+    Events events(s.client);
+    CHECK(s.program.ask("fib 6") == "fib done 8");
+    events.end();
+    const Calls after = s.calls(probe);
+    CHECK(events.missed() == after.missed - before.missed);
+    CHECK(events.all().size() + events.missed() == after.hits - before.hits);
+  }
+  CHECK(s.leaves_no_harm());
+}
+
 TEST_CASE("globs, disabling, a limit and removal mean a function's places as one") {
   Session s;
   const auto probes = add(s.client, s.program.pid(), {"r:lib/ [cf]al*r $retval", "r:all libc:str*"});

@@ -181,6 +181,17 @@ TEST_CASE("no line of the help is wider than a terminal, but for those CLI11 mak
   for (std::string line; std::getline(lines, line);) CHECK_MESSAGE(line.size() <= 120, line);
 }
 
+TEST_CASE("the help of what adds probes tells of return probes") {
+  for (const Args& args : {Args{"--help"}, Args{"trace", "--help"}, Args{"add", "--help"}}) {
+    const auto parsed = parse_options(args);
+    const std::string& help = std::get<Exit>(parsed).out;
+    for (const char* word : {"r[MAXACTIVE][:[GROUP/]NAME]", "%return", "$retval", "$duration"}) {
+      CAPTURE(word);
+      CHECK(help.find(word) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("-:NAME is a definition for add, not an option") {
   CHECK(accepted({"add", "-p", "7", "f", "-:g/old"}).probes == Args{"f", "-:g/old"});
 }

@@ -312,6 +312,26 @@ TEST_CASE("errors say what was expected and what to do") {
   CHECK(pointer.error().column == 8);
 }
 
+TEST_CASE("a probe's type that isn't one is told how it is written, where something is wrong anyway") {
+  const auto hint_of = [](const char* text) {
+    auto parsed = parse_definition(text);
+    return parsed ? "none: " + parsed->location.text : parsed.error().hint;
+  };
+  for (const char* text : {"r-1 fint", "rx fint $retval", "r1x:name fint $retval", "ret fint $retval",
+                           "r* fint $retval", "  return  libc:f $retval"}) {
+    CAPTURE(text);
+    CHECK(hint_of(text).find("r[MAXACTIVE][:[GROUP/]NAME] ") != std::string::npos);
+  }
+  CHECK(hint_of("px fint $retval").find("p[:[GROUP/]NAME] ") != std::string::npos);
+  CHECK(hint_of("rx fint") == "none: rx");
+  for (const char* text :
+       {"read buffer $retval", "rx n=$arg1 $retval", "rx $retval", "r-1", "rx", "r:x f %zz", "f g $retval"}) {
+    CAPTURE(text);
+    CHECK(hint_of(text).find("MAXACTIVE") == std::string::npos);
+  }
+  CHECK(parse_definition("rx fint $retval").error().column == 8);
+}
+
 TEST_CASE("wrong variables are refused where they are wrong") {
   struct Wrong {
     const char* text;

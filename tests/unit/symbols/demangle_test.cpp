@@ -50,6 +50,26 @@ TEST_CASE("a readable name falls into the parts that people type") {
   }
 }
 
+TEST_CASE("ABI tags are told from the rest of a name") {
+  CHECK(without_abi_tags("f[abi:cxx11](int)") == "f(int)");
+  CHECK(without_abi_tags("C[abi:a][abi:b]::f[abi:c]<int>") == "C::f<int>");
+  CHECK(without_abi_tags("f[abi:") == "f[abi:");
+  CHECK(without_abi_tags("C::operator[](int)") == "C::operator[](int)");
+  CHECK_FALSE(has_abi_tag("C::operator[](int)"));
+}
+
+TEST_CASE("what follows the parameters is told from them; a name is written as one word") {
+  CHECK(without_qualifiers("C::f(int) const") == "C::f(int)");
+  CHECK(without_qualifiers("C::f(int) const volatile &&") == "C::f(int)");
+  CHECK(without_qualifiers("C::f(int)") == "C::f(int)");
+  CHECK(without_qualifiers("C::operator char const") == "C::operator char const");
+  CHECK(as_one_word("unsigned long ns::f<int, char>(unsigned long, char const*)") ==
+        "ns::f<int,char>(unsigned long,char const*)");
+  CHECK(as_one_word("C::f(std::vector<int, std::allocator<int> >) const") ==
+        "C::f(std::vector<int,std::allocator<int>>)const");
+  CHECK(as_one_word("bool operator< <int>(X<int>, int)") == "operator< <int>(X<int>, int)");
+}
+
 TEST_CASE("the compiler's suffixes are told from names, and pieces from whole functions") {
   CHECK(without_clone_suffix("foo.constprop.0") == "foo");
   CHECK(without_clone_suffix("foo.isra.0.part.1") == "foo");

@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include "daemon/lang/definition.hpp"
 #include "support.hpp"
 
 // Functions to find. Each does something else, or the linker may fold them.
@@ -23,12 +24,36 @@ struct Machine {
   int state = 3;
   __attribute__((noinline, used)) int run(int n) const { return state * n; }
   __attribute__((noinline, used)) int operator()(int n) { return state += n; }
+  __attribute__((noinline, used)) int look(int n) const { return state + n * 2; }
+  __attribute__((noinline, used)) int look(long n) const { return state + static_cast<int>(n * 3); }
+  __attribute__((noinline, used)) int both(int n) { return state += n * 4; }
+  __attribute__((noinline, used)) int both(int n) const { return state + n * 5; }
 };
 template <class T>
 __attribute__((noinline, used)) T twice(T x) {
   return x + x;
 }
 template int twice<int>(int);
+template <class T>
+__attribute__((noinline, used)) T larger(T a, T b) {
+  return a > b ? a : b;
+}
+template int larger<int>(int, int);
+template unsigned long larger<unsigned long>(unsigned long, unsigned long);
+__attribute__((noinline, used, abi_tag("v2"))) int tagged(int x) {
+  return x * 19;
+}
+template <class T>
+__attribute__((noinline, used, abi_tag("v2"))) T made(int x) {
+  return static_cast<T>(x * 23);
+}
+template long made<long>(int);
+__attribute__((noinline, used)) int half_tagged(int x) {
+  return x * 29;
+}
+__attribute__((noinline, used, abi_tag("v2"))) int half_tagged(long x) {
+  return static_cast<int>(x * 31);
+}
 __attribute__((used)) int counter = 5;
 }  // namespace calc
 
@@ -38,6 +63,15 @@ __attribute__((noinline, used)) int symbols_test_plain(int x) {
 }
 __attribute__((used)) int symbols_test_data[4] = {1, 2, 3, 4};
 __thread int symbols_test_tls __attribute__((used)) = 9;
+// calc::cloned(int) and calc::cloned(long), of which the compiler has left clones only.
+__attribute__((noinline, used)) int cloned_int(int x) __asm__("_ZN4calc6clonedEi.isra.0");
+int cloned_int(int x) {
+  return x * 37;
+}
+__attribute__((noinline, used)) int cloned_long(int x) __asm__("_ZN4calc6clonedEl.isra.0");
+int cloned_long(int x) {
+  return x * 41;
+}
 // Has the name of a function of libm.
 __attribute__((noinline, used)) double lgamma_r_probed(double x) {
   return x * 1.5;
@@ -119,8 +153,8 @@ TEST_CASE("C++ names are taken with parameters, without, mangled, and with any b
 TEST_CASE("an overloaded name without parameters is ambiguous; the hint lists the overloads") {
   const Error error = refusal(*self(), symbol("calc::add"));
   CHECK(error.reason == Reason::ambiguous_symbol);
-  CHECK(contains(error.hint, "calc::add(int, int)"));
-  CHECK(contains(error.hint, "calc::add(double, double)"));
+  CHECK(contains(error.hint, "calc::add(int,int)"));
+  CHECK(contains(error.hint, "calc::add(double,double)"));
 }
 
 TEST_CASE("a glob takes every matching function once, in address order") {
@@ -323,6 +357,69 @@ TEST_CASE("functions are listed by glob, bounded, in address order") {
   CHECK(cxx[0].linkage_name == "_ZN4calc4onlyEPKc");
   CHECK(symbols->functions("", 10).size() == 10);
   CHECK(symbols->functions("", 0).size() > 1000);
+}
+
+TEST_CASE("ABI tags may be left out, and their brackets are no glob's") {
+  const auto symbols = self();
+  for (const char* name : {"calc::tagged", "calc::tagged(int)", "calc::tagged[abi:v2]", "calc::tagged[abi:v2](int)",
+                           "calc::tagge[d]*", "calc::tagge[d]"}) {
+    CAPTURE(name);
+    const Site site = only_site(*symbols, symbol(name));
+    CHECK(site.address == of(calc::tagged));
+    CHECK(site.symbol == "calc::tagged[abi:v2](int)");
+  }
+  CHECK_FALSE(value_of(symbols->places(symbol("calc::tagged[abi:v2]"))).by_glob);
+  CHECK(value_of(symbols->places(symbol("calc::tagge[d]"))).by_glob);
+  for (const char* name : {"calc::made", "calc::made<long>", "calc::made<long>(int)", "calc::made[abi:v2]<long>",
+                           "calc::made[abi:v2]<long>(int)"}) {
+    CAPTURE(name);
+    CHECK(only_site(*symbols, symbol(name)).address == of(calc::made<long>));
+  }
+  for (const char* pattern : {"calc::tagged", "calc::tagged[abi:v2]", "symbols_test:calc::tagged[abi:v2](int)"}) {
+    CAPTURE(pattern);
+    const auto listed = value_of(symbols->list_functions(pattern, 0));
+    REQUIRE(listed.size() == 1);
+    CHECK(listed[0].address == of(calc::tagged));
+  }
+  // None of several is dropped in silence.
+  const Error both = refusal(*symbols, symbol("calc::half_tagged"));
+  CHECK(both.reason == Reason::ambiguous_symbol);
+  CHECK(contains(both.hint, "calc::half_tagged(int)"));
+  CHECK(only_site(*symbols, symbol("calc::half_tagged(int)")).address ==
+        of(static_cast<int (*)(int)>(calc::half_tagged)));
+  CHECK(only_site(*symbols, symbol("calc::half_tagged(long)")).address ==
+        of(static_cast<int (*)(long)>(calc::half_tagged)));
+}
+
+TEST_CASE("names of which one is to be chosen can be pasted into a definition") {
+  const auto symbols = self();
+  const auto error = refusal(*symbols, symbol("calc::larger"));
+  REQUIRE(error.reason == Reason::ambiguous_symbol);
+  for (const char* name : {"calc::larger<int>(int,int)", "calc::larger<unsigned long>(unsigned long,unsigned long)"}) {
+    CAPTURE(name);
+    CHECK((contains(error.hint, ": " + std::string(name)) || contains(error.hint, ", " + std::string(name))));
+    const auto definition = lang::parse_definition("r:x " + std::string(name) + " $retval");
+    REQUIRE(definition.ok());
+    const Site site = only_site(*symbols, definition->location);
+    CHECK((site.address == of(calc::larger<int>)) == (std::string(name).find("int>") != std::string::npos));
+    CHECK(only_site(*symbols, symbol(site.symbol)).address == site.address);  // as it is shown
+  }
+  const std::string clones = refusal(*symbols, symbol("calc::cloned")).hint;
+  CHECK((clones.ends_with(": calc::cloned(int), calc::cloned(long)") ||
+         clones.ends_with(": calc::cloned(long), calc::cloned(int)")));
+  CHECK(only_site(*symbols, symbol("calc::cloned(long)")).address == of(cloned_long));
+}
+
+TEST_CASE("the const behind the parameters may be left out where one function is left") {
+  const auto symbols = self();
+  const auto machine = [&](const char* name) { return only_site(*symbols, symbol(name)).symbol; };
+  CHECK(machine("calc::Machine::look(int)") == "calc::Machine::look(int) const");
+  CHECK(machine("calc::Machine::look(long)") == "calc::Machine::look(long) const");
+  CHECK(machine("calc::Machine::both(int)") == "calc::Machine::both(int)");
+  CHECK(machine("calc::Machine::both(int) const") == "calc::Machine::both(int) const");
+  CHECK(machine("calc::Machine::both(int)const") == "calc::Machine::both(int) const");
+  CHECK(refusal(*symbols, symbol("calc::Machine::look(char)")).reason == Reason::no_such_symbol);
+  CHECK(refusal(*symbols, symbol("calc::Machine::look")).reason == Reason::ambiguous_symbol);
 }
 
 TEST_CASE("a library that is mapped twice is ambiguous, each copy by its address isn't") {
