@@ -1,7 +1,10 @@
 // See display.hpp.
 #include "client/display.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 
 #include "client/utf8.hpp"
 
@@ -61,6 +64,21 @@ std::string display_sentence(std::string_view bytes) {
   std::string out;
   append_escaped(out, bytes, {.backslash = false, .quote = false});
   return out;
+}
+
+// Escapes that are there already stay what they are.
+void append_json_display(std::string& out, std::string_view json) {
+  while (!json.empty()) {
+    const auto character = utf8::decode(json);
+    const auto first = static_cast<unsigned char>(json.front());
+    if (!character.valid)
+      fmt::format_to(std::back_inserter(out), "\\udc{:02x}", first);  // as the daemon writes bytes that are no UTF-8
+    else if (is_control(character.code))
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", character.code);
+    else
+      out.append(json.substr(0, character.length));
+    json.remove_prefix(character.length);
+  }
 }
 
 void append_quoted_display(std::string& out, std::string_view bytes) {

@@ -17,4 +17,7 @@ std::string display_sentence(std::string_view bytes);
 // As append_display, in double quotes, with \" for the quote.
 void append_quoted_display(std::string& out, std::string_view bytes);
 
+// JSON, which stays JSON: what a terminal would obey, or can't show, is escaped as JSON does.
+void append_json_display(std::string& out, std::string_view json);
+
 }  // namespace probed::client

@@ -103,6 +103,8 @@ void EventText::append_value(std::string& out, JsonView value, Notation notation
       return true;
     });
     out.push_back('}');
+  } else if (value.is_object()) {
+    append_json_display(out, value.text());
   } else if (!value.is_string()) {
     append_display(out, value.text());
   } else {

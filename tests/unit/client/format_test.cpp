@@ -81,6 +81,23 @@ TEST_CASE("values keep their notation") {
   }
 }
 
+TEST_CASE("a structure is printed as the JSON that it is, and cannot drive the terminal") {
+  struct Row {
+    const char *args, *text;
+  };
+  const Row rows[] = {
+      {R"({"v":{"s":"h\"e\né","i":-1,"n":null,"l":[1,{"t":"\\ \u001b"}]}})",
+       R"(v={"s":"h\"e\né","i":-1,"n":null,"l":[1,{"t":"\\ \u001b"}]})"},
+      {"{\"v\":{\"s\":\"\u009b[1m\x7f\xff\\udc80\"}}", R"(v={"s":"\u009b[1m\u007f\udcff\udc80"})"},
+      {R"({"v":[{"s":"a\"b"},{"s":"\t"}]})", R"(v={{"s":"a\"b"},{"s":"\t"}})"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.args);
+    CHECK(line_of(event(row.args)) ==
+          std::string("redis-server-1448 [001] 1038282.286875123: cmd: (processCommand+0x0) ") + row.text + "\n");
+  }
+}
+
 TEST_CASE("without types, what looks like a hexadecimal value is one, all else is a string") {
   CHECK(line_of(event(R"({"a":"0x7f","b":"0xyz","c":"0x"})", "99")).ends_with("a=0x7f b=\"0xyz\" c=\"0x\"\n"));
 }
