@@ -328,7 +328,8 @@ Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& d
   const bool is_return = definition.kind == lang::Kind::return_probe;
   const bool needed = needs_variables(args, site.usdt != nullptr);
   // By an address everything means what it means in uprobe_events.
-  const bool by_name = std::holds_alternative<lang::SymbolLocation>(definition.location.where);
+  const bool by_name = std::holds_alternative<lang::SymbolLocation>(definition.location.where) ||
+                       std::holds_alternative<lang::LineLocation>(definition.location.where);
   if (needed || (is_return && by_name && wants_result_type(args))) {
     auto variables = symbols_.variables_at(site.address);
     if (!variables && !needed) return args;

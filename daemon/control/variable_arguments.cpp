@@ -117,19 +117,20 @@ class Placer {
     return {};
   }
 
-  // A function of which the type isn't known, or can't be shown, returns a number.
+  // A number where no type is known; null, and said to be, where the type says that it can't be had.
   Failure add_result(const FetchArg& arg) {
-    const auto value = variables_.find(kResult);
-    if (!value || !value->place.absent.empty() || value->shape == Shape::other)
-      if (!value || value->shape != Shape::structure || !has_parts(kResult)) return out_.push_back(arg), Failure{};
+    if (variables_.result_is_plain_word()) return out_.push_back(arg), Failure{};
     FetchArg one = arg;
     one.expr = std::make_shared<const FetchExpr>(FetchExpr{lang::VariableExpr{std::string(kResult)}, arg.expr->column});
-    return add(one);
-  }
-
-  bool has_parts(std::string_view path) const {
-    const auto parts = variables_.parts(path, kMaxParts);
-    return parts && std::ranges::any_of(*parts, [](const auto& p) { return p.place.absent.empty(); });
+    const auto parts = variables_.parts(kResult, kMaxParts);
+    if (!parts || parts->empty() || std::ranges::any_of(*parts, [](const auto& p) { return p.place.absent.empty(); }))
+      return add(one);
+    dwarf::Value none;
+    none.place.absent = parts->front().place.absent;
+    one.expr = shown(none, arg.expr->column);
+    note_absence(one);
+    out_.push_back(std::move(one));
+    return {};
   }
 
   Failure add_of_entry(const FetchArg& arg, const FetchExprPtr& inner) {

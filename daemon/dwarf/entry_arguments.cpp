@@ -16,13 +16,23 @@ using Step = lang::PlaceStep::Code;
 constexpr std::uint64_t kPassByReference = 4;  // DW_CC_pass_by_reference: a class that isn't copied byte by byte
 
 // DWARF 5 table 7.17: C, C++, Objective-C, their newer standards.
-constexpr std::array<std::uint64_t, 12> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11,
-                                                  0x1a, 0x1d, 0x21, 0x2b, 0x2c, 0x8001};
+constexpr std::array<std::uint64_t, 15> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11, 0x1a, 0x1d,
+                                                  0x21, 0x2a, 0x2b, 0x2c, 0x3a, 0x3e, 0x8001};
 
-bool calls_like_c(Die function) {
+std::uint64_t language_of(Die function) {
   const auto language = function.unit->attribute(0, AT_language);
-  return language && std::ranges::find(kLikeC, language->number) != kLikeC.end();
+  return language ? language->number : 0;
 }
+
+bool calls_like_c(Die function) { return std::ranges::find(kLikeC, language_of(function)) != kLikeC.end(); }
+
+bool fits_integer_register(const Type& type) {
+  const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
+  return scalar && type.kind != TypeKind::floating && type.size > 0 && type.size <= 8;
+}
+
+// Go marks so what a function returns.
+bool is_go_result(Die parameter) { return flag_of(parameter, AT_variable_parameter); }
 
 // ---- classes that aren't copied byte by byte are handed over by their address (Itanium C++ ABI 3.1.2.3) ----
 
@@ -262,13 +272,10 @@ Die abstract_instance(Die function) {
 }
 
 std::vector<Die> parameters_of(Die function) {
-  // Go marks so what a function returns.
-  const auto language = function.unit->attribute(0, AT_language);
-  const bool is_go = language && language->number == LANG_Go;
+  const bool is_go = language_of(function) == LANG_Go;
   std::vector<Die> out;
   each_child(function, [&](Die child) {
-    const bool is_result = is_go && number_of(child, AT_variable_parameter).value_or(0) != 0;
-    if (tag(child) == TAG_formal_parameter && !is_result) out.push_back(child);
+    if (tag(child) == TAG_formal_parameter && !(is_go && is_go_result(child))) out.push_back(child);
     return true;
   });
   // An instance may leave out those that have been optimised away: the order is the original's.
@@ -307,13 +314,12 @@ Location result_in_registers(const Words& words) {
 
 Location result_at_return(Die function) {
   const Type type = type_of(function);
-  if (!referenced(function, AT_type)) return absent("its function returns nothing");
+  if (!referenced(function, AT_type) && language_of(function) != LANG_Go)
+    return absent("its function returns nothing");
   if (!calls_like_c(function)) return absent(kUnknownResult);
-  const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
   if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8))
     return result_in_registers({Word::vector, Word::none});
-  if (scalar && type.kind != TypeKind::floating && type.size > 0 && type.size <= 8)
-    return result_in_registers({Word::integer, Word::none});
+  if (fits_integer_register(type)) return result_in_registers({Word::integer, Word::none});
   if (type.kind != TypeKind::structure || type.size == 0) return absent(kUnknownResult);
   unsigned budget = 256;
   const Passing passing = passing_of(type, budget);
@@ -324,6 +330,20 @@ Location result_at_return(Die function) {
   }
   const auto words = has_plain_alignment(type, 0) ? words_of(type) : std::nullopt;
   return words ? result_in_registers(*words) : absent(kUnknownResult);
+}
+
+bool result_is_plain_word(Die function) {
+  const std::uint64_t language = language_of(function);
+  if (language == 0 || language == LANG_Assembler) return true;
+  if (calls_like_c(function)) return false;
+  if (language != LANG_Go) return fits_integer_register(type_of(function));
+  // The first of its results; of none it isn't known whether it has some: code in assembler is marked as Go's.
+  Die first;
+  each_child(abstract_instance(function), [&](Die child) {
+    if (tag(child) == TAG_formal_parameter && is_go_result(child)) first = child;
+    return !first;
+  });
+  return !first || fits_integer_register(type_of(first));
 }
 
 std::vector<Location> arguments_at_entry(Die function) {

@@ -23,6 +23,10 @@ std::vector<Location> arguments_at_entry(Die function);
 // returns nothing, or it isn't known where.
 Location result_at_return(Die function);
 
+// Whether nothing speaks against the result being a word in the register for those, but of what type isn't followed:
+// code in assembler, integers and pointers of languages that don't call as C does.
+bool result_is_plain_word(Die function);
+
 // Its parameters, in order.
 std::vector<Die> parameters_of(Die function);
 

@@ -229,6 +229,10 @@ Die VariableFinder::pointer_to(Die type) const {
   return {};
 }
 
+bool VariableFinder::result_is_plain_word() const {
+  return !scope_ || dwarf::result_is_plain_word(scope_->function);
+}
+
 Result<std::vector<std::string>> VariableFinder::parameters() const {
   if (!scope_) return no_scope();
   std::vector<std::string> out;

@@ -39,6 +39,8 @@ class VariableFinder {
   // A type by its name; none: unknown. And a pointer to it, which must be there, too.
   Die type_named(std::string_view name) const;
   Die pointer_to(Die type) const;
+  // Whether $retval is to be taken as a word of no type.
+  bool result_is_plain_word() const;
   Result<std::vector<std::string>> parameters() const;
   Result<std::vector<VisibleVariable>> visible() const;
 

@@ -448,6 +448,10 @@ Result<std::vector<Value>> Variables::parts(std::string_view path, std::size_t l
   return Expander(limit).expand(*object);
 }
 
+bool Variables::result_is_plain_word() const {
+  return VariableFinder(*info_, address_, bias_, outside_).result_is_plain_word();
+}
+
 Result<std::vector<std::string>> Variables::parameters() const {
   const VariableFinder finder(*info_, address_, bias_, outside_);
   return finder.parameters();

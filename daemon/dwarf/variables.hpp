@@ -74,6 +74,9 @@ class Variables {
   Result<Value> find(std::string_view path) const;
   // The same with structures and lists of them in their parts; at most `limit` of them.
   Result<std::vector<Value>> parts(std::string_view path, std::size_t limit) const;
+  // Whether a $retval is just a word in a register for all that is known: of no function here, in assembler, an integer
+  // of a language that doesn't call as C does.
+  bool result_is_plain_word() const;
   // The names of the function's parameters, in order. Errors: unsupported, when nothing is known of the function.
   Result<std::vector<std::string>> parameters() const;
   // Of all scopes around the place but the outermost, innermost first, then the outermost's.

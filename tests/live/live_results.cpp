@@ -38,7 +38,7 @@ TEST_CASE("$retval has the function's declared type, wherever it is returned") {
   }
 }
 
-TEST_CASE("a :TYPE, an address as the location, and a function that returns nothing leave $retval a number") {
+TEST_CASE("a :TYPE and an address as the location leave $retval a number; a function that returns nothing has none") {
   Daemon daemon;
   RpcClient client(daemon.socket());
   TellingTarget user("results-O2");
@@ -48,20 +48,48 @@ TEST_CASE("a :TYPE, an address as the location, and a function that returns noth
       {"r:typed give_int $retval:x64", "r:byte give_int b=$retval:u8",
        "r:where " + plain.at("address").get<std::string>() + " $retval", "r:none give_nothing $retval",
        "r:member give_longs b=$retval.b a=$retval->a",
-       "r:pointee give_buffer l=$retval->length t=$retval->text all=*$retval", "r:raw give_buffer l=+0($retval):s32"});
+       "r:pointee give_buffer l=$retval->length t=$retval->text all=*$retval", "r:raw give_buffer l=+0($retval):s32",
+       "r:file results.cpp:give_int $retval", "r:files results.cpp:give_text* $retval"});
   Events events(client);
   user.truth("call 5");
-  REQUIRE(events.reach(8));
+  REQUIRE(events.reach(10));
   const auto args = [&](std::size_t i) { return events.of(probes.at(i)).at(0).at("args"); };
   CHECK(args(0).at("$retval") == "0xfffffffb");
   CHECK(args(1).at("b") == 0xfb);
   CHECK(args(2).at("$retval").get<std::string>().starts_with("0x"));
-  CHECK(args(3).at("$retval").get<std::string>().starts_with("0x"));
+  CHECK(args(3).at("$retval").is_null());
+  CHECK(probes.at(3).at("notes").at(0) == "$retval is null: its function returns nothing");
   CHECK(args(4) == Json({{"a", 5}, {"b", -5}}));
   CHECK(args(5).at("l") == 5);
   CHECK(args(5).at("all").at("length") == 5);
   CHECK(args(6).at("l") == 5);
+  CHECK(args(7).at("$retval") == -5);
+  CHECK(args(8).at("$retval") == "more");
   CHECK(user.ends_well());
+}
+
+TEST_CASE("a $retval that can't be had exactly is null, and said to be when the probe is added") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(), {"r:g/ odd_* $retval raw=$retval:x64"});
+    REQUIRE(probes.size() == 6);
+    for (const Json& probe : probes) {
+      CAPTURE(probe.dump());
+      CHECK(probe.at("notes").at(0).get<std::string>().starts_with("$retval is null: "));
+    }
+    Events events(client);
+    user.truth("odd 5");
+    REQUIRE(events.reach(6));
+    for (const Json& event : events.all()) {
+      CAPTURE(event.dump());
+      CHECK(event.at("args").at("$retval").is_null());
+      CHECK(event.at("args").at("raw").is_string());
+    }
+    CHECK(user.ends_well());
+  }
 }
 
 TEST_CASE("on a return probe names are read at the entry, what they lead to at the return, $entry(...) at the entry") {

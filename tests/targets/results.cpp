@@ -1,6 +1,7 @@
 // results: functions that return a value of every kind, and some whose parameters are what the registers of the calling
 // convention are hard for. On command, one a line, it calls them and prints the truth as the members of a JSON object:
 //   call N   one call of each give_*(); {"give_int":...,...}
+//   odd N    one call of each odd_*(), whose results can't be shown
 //   fill N   one call of fill(), which writes through its pointers
 //   take N   one call of take(): structures by value
 //   quit
@@ -85,6 +86,25 @@ TARGET_FUNCTION Big give_big(int n) { return {{n, 2, -3, 4}, "big text", {'b', 7
 TARGET_FUNCTION Tracked give_tracked(int n) { return Tracked(n * 2); }
 TARGET_FUNCTION std::string give_string(int n) { return "string " + std::to_string(n); }
 
+struct TwoDoubles {
+  double v[2];
+};
+struct ThreeInts {
+  int v[3];
+};
+struct __attribute__((packed)) Packed {
+  char letter;
+  long number;
+};
+using Vector = float __attribute__((vector_size(16)));
+
+TARGET_FUNCTION long double odd_long_double(int n) { return n + 0.5L; }
+__extension__ TARGET_FUNCTION __int128 odd_int128(int n) { return n; }
+TARGET_FUNCTION Vector odd_vector(int n) { return Vector{static_cast<float>(n), 2, 3, 4}; }
+TARGET_FUNCTION TwoDoubles odd_doubles(int n) { return {{n + 0.5, n + 1.5}}; }
+TARGET_FUNCTION ThreeInts odd_ints(int n) { return {{n, n + 1, n + 2}}; }
+TARGET_FUNCTION Packed odd_packed(int n) { return {'p', n}; }
+
 static Buffer buffers[2];
 TARGET_FUNCTION Buffer* give_buffer(int n) {
   buffers[0].length = n;
@@ -156,10 +176,22 @@ static void call(int n) {
          static_cast<void*>(buffers));
 }
 
+static void odd(int n) {
+  use(odd_long_double(n));
+  use(odd_int128(n));
+  use(odd_vector(n));
+  use(odd_doubles(n));
+  use(odd_ints(n));
+  use(odd_packed(n));
+  printf("{}\n");
+}
+
 static void obey(const char* line) {
   int n = 0;
   if (std::sscanf(line, "call %d", &n) == 1) {
     call(n);
+  } else if (std::sscanf(line, "odd %d", &n) == 1) {
+    odd(n);
   } else if (std::sscanf(line, "fill %d", &n) == 1) {
     buffers[0] = {-1, "before", &buffers[1]};
     buffers[1].length = -2;
