@@ -23,8 +23,7 @@ struct FieldName {
 constexpr FieldName kFields[] = {
     {"probe", &Fields::probe},   {"id", &Fields::id},     {"pid", &Fields::pid},   {"tid", &Fields::tid},
     {"comm", &Fields::comm},     {"cpu", &Fields::cpu},   {"time", &Fields::time}, {"ip", &Fields::ip},
-    {"symbol", &Fields::symbol}, {"args", &Fields::args}, {"func", &Fields::func},
-    {"tail_call", &Fields::tail_call},
+    {"symbol", &Fields::symbol}, {"args", &Fields::args}, {"func", &Fields::func}, {"tail_call", &Fields::tail_call},
 };
 
 Fields read_fields(std::string_view event_json) {

@@ -172,8 +172,7 @@ RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {
     return {RegionRefusal::function_end, Refusal::none, {}};
   const std::uint64_t left = function->range.end - request.site;
   const Insn insn = decode(flow.bytes(request.site, std::min<std::uint64_t>(left, kMaxInsnLength)), request.site);
-  if (const RegionRefusal refusal = objection(insn); refusal != RegionRefusal::none)
-    return {refusal, insn.refusal, {}};
+  if (const RegionRefusal refusal = objection(insn); refusal != RegionRefusal::none) return {refusal, insn.refusal, {}};
   if (insn.length >= kNearJumpSize) return {RegionRefusal::no_island, Refusal::none, {}};
   if (is_taken(request.taken, {request.site, request.site + kNearJumpSize}))
     return {RegionRefusal::neighbour, Refusal::none, {}};

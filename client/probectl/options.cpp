@@ -84,7 +84,8 @@ void add_pending(CLI::App& sub, Options& o) {
 }
 
 void add_limits(CLI::App& sub, Options& o) {
-  sub.add_option("--max-rate", o.max_rate, "disable a probe that is hit more than N times in a second; 0: never do that")
+  sub.add_option("--max-rate", o.max_rate,
+                 "disable a probe that is hit more than N times in a second; 0: never do that")
       ->type_name("N");
   sub.add_option("--expire", o.expire, "disable these probes after so many seconds")
       ->type_name("SEC")
@@ -180,7 +181,9 @@ void set_up_functions(CLI::App& sub, Options& o) {
 
 void set_up_location(CLI::App& sub, Options& o) {
   add_pid(sub, o, true);
-  sub.add_option("LOCATION", o.pattern, "the place: a function, FILE:LINE, or what else a definition may name")->type_name("")->required();
+  sub.add_option("LOCATION", o.pattern, "the place: a function, FILE:LINE, or what else a definition may name")
+      ->type_name("")
+      ->required();
   add_no_spawn(sub, o);
 }
 

@@ -251,11 +251,11 @@ Result<void> Planner::check_context(const symbols::Site& site) {
   }
   const arch::Refusal refusal = native::refusal_in_context(code, site.address.value - from.value);
   if (refusal == arch::Refusal::none) return {};
-  return Error{Reason::unsupported_instruction,
-               fmt::format("the instruction at {} can't be probed where it stands: {}", place(site),
-                           arch::describe(refusal)),
-               "probe an instruction outside of the sequence, or the function's start",
-               {}};
+  return Error{
+      Reason::unsupported_instruction,
+      fmt::format("the instruction at {} can't be probed where it stands: {}", place(site), arch::describe(refusal)),
+      "probe an instruction outside of the sequence, or the function's start",
+      {}};
 }
 
 // Its file tells who put it there: text is changed in memory only by debuggers and by us.

@@ -97,10 +97,10 @@ class Placer {
         return std::move(*e);
       }
     if (out_.size() > lang::kMaxFetchArgs)
-      return Error{Reason::bad_definition,
-                   "with the parts of its variables the probe has " + std::to_string(out_.size()) +
-                       " arguments: at most 128",
-                   "name the members that matter: p->field", args.front().column};
+      return Error{
+          Reason::bad_definition,
+          "with the parts of its variables the probe has " + std::to_string(out_.size()) + " arguments: at most 128",
+          "name the members that matter: p->field", args.front().column};
     return std::move(out_);
   }
 
@@ -165,8 +165,9 @@ class Placer {
 
   // Whether an event has a member of that name already.
   bool has(const std::string& name) const {
-    return std::ranges::any_of(
-        out_, [&](const FetchArg& before) { return (before.path.empty() ? before.name : before.path.front()) == name; });
+    return std::ranges::any_of(out_, [&](const FetchArg& before) {
+      return (before.path.empty() ? before.name : before.path.front()) == name;
+    });
   }
   static Error used_twice(const std::string& name, std::size_t column) {
     return {Reason::bad_definition, "the argument name \"" + name + "\" is used twice: $args has it, too",
@@ -234,7 +235,8 @@ class Placer {
     if (wants_memory && value->shape == Shape::number)
       return Error{Reason::bad_definition,
                    "\"" + path + "\" is a " + value->declared + ", and " + lang::to_string(arg.type) + " needs memory",
-                   "for a number that is an address write +0(" + path + "):" + lang::to_string(arg.type), {}};
+                   "for a number that is an address write +0(" + path + "):" + lang::to_string(arg.type),
+                   {}};
     FetchArg one = arg;
     const What what = is_memory ? What::object : wants_memory ? What::pointee : What::value;
     if (value->text && events::is_string(arg.type.base) && !arg.type.array)
@@ -257,7 +259,8 @@ class Placer {
     const bool is_memory =
         value->shape == Shape::characters || value->shape == Shape::array || value->shape == Shape::structure;
     if (!is_memory && !is_one_number(*value))
-      return Error{Reason::bad_definition, "\"" + path + "\" is a " + value->declared + ", which is no address", "", {}};
+      return Error{
+          Reason::bad_definition, "\"" + path + "\" is a " + value->declared + ", which is no address", "", {}};
     if (is_memory && value->place.absent.empty()) {
       if (!value->place.in_memory) value->place.absent = "it is in registers here, not in memory";
       value->place.in_memory = false;

@@ -221,6 +221,13 @@ enum Operation : std::uint8_t {
   OP_GNU_addr_index = 0xfb,
 };
 
-enum Language : std::uint16_t { LANG_C89 = 1, LANG_C = 2, LANG_C_plus_plus = 4, LANG_Go = 0x16, LANG_Rust = 0x1c, LANG_Assembler = 0x8001 };
+enum Language : std::uint16_t {
+  LANG_C89 = 1,
+  LANG_C = 2,
+  LANG_C_plus_plus = 4,
+  LANG_Go = 0x16,
+  LANG_Rust = 0x1c,
+  LANG_Assembler = 0x8001
+};
 
 }  // namespace probed::dwarf

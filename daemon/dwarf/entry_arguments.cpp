@@ -16,7 +16,7 @@ using Step = lang::PlaceStep::Code;
 constexpr std::uint64_t kPassByReference = 4;  // DW_CC_pass_by_reference: a class that isn't copied byte by byte
 
 // DWARF 5 table 7.17: C, C++, Objective-C, their newer standards.
-constexpr std::array<std::uint64_t, 15> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11, 0x1a, 0x1d,
+constexpr std::array<std::uint64_t, 15> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11, 0x1a,  0x1d,
                                                   0x21, 0x2a, 0x2b, 0x2c, 0x3a, 0x3e, 0x8001};
 
 std::uint64_t language_of(Die function) {
@@ -314,8 +314,7 @@ Location result_in_registers(const Words& words) {
 
 Location result_at_return(Die function) {
   const Type type = type_of(function);
-  if (!referenced(function, AT_type) && language_of(function) != LANG_Go)
-    return absent("its function returns nothing");
+  if (!referenced(function, AT_type) && language_of(function) != LANG_Go) return absent("its function returns nothing");
   if (!calls_like_c(function)) return absent(kUnknownResult);
   if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8))
     return result_in_registers({Word::vector, Word::none});

@@ -158,8 +158,7 @@ const Unit* DebugInfo::unit_at(std::uint64_t address) const {
     }
     std::ranges::sort(units_, {}, [](const UnitInterval& u) { return u.code.begin; });
   }
-  const auto after =
-      std::ranges::upper_bound(units_, address, {}, [](const UnitInterval& u) { return u.code.begin; });
+  const auto after = std::ranges::upper_bound(units_, address, {}, [](const UnitInterval& u) { return u.code.begin; });
   // Units don't overlap, but for damaged ones.
   for (auto it = after; it != units_.begin() && after - it < 8;)
     if ((--it)->code.contains(address)) return &whole(*it->unit);

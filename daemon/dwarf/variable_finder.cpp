@@ -38,7 +38,8 @@ bool same_register(const Location& a, const Location& b) {
   if (!x.absent.empty() || !y.absent.empty() || x.in_memory || y.in_memory) return true;  // nothing to compare
   if (x.steps.empty() || y.steps.empty()) return false;
   // It may be a part of the register.
-  const bool is_cut = std::all_of(x.steps.begin() + 1, x.steps.end(), [](const auto& s) { return s.code == Step::cut; });
+  const bool is_cut =
+      std::all_of(x.steps.begin() + 1, x.steps.end(), [](const auto& s) { return s.code == Step::cut; });
   return is_cut && x.steps[0].code == y.steps[0].code && x.steps[0].operand == y.steps[0].operand;
 }
 
@@ -109,8 +110,10 @@ Error VariableFinder::no_scope() const {
             "what variables there are at this place stands in " + missing + ", which can't be found",
             "keep it where it was compiled, or beside the program; a package PROGRAM.dwp will do, too",
             {}};
-  return {Reason::unsupported, "no debug information says what variables there are at this place",
-          "install the debug symbols of this file, or build it with -g; %REG and $argN need none", {}};
+  return {Reason::unsupported,
+          "no debug information says what variables there are at this place",
+          "install the debug symbols of this file, or build it with -g; %REG and $argN need none",
+          {}};
 }
 
 Die VariableFinder::function_around() const {
@@ -183,8 +186,10 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
     });
   const auto names = near.best();
   const std::string where(name_of(function_around()));
-  return {Reason::bad_definition, "no variable \"" + std::string(name) + "\" is known in " + where + " at this place",
-          names.empty() ? "probectl vars lists those there are" : "did you mean " + names.front() + "?", {}};
+  return {Reason::bad_definition,
+          "no variable \"" + std::string(name) + "\" is known in " + where + " at this place",
+          names.empty() ? "probectl vars lists those there are" : "did you mean " + names.front() + "?",
+          {}};
 }
 
 Result<Object> VariableFinder::find(std::string_view name) const {
@@ -199,7 +204,8 @@ Result<Object> VariableFinder::find(std::string_view name) const {
     if (*number <= all.size()) return object_of(all[*number - 1]);
     return Error{Reason::bad_definition,
                  std::string(name_of(function_around())) + " has no " + std::string(name),
-                 "it has " + std::to_string(all.size()) + " parameters", {}};
+                 "it has " + std::to_string(all.size()) + " parameters",
+                 {}};
   }
   if (name == "$retval") {
     const Die written = referenced(scope_->function, AT_type);
@@ -229,9 +235,7 @@ Die VariableFinder::pointer_to(Die type) const {
   return {};
 }
 
-bool VariableFinder::result_is_plain_word() const {
-  return !scope_ || dwarf::result_is_plain_word(scope_->function);
-}
+bool VariableFinder::result_is_plain_word() const { return !scope_ || dwarf::result_is_plain_word(scope_->function); }
 
 Result<std::vector<std::string>> VariableFinder::parameters() const {
   if (!scope_) return no_scope();
@@ -295,7 +299,8 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
   const bool in_function = scope_ && parent_of(variable) == scope_->function;
   if (is_on_frame(value) && scope_ && !is_inline(function_around())) {
     if (around_.at_entry && in_function && tag(variable) == TAG_formal_parameter) return at_entry(variable);
-    if (around_.at_entry) return absent("it isn't set yet at the function's first instruction; probe a line: FILE:LINE");
+    if (around_.at_entry)
+      return absent("it isn't set yet at the function's first instruction; probe a line: FILE:LINE");
     if (!prologue_end_) prologue_end_ = info_.prologue_end(scope_->function);
     if (around_.pc < *prologue_end_)
       return absent("the function's first instructions, which store it, are still running; probe a line: FILE:LINE");

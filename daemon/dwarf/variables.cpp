@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "arch/arch.hpp"
 #include "daemon/dwarf/info.hpp"
@@ -16,7 +17,7 @@ namespace {
 using Step = lang::PlaceStep::Code;
 using lang::BaseType;
 
-constexpr unsigned kMaxDepth = 4;         // of structures in structures that are shown
+constexpr unsigned kMaxDepth = 4;           // of structures in structures that are shown
 constexpr std::uint64_t kMaxElements = 16;  // of a list of structures or lists
 
 Error wrong(std::string message, std::string hint = {}) {
@@ -56,9 +57,7 @@ bool is_text(const Type& pointer) {
   return pointer.kind == TypeKind::pointer && type_itself(pointer.element).kind == TypeKind::character;
 }
 
-bool has_plain_size(const Type& type) {
-  return type.size == 1 || type.size == 2 || type.size == 4 || type.size == 8;
-}
+bool has_plain_size(const Type& type) { return type.size == 1 || type.size == 2 || type.size == 4 || type.size == 8; }
 
 // Numbers, pointers and texts; nullopt: it has parts, or can't be shown.
 std::optional<lang::Type> shown_as(const Type& type) {
@@ -389,23 +388,50 @@ class Expander {
     if (type.kind == TypeKind::array && !shown_as(element_of(type)) && depth < kMaxDepth && type.count)
       return add_elements(object, path, depth);
     Value value = plain(object);
-    const bool is_list = value.shape == Shape::characters || (value.shape == Shape::array && shown_as(element_of(type)));
+    const bool is_list =
+        value.shape == Shape::characters || (value.shape == Shape::array && shown_as(element_of(type)));
     if (is_list) value = list(object, std::move(value));
     value.path = path;
     out_.push_back(std::move(value));
   }
 
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {
-    for (const Member& m : members_of(object.type)) {
+    const auto members = members_of(object.type);
+    // Anonymous ones are a part of this one; so are its bases.
+    const auto is_nameless = [](const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; };
+    std::set<std::string> names;
+    for (const Member& m : members)
+      if (!is_nameless(m)) names.emplace(m.name);
+    for (const Member& m : members) {
       std::vector<std::string> inner = path;
-      if (!m.name.empty()) inner.emplace_back(m.name);
-      // Anonymous ones are a part of this one; so are its bases.
-      if (tag(m.die) == TAG_inheritance) inner = path;
+      if (!is_nameless(m)) inner.emplace_back(m.name);
       Object part = member_of(object, m);
       if (part.type.kind == TypeKind::reference) part.type.kind = TypeKind::pointer;
+      const std::size_t first = out_.size();
       add(part, inner, depth + 1);
+      if (is_nameless(m)) settle(first, path.size(), members.size() == 1, type_name(part.written), names);
     }
     if (out_.size() == before) add_nothing(object, path);
+  }
+
+  // What a part without a name has added, from `first` on, is its holder's, whose path has `depth` names: no name may
+  // be there twice, nor a value in place of all of them. Where one would be, the part gets its type's name.
+  void settle(std::size_t first, std::size_t depth, bool alone, const std::string& type, std::set<std::string>& names) {
+    const auto from = out_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto is_whole = [=](const Value& v) { return v.path.size() == depth; };
+    out_.erase(std::remove_if(from, out_.end(),
+                              [&](const Value& v) {
+                                const bool has_value = v.shape != Shape::structure && v.shape != Shape::other;
+                                return is_whole(v) && (!v.place.absent.empty() || !has_value);
+                              }),
+               out_.end());
+    const bool clashes = std::any_of(
+        from, out_.end(), [&](const Value& v) { return is_whole(v) ? !alone : names.contains(v.path[depth]); });
+    if (clashes && names.contains(type)) return void(out_.erase(from, out_.end()));
+    for (auto v = from; v != out_.end(); ++v) {
+      if (clashes) v->path.insert(v->path.begin() + static_cast<std::ptrdiff_t>(depth), type);
+      if (v->path.size() > depth) names.insert(v->path[depth]);
+    }
   }
 
   void add_elements(const Object& object, const std::vector<std::string>& path, unsigned depth) {

@@ -20,10 +20,10 @@ namespace probed::dwarf {
 class DebugInfo;  // info.hpp
 
 enum class Shape : std::uint8_t {
-  number,     // integers, bool, floating point, enumerations
-  pointer,    // and addresses of functions
-  text,       // char*
-  characters, // char[N]
+  number,      // integers, bool, floating point, enumerations
+  pointer,     // and addresses of functions
+  text,        // char*
+  characters,  // char[N]
   array,
   structure,
   other,
@@ -42,8 +42,8 @@ struct Value {
   std::uint64_t size = 0;  // bytes
   bool is_signed = false;
   Shape shape = Shape::other;
-  lang::Type type;       // how it is shown; of numbers, pointers, texts and arrays of such
-  std::string declared;  // its type in the source's language
+  lang::Type type;                  // how it is shown; of numbers, pointers, texts and arrays of such
+  std::string declared;             // its type in the source's language
   std::optional<CountedText> text;  // of a structure that is known as one
 };
 

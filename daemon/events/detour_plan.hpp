@@ -1,9 +1,10 @@
 // From a probe's compiled arguments and filter to what a detour captures, and from captured records back to packed
 // arguments. Pure; any thread.
 //
-// What a detour can't do is left to the daemon: $comm, $duration and texts are filled in when a record is unpacked; a filter that
-// compares strings, comm, tid, cpu or the duration is evaluated on the unpacked record (filter_in_daemon says so), with the event
-// lost to the ring's room if it is lost. What nobody can do without a stop is refused with a reason.
+// What a detour can't do is left to the daemon: $comm, $duration and texts are filled in when a record is unpacked; a
+// filter that compares strings, comm, tid, cpu or the duration is evaluated on the unpacked record (filter_in_daemon
+// says so), with the event lost to the ring's room if it is lost. What nobody can do without a stop is refused with a
+// reason.
 #pragma once
 
 #include <array>
@@ -30,8 +31,8 @@ struct DetourPlan {
   struct Source {
     enum class Kind : std::uint8_t { item, comm, text, duration, absent };
     Kind kind = Kind::item;
-    std::uint16_t index = 0;  // of capture.layout.items, or of texts
-    std::uint16_t limit = 0;  // bytes of a string; 0: none
+    std::uint16_t index = 0;          // of capture.layout.items, or of texts
+    std::uint16_t limit = 0;          // bytes of a string; 0: none
     bool needs_return_value = false;  // absent after a tail call
   };
 
@@ -61,8 +62,8 @@ Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Fil
                                        const lang::Filter& exit_filter, std::int32_t pid);
 
 // The arguments of a record in packed form (record.hpp), as FetchProgram::run would have written them. words: a
-// ChannelRecord's, from a probe with this plan; what the target wrote there is not trusted. What the daemon knows: comm,
-// of a return duration and tail_call. out: at least one byte for each argument. Returns the bytes written.
+// ChannelRecord's, from a probe with this plan; what the target wrote there is not trusted. What the daemon knows:
+// comm, of a return duration and tail_call. out: at least one byte for each argument. Returns the bytes written.
 std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const CommonFields& known,
                    std::span<std::byte> out);
 

@@ -62,8 +62,9 @@ struct CompileContext {
 };
 
 // One step of a compiled fetch program. The program works on one 64-bit value; every argument is a load, any number of
-// dereferences, and one store, which ends it; texts that have a length load that first. A dereference that can't be read ends the argument with a null.
-// Flat and without pointers, so that another back end (detour code) can be made from the same ops.
+// dereferences, and one store, which ends it; texts that have a length load that first. A dereference that can't be
+// read ends the argument with a null. Flat and without pointers, so that another back end (detour code) can be made
+// from the same ops.
 struct FetchOp {
   enum class Code : std::uint8_t {
     load_register,       // value = the register at byte `operand` of Registers

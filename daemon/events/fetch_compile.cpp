@@ -245,11 +245,13 @@ class FetchCompiler {
 
   void emit_step(const lang::PlaceStep& step) {
     using Step = lang::PlaceStep::Code;
-    constexpr std::pair<Step, Code> kSteps[] = {
-        {Step::load_register, Code::load_register}, {Step::load_vector, Code::load_vector},
-        {Step::load_immediate, Code::load_immediate}, {Step::add, Code::add},
-        {Step::add_register, Code::add_register},   {Step::dereference, Code::dereference},
-        {Step::cut, Code::cut}};
+    constexpr std::pair<Step, Code> kSteps[] = {{Step::load_register, Code::load_register},
+                                                {Step::load_vector, Code::load_vector},
+                                                {Step::load_immediate, Code::load_immediate},
+                                                {Step::add, Code::add},
+                                                {Step::add_register, Code::add_register},
+                                                {Step::dereference, Code::dereference},
+                                                {Step::cut, Code::cut}};
     const auto* row = std::ranges::find(kSteps, step.code, &std::pair<Step, Code>::first);
     emit_sized(row->second, step.operand, step.size, step.is_signed);
     program_.ops_.back().right = step.right;

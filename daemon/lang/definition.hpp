@@ -95,8 +95,8 @@ struct Enumeration {
 
 struct Type {
   BaseType base = BaseType::x64;
-  std::optional<Bitfield> bitfield;    // base is then the container's unsigned type
-  std::optional<std::uint16_t> array;  // TYPE[N]
+  std::optional<Bitfield> bitfield;          // base is then the container's unsigned type
+  std::optional<std::uint16_t> array;        // TYPE[N]
   std::shared_ptr<const Enumeration> names;  // values that have one are shown by it; null: none
   std::uint16_t text_limit = 0;              // of a string in an array of characters: its bytes; 0: none
 };
@@ -178,15 +178,15 @@ struct PlacedExpr {
 
 struct FetchExpr {
   std::variant<RegisterExpr, AddressExpr, SymbolExpr, StackEntryExpr, StackExpr, RetvalExpr, CommExpr, DurationExpr,
-               ArgumentExpr, AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr, EntryExpr,
-               PlacedExpr>
+               ArgumentExpr, AllArgumentsExpr, DerefExpr, ImmediateExpr, TextExpr, VariableExpr, FileOffsetExpr,
+               EntryExpr, PlacedExpr>
       node;
   std::size_t column = 0;  // where the kernel's error_log would put its caret
 };
 
 struct FetchArg {
-  // NAME=; else a plain variable's own name, "$retval" and "duration" for the first unnamed one of these, and by position arg1, arg2, ...
-  // for all others, as the kernel does. Unique within a definition.
+  // NAME=; else a plain variable's own name, "$retval" and "duration" for the first unnamed one of these, and by
+  // position arg1, arg2, ... for all others, as the kernel does. Unique within a definition.
   std::string name;
   FetchExprPtr expr;
   Type type;

@@ -25,8 +25,9 @@ struct Level {
 // ---- $-variables ----
 
 Error bad_variable(Word word) {
-  return bad_definition(word.column, "unknown variable " + quoted(word.text),
-                        "variables: $argN $stack $stackN $comm, of return probes also $retval, $duration and $entry(ARG)");
+  return bad_definition(
+      word.column, "unknown variable " + quoted(word.text),
+      "variables: $argN $stack $stackN $comm, of return probes also $retval, $duration and $entry(ARG)");
 }
 
 bool is_path_continuation(std::string_view text) {

@@ -49,10 +49,10 @@ struct Site {
   // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.
   enum class Pun : std::uint8_t { no, possible, wanted, failed };
   Pun pun = Pun::no;
-  unsigned trapped = 0;           // hits since it is possible
-  bool rewritten = false;         // by the program, while it was armed: it stays a breakpoint
-  std::uint8_t set_backs = 0;     // times that its jump had to be taken out for the program's sake
-  unsigned absent = 0;            // arguments that its detour could not read since then
+  unsigned trapped = 0;        // hits since it is possible
+  bool rewritten = false;      // by the program, while it was armed: it stays a breakpoint
+  std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
+  unsigned absent = 0;         // arguments that its detour could not read since then
   std::chrono::steady_clock::time_point absent_since{};
 
   bool wanted() const;  // some program is enabled

@@ -6,8 +6,8 @@
 //
 // A detour is retired when its jump has been taken out. Threads may still be in it, so its memory is used again only
 // after every thread has been seen elsewhere once (a round, quiesce.hpp). Nothing else can lead into it: no signal is
-// ever delivered to a thread in a detour, so no signal frame refers to one, and calls that it makes itself have returned
-// by then.
+// ever delivered to a thread in a detour, so no signal frame refers to one, and calls that it makes itself have
+// returned by then.
 #pragma once
 
 #include <array>
@@ -36,11 +36,11 @@ struct Jump {
     whole,    // the jump is there
   };
   State state = State::planned;
-  Patch head;                    // at the site
-  std::optional<Patch> island;   // in padding: written before, taken out after
-  std::optional<Patch> borrowed; // bytes behind the head that are the jump's last ones, as they are
-  RemoteAddr pun;                // where such a jump leads, and another one from there to the detour; 0: none
-  arch::CodeRange region;        // in the target
+  Patch head;                     // at the site
+  std::optional<Patch> island;    // in padding: written before, taken out after
+  std::optional<Patch> borrowed;  // bytes behind the head that are the jump's last ones, as they are
+  RemoteAddr pun;                 // where such a jump leads, and another one from there to the detour; 0: none
+  arch::CodeRange region;         // in the target
   RemoteAddr detour, tail;
   // Whether another probe at this address would be in the way, or would be overwritten.
   bool hinders(RemoteAddr site) const;
@@ -49,8 +49,8 @@ struct Jump {
 struct PlacedDetour {
   RemoteAddr site;
   std::uint32_t size = 0, room = 0;  // bytes of code, and of memory set aside for it
-  arch::Detour facts;  // without the code
-  std::uint64_t retired = 0;  // number of the round that was last begun when it was; 0: in use
+  arch::Detour facts;                // without the code
+  std::uint64_t retired = 0;         // number of the round that was last begun when it was; 0: in use
 };
 
 // A channel and who records into it.
@@ -58,8 +58,8 @@ struct Line {
   events::FeedPtr feed;
   RemoteAddr base;
   std::uint64_t size = 0;
-  std::vector<ProgramPtr> taps;            // by index; null: free, or never used
-  std::vector<std::uint32_t> free;         // indices
+  std::vector<ProgramPtr> taps;     // by index; null: free, or never used
+  std::vector<std::uint32_t> free;  // indices
   struct Leaving {
     std::uint32_t index = 0;
     std::uint64_t round = 0;
@@ -177,7 +177,7 @@ class DetourSpace {
   std::vector<CodeArea> areas_;
   std::map<std::uint64_t, PlacedDetour> detours_;  // by address
   std::map<std::uint64_t, Island> islands_;
-  std::unordered_map<std::uint32_t, Tap> taps_;    // by probe
+  std::unordered_map<std::uint32_t, Tap> taps_;  // by probe
   std::size_t retired_ = 0;
   std::uint64_t rounds_begun_ = 0;
 };

@@ -455,7 +455,8 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
                  "a pun leads where the bytes behind it say");
     jump.pun = *pun;
     jump.head = make_patch(address, now.first(displaced.length), wanted.first(displaced.length));
-    jump.borrowed = make_patch(address + displaced.length, now.subspan(displaced.length), now.subspan(displaced.length));
+    jump.borrowed =
+        make_patch(address + displaced.length, now.subspan(displaced.length), now.subspan(displaced.length));
   } else if (region.plan.form == arch::JumpForm::near) {
     jump.head = make_patch(address, original(address.value, near_jump.size()), near_jump);
   } else {

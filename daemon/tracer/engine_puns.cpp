@@ -1,11 +1,13 @@
 // Punned jumps: where the code around a site leaves no room for a jump of five bytes, and the site is hit often.
 //
-// Only bytes of the site's own instruction are written; the rest of the jump's distance are the bytes that follow, which
-// are read and stay (arch/region.hpp). So nothing has to be known of what leads there, but where the jump leads to is
-// nearly fixed: one address for an instruction of one byte, 256 for one of two. A page is mapped there, if nothing is
-// in the way, and holds a second jump, to the detour. The idea is known from binary rewriters ("instruction punning").
+// Only bytes of the site's own instruction are written; the rest of the jump's distance are the bytes that follow,
+// which are read and stay (arch/region.hpp). So nothing has to be known of what leads there, but where the jump leads
+// to is nearly fixed: one address for an instruction of one byte, 256 for one of two. A page is mapped there, if
+// nothing is in the way, and holds a second jump, to the detour. The idea is known from binary rewriters ("instruction
+// punning").
 //
-// Such a page is a mapping of its own, so there are few of them: a site has to have been hit many times as a breakpoint.
+// Such a page is a mapping of its own, so there are few of them: a site has to have been hit many times as a
+// breakpoint.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -22,11 +24,13 @@ namespace {
 
 namespace native = arch::native;
 
-constexpr unsigned kHitsBefore = 256;   // as a breakpoint
-constexpr std::size_t kMostAreas = 256;  // of one process
+constexpr unsigned kHitsBefore = 256;       // as a breakpoint
+constexpr std::size_t kMostAreas = 256;     // of one process
 constexpr std::uint64_t kMostPages = 4096;  // that are tried for one site
-constexpr const char* kNoRoom = "there is room for a punned jump only, and what is mapped where that would lead is in the way";
-constexpr const char* kTooMany = "there is room for a punned jump only, and the process has as many of those as it may have";
+constexpr const char* kNoRoom =
+    "there is room for a punned jump only, and what is mapped where that would lead is in the way";
+constexpr const char* kTooMany =
+    "there is room for a punned jump only, and the process has as many of those as it may have";
 
 struct Pages {
   RemoteAddr start;
@@ -60,7 +64,8 @@ void Engine::want_pun(AddressSpace& space, Site& site) {
 }
 
 // Instead of a region that is refused: once it is wanted.
-arch::RegionResult Engine::pun_instead(Site& site, const arch::RegionRequest& request, const arch::RegionResult& refused) {
+arch::RegionResult Engine::pun_instead(Site& site, const arch::RegionRequest& request,
+                                       const arch::RegionResult& refused) {
   if (site.pun == Site::Pun::failed) return refused;
   const arch::RegionResult pun = native::plan_pun(*site.flow, request);
   if (!pun) {

@@ -14,9 +14,8 @@ const std::vector<std::string> kPlaces = {"p:one pun_one+9 n=%di", "p:two pun_tw
                                           "p:four pun_four+5 n=%di"};
 
 bool all_in_tier(RpcClient& client, const std::string& tier) {
-  return eventually([&] {
-    return std::ranges::all_of(list_probes(client), [&](const Json& p) { return p.at("tier") == tier; });
-  });
+  return eventually(
+      [&] { return std::ranges::all_of(list_probes(client), [&](const Json& p) { return p.at("tier") == tier; }); });
 }
 
 bool runs(Watched& puns) {

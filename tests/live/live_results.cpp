@@ -92,6 +92,22 @@ TEST_CASE("a $retval that can't be had exactly is null, and said to be when the 
   }
 }
 
+TEST_CASE("bases are parts of the structure; no name is in it twice") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    add(client, user.pid(), {"r:made made_derived $retval"});
+    Events events(client);
+    user.truth("call 5");
+    REQUIRE(events.reach(1));
+    CHECK(events.all().at(0).at("args") ==
+          Json{{"$retval", {{"id", 5}, {"left", 6}, {"NamedTwo", {{"id", 7}, {"right", 8}}}, {"own", 9}}}});
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("on a return probe names are read at the entry, what they lead to at the return, $entry(...) at the entry") {
   for (const std::string& build : builds()) {
     CAPTURE(build);

@@ -100,8 +100,8 @@ TEST_CASE("U5: every way to make a process works under a probe, with right exit 
   }
 }
 
-// The kernel tells a tracer nothing of such a child (kernel/fork.c), so it keeps its copies of the breakpoints, and of the
-// landing that takes it past them.
+// The kernel tells a tracer nothing of such a child (kernel/fork.c), so it keeps its copies of the breakpoints, and of
+// the landing that takes it past them.
 TEST_CASE("U5: a child that a tracer can't follow at all (CLONE_UNTRACED) is not killed by its parent's probes") {
   Family family;
   family.child("clone-untraced");
@@ -237,9 +237,7 @@ TEST_CASE("U5: a target that is killed while its threads hit probes is gone for 
   CHECK(client.call("daemon.status").at("probes") == 0);
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -74,6 +74,18 @@ TARGET_FUNCTION Level give_level(int n) { return n > 2 ? Level::high : Level::lo
 TARGET_FUNCTION const char* give_text(int n) { return n > 2 ? "more" : "less"; }
 TARGET_FUNCTION double give_double(int n) { return n + 0.25; }
 TARGET_FUNCTION float give_float(int n) { return static_cast<float>(n) - 0.5f; }
+struct Empty {};
+struct NamedOne {
+  int id, left;
+};
+struct NamedTwo {
+  int id, right;
+};
+struct Derived : Empty, NamedOne, NamedTwo {
+  int own;
+};
+TARGET_FUNCTION Derived made_derived(int n) { return {{}, {n, n + 1}, {n + 2, n + 3}, n + 4}; }
+
 TARGET_FUNCTION void give_nothing(int n) { KEEP(n); }
 }
 TARGET_FUNCTION Longs give_longs(int n) { return {n, -n}; }
@@ -158,6 +170,7 @@ static void call(int n) {
   use(give_floats(n));
   use(give_small(n));
   use(give_big(n));
+  use(made_derived(n));
   use(give_tracked(n));
   use(give_string(n));
   use(give_buffer(n));

@@ -328,8 +328,7 @@ TEST_CASE("K11: a punned jump writes no byte of another instruction") {
     CHECK(result.plan.borrowed().begin == kText + row.site + row.length);
     CHECK(result.plan.borrowed().end == kText + row.site + kNearJumpSize);
     CHECK(result.plan.interior().empty());
-    for (std::uint64_t at = 0; at < 8; ++at)
-      CHECK(result.plan.hinders(kText + row.site + at) == (at < kNearJumpSize));
+    for (std::uint64_t at = 0; at < 8; ++at) CHECK(result.plan.hinders(kText + row.site + at) == (at < kNearJumpSize));
   }
   // Another probe may have neither the bytes that are written nor those that are read.
   const CodeFlow flow = analysed({"7401 c3 b801020304 c3"});
@@ -343,7 +342,8 @@ TEST_CASE("K11: a punned jump writes no byte of another instruction") {
 TEST_CASE("K11: wherever a punned jump may lead, it ends with the bytes that are there") {
   for (std::uint64_t seed = 1; seed < 5000; ++seed) {
     std::array<std::uint8_t, kNearJumpSize> bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(seed * 0x9e3779b97f4a7c15u >> (8 * i + 9));
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::uint8_t>(seed * 0x9e3779b97f4a7c15u >> (8 * i + 9));
     const std::uint64_t site = 0x7f1234567000 + seed;
     for (std::size_t length = 1; length < bytes.size(); ++length) {
       const PunRange range = pun_range(site, bytes, length);

@@ -33,9 +33,7 @@ struct Shown {
   std::string operator()(const PlacedExpr&) const { return "placed"; }
 };
 
-std::string show(const FetchExpr& expr) {
-  return std::visit(Shown{}, expr.node);
-}
+std::string show(const FetchExpr& expr) { return std::visit(Shown{}, expr.node); }
 
 std::string show_args(const std::string& text) {
   auto parsed = parse_definition(text);

@@ -203,14 +203,10 @@ TEST_CASE("random expressions evaluate as their truth table says") {
     const Built left = self(self, depth - 1), right = self(self, next(depth));
     const std::string a = "(" + left.text + ")", b = "(" + right.text + ")";
     switch (next(4)) {
-      case 0:
-        return {a + "&&" + b, left.value && right.value};
-      case 1:
-        return {a + "||" + b, left.value || right.value};
-      case 2:
-        return {"!" + a + "||" + b, !left.value || right.value};
-      default:
-        return {"!(" + a + "&&!" + b + ")", !(left.value && !right.value)};
+      case 0: return {a + "&&" + b, left.value && right.value};
+      case 1: return {a + "||" + b, left.value || right.value};
+      case 2: return {"!" + a + "||" + b, !left.value || right.value};
+      default: return {"!(" + a + "&&!" + b + ")", !(left.value && !right.value)};
     }
   };
   for (int i = 0; i < 2000; ++i) {
@@ -336,9 +332,7 @@ TEST_CASE("deep and long filters within the limits work") {
   CHECK_FALSE(Filter::compile(many, event.args).ok());
 }
 
-TEST_CASE("a default filter lets everything pass") {
-  CHECK(Filter().matches({}, {}));
-}
+TEST_CASE("a default filter lets everything pass") { CHECK(Filter().matches({}, {})); }
 
 TEST_CASE("globs") {
   struct Glob {

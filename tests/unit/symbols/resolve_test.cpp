@@ -11,15 +11,9 @@
 
 // Functions to find. Each does something else, or the linker may fold them.
 namespace calc {
-__attribute__((noinline, used)) int add(int a, int b) {
-  return a + b;
-}
-__attribute__((noinline, used)) double add(double a, double b) {
-  return a + b;
-}
-__attribute__((noinline, used)) int only(const char* p) {
-  return *p + 1;
-}
+__attribute__((noinline, used)) int add(int a, int b) { return a + b; }
+__attribute__((noinline, used)) double add(double a, double b) { return a + b; }
+__attribute__((noinline, used)) int only(const char* p) { return *p + 1; }
 struct Machine {
   int state = 3;
   __attribute__((noinline, used)) int run(int n) const { return state * n; }
@@ -40,50 +34,34 @@ __attribute__((noinline, used)) T larger(T a, T b) {
 }
 template int larger<int>(int, int);
 template unsigned long larger<unsigned long>(unsigned long, unsigned long);
-__attribute__((noinline, used, abi_tag("v2"))) int tagged(int x) {
-  return x * 19;
-}
+__attribute__((noinline, used, abi_tag("v2"))) int tagged(int x) { return x * 19; }
 template <class T>
 __attribute__((noinline, used, abi_tag("v2"))) T made(int x) {
   return static_cast<T>(x * 23);
 }
 template long made<long>(int);
-__attribute__((noinline, used)) int half_tagged(int x) {
-  return x * 29;
-}
-__attribute__((noinline, used, abi_tag("v2"))) int half_tagged(long x) {
-  return static_cast<int>(x * 31);
-}
+__attribute__((noinline, used)) int half_tagged(int x) { return x * 29; }
+__attribute__((noinline, used, abi_tag("v2"))) int half_tagged(long x) { return static_cast<int>(x * 31); }
 __attribute__((used)) int counter = 5;
 }  // namespace calc
 
 extern "C" {
-__attribute__((noinline, used)) int symbols_test_plain(int x) {
-  return x * 17 + 3;
-}
+__attribute__((noinline, used)) int symbols_test_plain(int x) { return x * 17 + 3; }
 __attribute__((used)) int symbols_test_data[4] = {1, 2, 3, 4};
 __thread int symbols_test_tls __attribute__((used)) = 9;
 // calc::cloned(int) and calc::cloned(long), of which the compiler has left clones only.
 __attribute__((noinline, used)) int cloned_int(int x) __asm__("_ZN4calc6clonedEi.isra.0");
-int cloned_int(int x) {
-  return x * 37;
-}
+int cloned_int(int x) { return x * 37; }
 __attribute__((noinline, used)) int cloned_long(int x) __asm__("_ZN4calc6clonedEl.isra.0");
-int cloned_long(int x) {
-  return x * 41;
-}
+int cloned_long(int x) { return x * 41; }
 // Has the name of a function of libm.
-__attribute__((noinline, used)) double lgamma_r_probed(double x) {
-  return x * 1.5;
-}
+__attribute__((noinline, used)) double lgamma_r_probed(double x) { return x * 1.5; }
 }
 
 namespace probed::symbols::test {
 namespace {
 
-RemoteAddr of(const void* pointer) {
-  return {reinterpret_cast<std::uint64_t>(pointer)};
-}
+RemoteAddr of(const void* pointer) { return {reinterpret_cast<std::uint64_t>(pointer)}; }
 template <class R, class... A>
 RemoteAddr of(R (*function)(A...)) {
   return {reinterpret_cast<std::uint64_t>(function)};
