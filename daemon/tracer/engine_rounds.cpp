@@ -37,7 +37,10 @@ void Engine::start_round(AddressSpace& space, bool scan) {
   Optimisation& work = space.optimisation();
   Round round;
   round.number = space.detours().begin_round();
-  round.scan = scan && !work.places.empty();
+  const auto comes_back = [&](const auto& entry) {
+    return entry.second.process && entry.second.process->space.get() == &space && !entry.second.rehits.empty();
+  };
+  round.scan = scan && (!work.places.empty() || std::ranges::any_of(tracees_, comes_back));
   round.deadline = Clock::now() + kRoundPatience;
   for (const auto& [tid, tracee] : tracees_)
     if (tracee.process && tracee.process->space.get() == &space) round.to_look_at.push_back(tid);
@@ -68,11 +71,11 @@ bool Engine::passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc,
   if (round.scan) {
     const bool main = tracee.tid == tracee.process->id.pid;
     scan_stack(work.places, round.maps, space.memory(), sp, tracee.thread_pointer, main, round.pinned);
-    // Who is to come back to a probed instruction that has been counted already would be counted again by a jump.
-    for (const Rehit& rehit : tracee.rehits) {
-      const Site* site = space.find(rehit.site);
-      if (site && site->jump && !has_left(round.maps, rehit.regs.sp(), sp)) round.pinned.insert(rehit.site);
-    }
+  }
+  // Who is to come back to a probed instruction that has been counted already would be counted again by a jump.
+  for (const Rehit& rehit : tracee.rehits) {
+    const Site* site = space.find(rehit.site);
+    if (site && site->jump && !has_left(round.maps, rehit.regs.sp(), sp)) round.pinned.insert(rehit.site);
   }
   return true;
 }
