@@ -195,7 +195,7 @@ def end_of_traced(errors):
 
 
 def trace_prefix(probectl, options):
-    prefix = [probectl, "trace", "--follow-fork", "-o", "/dev/null"]
+    prefix = [probectl, "trace", "-o", "/dev/null"] + ([] if options.no_follow else ["--follow-fork"])
     for name in options.probe or probes():
         if options.returns and ":" not in name and name not in NEVER_RETURN:
             prefix += ["-e", f"r:{name} libc:{name}"]
@@ -231,6 +231,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a small part of each, for CI")
     parser.add_argument("--only", metavar="SUITE", choices=SUITES)
     parser.add_argument("--returns", action="store_true", help="probe the returns of libc's wrappers")
+    parser.add_argument("--no-follow", action="store_true", help="not over fork: children are cleaned of all probes")
     parser.add_argument("--probe", metavar="PROBE", action="append", help="this one instead of libc's wrappers")
     parser.add_argument("tests", nargs="*", help="with --only: these tests of it")
     options = parser.parse_args()
