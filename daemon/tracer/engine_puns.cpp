@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "daemon/base/check.hpp"
 #include "daemon/symbols/maps.hpp"
@@ -56,9 +57,11 @@ std::optional<Pages> free_pages(std::span<const symbols::Mapping> maps, const ar
 
 }  // namespace
 
-// At a hit.
+// At a hit. Only where the daemon's environment allows it: a program that rewrites the bytes behind the site, which
+// nobody probes, would jump to nowhere.
 void Engine::want_pun(AddressSpace& space, Site& site) {
-  if (site.pun != Site::Pun::possible || ++site.trapped < kHitsBefore) return;
+  static const bool allowed = std::getenv("PROBED_PUNNED_JUMPS") != nullptr;
+  if (!allowed || site.pun != Site::Pun::possible || ++site.trapped < kHitsBefore) return;
   site.pun = Site::Pun::wanted;
   consider(space, site);
 }

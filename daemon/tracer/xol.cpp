@@ -157,12 +157,21 @@ std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, Re
 }
 
 bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint64_t size) {
+  // A stack in the middle may grow, too, and wants 1 MiB of nothing below it (mm/mmap.c, stack_guard_gap). The heap may
+  // not have begun yet; it grows from the program's end into a gap that is larger than any other.
+  constexpr std::uint64_t kClear = 2 << 20, kLargeGap = 1ULL << 40, kHeap = 64ULL << 30;
   const RemoteAddr end = start + size;
-  if (start.value < kLowestAddress + kGuard || end < start || end.value > kHighestAddress - kGuard) return false;
-  return std::ranges::none_of(maps, [&](const symbols::Mapping& m) {
-    const std::uint64_t below = grows_down(m) ? kGrowth : kGuard, above = grows_up(m) ? kGrowth : kGuard;
-    return m.start.value - std::min(m.start.value, below) < end.value && start.value < m.end.value + above;
-  });
+  if (start.value < kLowestAddress + kClear || end < start || end.value > kHighestAddress - kClear) return false;
+  std::uint64_t below = 0, above = kHighestAddress;
+  for (const symbols::Mapping& m : maps) {
+    if (m.start.value < end.value + kClear && start.value < m.end.value + kClear) return false;
+    if (m.end <= start) below = std::max(below, m.end.value);
+    if (m.start < end || m.start.value >= above) continue;
+    if (grows_down(m)) return false;  // as far as its limit lets it
+    above = m.start.value;
+    break;
+  }
+  return below == 0 || above - below < kLargeGap || start.value - below >= kHeap;
 }
 
 }  // namespace probed::tracer

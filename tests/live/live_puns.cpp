@@ -4,11 +4,15 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
 namespace {
+
+// For the daemons that these tests start.
+[[maybe_unused]] const int kAllowed = setenv("PROBED_PUNNED_JUMPS", "1", 1);
 
 const std::vector<std::string> kPlaces = {"p:one pun_one+9 n=%di", "p:two pun_two+4 n=%di", "p:three pun_three+5 m=%si",
                                           "p:four pun_four+5 n=%di"};
