@@ -165,26 +165,19 @@ RegionResult plan_region(const CodeFlow& flow, const RegionRequest& request) {
 }
 
 RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {
-  const FunctionFacts* const function = flow.function_at(request.site);
-  if (function == nullptr) return {RegionRefusal::no_function, Refusal::none, {}};
-  if (!flow.is_instruction(request.site)) return {RegionRefusal::no_instruction, Refusal::none, {}};
+  const Gathered one = Gatherer(flow, request.taken).gather(request.site, 1);
+  if (one.refusal != RegionRefusal::none) return {one.refusal, one.instruction, {}};
   if (flow.bytes(request.site, kNearJumpSize).size() < kNearJumpSize)
     return {RegionRefusal::function_end, Refusal::none, {}};
-  const std::uint64_t left = function->range.end - request.site;
-  const Insn insn = decode(flow.bytes(request.site, std::min<std::uint64_t>(left, kMaxInsnLength)), request.site);
-  if (const RegionRefusal refusal = objection(insn); refusal != RegionRefusal::none) return {refusal, insn.refusal, {}};
-  if (insn.length >= kNearJumpSize) return {RegionRefusal::no_island, Refusal::none, {}};
+  if (one.code.length >= kNearJumpSize) return {RegionRefusal::no_island, Refusal::none, {}};
   if (is_taken(request.taken, {request.site, request.site + kNearJumpSize}))
     return {RegionRefusal::neighbour, Refusal::none, {}};
   // Behind a prefix that a branch skips, or what is read as data.
-  for (std::uint64_t at = request.site + 1; at < request.site + insn.length; ++at)
+  for (std::uint64_t at = request.site + 1; at < one.code.end(); ++at)
     if (flow.may_be_entered(at)) return {RegionRefusal::branch_target, Refusal::none, {}};
   RegionResult result;
   result.plan.form = JumpForm::punned;
-  result.plan.region.address = request.site;
-  result.plan.region.length = insn.length;
-  result.plan.region.count = 1;
-  result.plan.region.insns[0] = insn;
+  result.plan.region = one.code;
   return result;
 }
 

@@ -20,8 +20,8 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 
 // A filter is comparisons FIELD OP VALUE joined by && || ! ( ); ! binds to the comparison or parenthesis behind it, &&
 // before ||. FIELD: an argument's name, else a common field: pid, tid, cpu, comm, or the kernel's words for them:
-// common_pid (the thread's id), CPU, COMM; when there is
-// one also the return's: duration (ns). argN names the Nth argument also when it is a lone $retval.
+// common_pid (the thread's id), CPU, COMM; of a return also duration (ns). argN names the Nth argument also when it is a
+// lone $retval.
 //   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
 //            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
 //   char:    as u8, or == != with one quoted character.

@@ -127,6 +127,10 @@ symbols::Backing backing_of(const SitePlan& plan, RemoteAddr at) {
   return backing;
 }
 
+bool keeps_borrowed(const TargetMemory& memory, const Jump& jump) {
+  return !jump.borrowed || holds(memory, jump.borrowed->at, after(*jump.borrowed));
+}
+
 bool is_trap(std::uint8_t byte) { return native::is_breakpoint(std::span(&byte, 1)); }
 
 // Whether what an armed site has put into the text is still there.
@@ -140,8 +144,8 @@ bool stands(Window& window, const TargetMemory& memory, const Site& site) {
   const auto now = window.at(jump->head.at, jump->head.size);
   if (now.size() != jump->head.size || !std::ranges::equal(now.subspan(1), after(jump->head).subspan(1))) return false;
   if (jump->state == Jump::State::whole ? now[0] != jump->head.after[0] : !is_trap(now[0])) return false;
-  if (jump->borrowed && !holds(memory, jump->borrowed->at, after(*jump->borrowed))) return false;
-  return !jump->island || holds(memory, jump->island->at, after(*jump->island));
+  return keeps_borrowed(memory, *jump) &&
+         (!jump->island || holds(memory, jump->island->at, after(*jump->island)));
 }
 
 // The breakpoint over a jump's first byte, the original bytes behind it. False: the jump isn't there as it was written.
@@ -405,7 +409,7 @@ bool AddressSpace::plan_jump(Site& site, Jump jump) {
   const auto tail = before(jump.head).subspan(1);
   if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
-  if (jump.borrowed && !holds(memory_, jump.borrowed->at, after(*jump.borrowed))) return false;
+  if (!keeps_borrowed(memory_, jump)) return false;
   for (const Patch& patch : patches_of(&jump)) {
     overlay_->add(patch);
     if (journal_) journal_->note_patch(patch, backing_of(site.plan, patch.at));
@@ -441,8 +445,7 @@ bool AddressSpace::write_jump_tail(Site& site) {
 
 bool AddressSpace::write_jump_head(Site& site) {
   Jump& jump = *site.jump;
-  if (!holds_breakpoint(memory_, site.plan)) return false;
-  if (jump.borrowed && !holds(memory_, jump.borrowed->at, after(*jump.borrowed))) return false;
+  if (!holds_breakpoint(memory_, site.plan) || !keeps_borrowed(memory_, jump)) return false;
   if (!memory_.write(jump.head.at, as_bytes(after(jump.head)).first(1))) return false;
   jump.state = Jump::State::whole;
   return true;

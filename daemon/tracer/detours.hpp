@@ -148,7 +148,7 @@ class DetourSpace {
   std::optional<RemoteAddr> room_for_pun(const arch::PunRange& range) const;
   // Whether some of where it can lead is such memory, and in use: by a jump that has been taken out, mostly.
   bool awaits_pun(const arch::PunRange& range) const;
-  // Sets it aside. The detour of the same site, placed before, is retired by itself.
+  // Sets it aside; it is retired as a detour is, besides that of its site.
   void place_pun(RemoteAddr pun, PlacedDetour jump);
   std::size_t pun_areas() const;
 

@@ -57,19 +57,19 @@ std::optional<Pages> free_pages(std::span<const symbols::Mapping> maps, const ar
 
 }  // namespace
 
-// At a hit. Only where the daemon's environment allows it: a program that rewrites the bytes behind the site, which
-// nobody probes, would jump to nowhere.
+// At a hit.
 void Engine::want_pun(AddressSpace& space, Site& site) {
-  static const bool allowed = std::getenv("PROBED_PUNNED_JUMPS") != nullptr;
-  if (!allowed || site.pun != Site::Pun::possible || ++site.trapped < kHitsBefore) return;
+  if (site.pun != Site::Pun::possible || ++site.trapped < kHitsBefore) return;
   site.pun = Site::Pun::wanted;
   consider(space, site);
 }
 
-// Instead of a region that is refused: once it is wanted.
+// Instead of a region that is refused: once it is wanted. Only where the daemon's environment allows it: a program that
+// rewrites the bytes behind the site, which nobody probes, would jump to nowhere.
 arch::RegionResult Engine::pun_instead(Site& site, const arch::RegionRequest& request,
                                        const arch::RegionResult& refused) {
-  if (site.pun == Site::Pun::failed) return refused;
+  static const bool allowed = std::getenv("PROBED_PUNNED_JUMPS") != nullptr;
+  if (!allowed || site.pun == Site::Pun::failed) return refused;
   const arch::RegionResult pun = native::plan_pun(*site.flow, request);
   if (!pun) {
     site.pun = Site::Pun::no;

@@ -165,10 +165,12 @@ bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint
   std::uint64_t below = 0, above = kHighestAddress;
   for (const symbols::Mapping& m : maps) {
     if (m.start.value < end.value + kClear && start.value < m.end.value + kClear) return false;
-    if (m.end <= start) below = std::max(below, m.end.value);
-    if (m.start < end || m.start.value >= above) continue;
+    if (m.end <= start) {
+      below = m.end.value;
+      continue;
+    }
     if (grows_down(m)) return false;  // as far as its limit lets it
-    above = m.start.value;
+    above = std::min(above, m.start.value);
     break;
   }
   return below == 0 || above - below < kLargeGap || start.value - below >= kHeap;

@@ -113,7 +113,7 @@ TEST_CASE("K11: threads run through punned jumps while they come and go") {
   stopped(puns);
 }
 
-TEST_CASE("K11: a program whose punned jumps lose their daemon goes on; what is recovered leaves nothing") {
+TEST_CASE("K11: a program whose punned jumps lose their daemon goes on; its text is its own again") {
   for (const std::string way : {"kill", "detach", "end"}) {
     CAPTURE(way);
     for (int round = 0; round < 3; ++round) {
