@@ -144,8 +144,7 @@ bool stands(Window& window, const TargetMemory& memory, const Site& site) {
   const auto now = window.at(jump->head.at, jump->head.size);
   if (now.size() != jump->head.size || !std::ranges::equal(now.subspan(1), after(jump->head).subspan(1))) return false;
   if (jump->state == Jump::State::whole ? now[0] != jump->head.after[0] : !is_trap(now[0])) return false;
-  return keeps_borrowed(memory, *jump) &&
-         (!jump->island || holds(memory, jump->island->at, after(*jump->island)));
+  return !jump->island || holds(memory, jump->island->at, after(*jump->island));
 }
 
 // The breakpoint over a jump's first byte, the original bytes behind it. False: the jump isn't there as it was written.
@@ -504,6 +503,24 @@ std::optional<RemoteAddr> AddressSpace::moved_jump_to(RemoteAddr pc) const {
     if (holds(memory_, address + moved, after(site.jump->head))) return address + moved;
   }
   return std::nullopt;
+}
+
+std::optional<RemoteAddr> AddressSpace::astray(const Site& site) const {
+  if (!site.jump || !site.jump->pun || site.jump->state != Jump::State::whole) return std::nullopt;
+  std::array<std::uint8_t, arch::kNearJumpSize> now{};
+  if (memory_.read_some(site.plan.address, std::as_writable_bytes(std::span(now))) != now.size()) return std::nullopt;
+  const auto head = after(site.jump->head);
+  if (!std::equal(head.begin(), head.end(), now.begin())) return std::nullopt;
+  const auto target = native::decode(now, site.plan.address.value).target;
+  return target && *target != site.jump->pun.value ? std::optional(RemoteAddr{*target}) : std::nullopt;
+}
+
+Site* AddressSpace::astray_to(RemoteAddr pc) {
+  const auto it = std::ranges::find_if(sites_, [&](const auto& entry) {
+    const Site& site = entry.second;
+    return (site.led_astray && site.led_astray == pc) || astray(site) == pc;
+  });
+  return it == sites_.end() ? nullptr : &it->second;
 }
 
 std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {

@@ -49,6 +49,8 @@ struct Site {
   // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.
   enum class Pun : std::uint8_t { no, possible, wanted, failed };
   Pun pun = Pun::no;
+  const char* why_no_pun = nullptr;  // set: failed; of static life time
+  RemoteAddr led_astray;             // where its punned jump led when the program changed what is behind it; 0: nowhere
   unsigned trapped = 0;        // hits since it is possible
   bool rewritten = false;      // by the program, while it was armed: it stays a breakpoint
   std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
@@ -123,6 +125,11 @@ class AddressSpace {
   // A jump counts its distance: one that was moved leads as far beside its detour as it was moved. The place of the
   // moved jump that leads here; nullopt: none does.
   std::optional<RemoteAddr> moved_jump_to(RemoteAddr pc) const;
+  // Where a site's punned jump leads when the program has changed what is behind the site; nullopt: where it should, or
+  // there is none.
+  std::optional<RemoteAddr> astray(const Site& site) const;
+  // The site whose punned jump leads, or has led, to this place for that reason; null: none's.
+  Site* astray_to(RemoteAddr pc);
 
   // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
   // is in state planned. False: the text is not what it should be; nothing was changed.

@@ -140,24 +140,35 @@ void DetourSpace::retire(RemoteAddr detour) {
 // ---- puns -----------------------------------------------------------------------------------------------------------
 
 std::optional<RemoteAddr> DetourSpace::room_for_pun(const arch::PunRange& range) const {
+  return room_for_pun(range, false);
+}
+
+bool DetourSpace::awaits_pun(const arch::PunRange& range) const { return room_for_pun(range, true).has_value(); }
+
+// `later`: as if nobody were in what is retired any more.
+std::optional<RemoteAddr> DetourSpace::room_for_pun(const arch::PunRange& range, bool later) const {
+  const auto in_the_way = [&](const auto& used) {
+    if (!later || used.second != kPunSize) return true;
+    const auto jump = detours_.find(used.first);
+    return jump == detours_.end() || jump->second.retired == 0;
+  };
   for (const CodeArea& area : areas_) {
     if (area.line != CodeArea::kNoLine) continue;
     const std::uint64_t end = std::min(range.lowest + range.count, area.base.value + area.size - kPunSize + 1);
     for (std::uint64_t at = std::max(range.lowest, area.base.value); at < end;) {
-      // The last thing in use that begins before the end of what would be.
-      const auto next = area.puns.lower_bound(at + kPunSize);
-      if (next == area.puns.begin() || std::prev(next)->first + std::prev(next)->second <= at) return RemoteAddr{at};
-      at = std::prev(next)->first + std::prev(next)->second;
+      // Down from the last thing that begins before the end of what would be.
+      std::uint64_t behind = at;
+      for (auto used = area.puns.lower_bound(at + kPunSize); behind == at && used != area.puns.begin();) {
+        --used;
+        const std::uint64_t its_end = used->first + used->second;
+        if (its_end <= at) break;
+        if (in_the_way(*used)) behind = its_end;
+      }
+      if (behind == at) return RemoteAddr{at};
+      at = behind;
     }
   }
   return std::nullopt;
-}
-
-bool DetourSpace::awaits_pun(const arch::PunRange& range) const {
-  return std::ranges::any_of(areas_, [&](const CodeArea& area) {
-    return area.line == CodeArea::kNoLine && range.lowest < area.base.value + area.size &&
-           area.base.value < range.lowest + range.count;
-  });
 }
 
 void DetourSpace::place_pun(RemoteAddr pun, PlacedDetour jump) {

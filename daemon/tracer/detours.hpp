@@ -146,7 +146,7 @@ class DetourSpace {
   // ---- puns ----
   // Where a punned jump can lead, in memory that has been mapped for that; nullopt: nowhere yet.
   std::optional<RemoteAddr> room_for_pun(const arch::PunRange& range) const;
-  // Whether some of where it can lead is such memory, and in use: by a jump that has been taken out, mostly.
+  // Whether it could lead there once nobody is in jumps any more that have been taken out.
   bool awaits_pun(const arch::PunRange& range) const;
   // Sets it aside; it is retired as a detour is, besides that of its site.
   void place_pun(RemoteAddr pun, PlacedDetour jump);
@@ -172,6 +172,7 @@ class DetourSpace {
 
  private:
   bool leaving() const;
+  std::optional<RemoteAddr> room_for_pun(const arch::PunRange& range, bool later) const;
 
   std::vector<Line> lines_;
   std::vector<CodeArea> areas_;

@@ -375,6 +375,10 @@ class Engine : private Waiter::Guardian {
   void ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRange& range);
   static const char* map_pun(AddressSpace& space, RemoteSyscalls& remote, Process& process,
                              const arch::PunRange& range);
+  static bool unmap_unused(AddressSpace& space, RemoteSyscalls& remote);
+  static void no_pun(Site& site, const char* why);
+  void give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to);
+  bool come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs);
   static bool place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, const PlacedDetour& of);
 
   // engine_rounds.cpp

@@ -75,7 +75,8 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
 
 void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
   ask_to_map(space, [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
-    return line ? map_line(here, remote, process, sites) : map_code(here, remote, process, near, sites);
+    const char* why = line ? map_line(here, remote, process, sites) : map_code(here, remote, process, near, sites);
+    return remote.refusal() ? remote.refusal() : why;
   });
 }
 
@@ -92,7 +93,6 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper) {
     const char* why = "the thread that was to map memory has gone";
     const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
       why = mapper(here, remote, *tracee.process);
-      if (remote.refusal()) why = remote.refusal();
     });
     if (here.optimisation().phase != Phase::mapping) return;
     if (back && why) return void(refuse_all(here, why));

@@ -85,6 +85,8 @@ void Engine::look_at_code(pid_t pid) {
   for (Process* process : family_of(asked->root)) {
     if (!process->space || process->detaching || process->space->sites().empty()) continue;
     const Layout layout = Layout::of(process->space->memory());
+    for (const auto& [address, site] : process->space->sites_in_order())
+      if (const auto leads_to = process->space->astray(*site)) give_up_astray(*process->space, *site, *leads_to);
     const std::vector<RemoteAddr> lost = process->space->lost_sites(layout);
     if (lost.empty()) continue;
     drop_sites(*process->space, lost, layout);
@@ -175,6 +177,7 @@ bool Engine::leave_moved_jump(Tracee& tracee, int signal) {
   if (ptrace::get_registers(tracee.tid, regs) != ptrace::Outcome::ok) return false;
   if (ptrace::get_siginfo(tracee.tid, info) != ptrace::Outcome::ok || !is_fault(signal, info)) return false;
   if (reinterpret_cast<std::uint64_t>(info.si_addr) != regs.pc()) return false;
+  if (come_back_from_astray(tracee, signal, regs)) return true;
   const auto from = space->moved_jump_to(RemoteAddr{regs.pc()});
   if (!from) return false;
   const Layout layout = Layout::of(space->memory());

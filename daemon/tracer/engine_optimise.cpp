@@ -345,7 +345,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   arch::RegionResult region = native::plan_region(*site.flow, region_request);
   if (!region) region = pun_instead(site, region_request, region);
   if (!region) {
-    give_up(space, address, arch::describe(region.refusal).sentence.data(), {});
+    give_up(space, address, site.why_no_pun ? site.why_no_pun : arch::describe(region.refusal).sentence.data(), {});
     return true;
   }
   std::optional<RemoteAddr> pun;
@@ -434,8 +434,8 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   placed.facts.code = {};
   if (pun && !place_pun(space, *pun, at, placed)) {
     room->free.emplace(space_for, at);
-    site.pun = Site::Pun::failed;
-    give_up(space, address, arch::describe(arch::RegionRefusal::no_island).sentence.data(), {});
+    no_pun(site, arch::describe(arch::RegionRefusal::no_island).sentence.data());
+    give_up(space, address, site.why_no_pun, {});
     return true;
   }
   detours.place(at, std::move(placed));

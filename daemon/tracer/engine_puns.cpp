@@ -26,12 +26,13 @@ namespace {
 namespace native = arch::native;
 
 constexpr unsigned kHitsBefore = 256;       // as a breakpoint
-constexpr std::size_t kMostAreas = 256;     // of one process
+constexpr std::size_t kMostAreas = 64;      // of one process: each costs a fork(2) some 20 us
 constexpr std::uint64_t kMostPages = 4096;  // that are tried for one site
 constexpr const char* kNoRoom =
     "there is room for a punned jump only, and what is mapped where that would lead is in the way";
 constexpr const char* kTooMany =
     "there is room for a punned jump only, and the process has as many of those as it may have";
+constexpr const char* kChangedBehind = "the program changes what is behind it, which a punned jump takes as it is";
 
 struct Pages {
   RemoteAddr start;
@@ -40,8 +41,25 @@ struct Pages {
 
 std::uint64_t page_of(std::uint64_t address) { return address / kPageSize * kPageSize; }
 
-// The first pages that are free and have room for a jump in the range.
-std::optional<Pages> free_pages(std::span<const symbols::Mapping> maps, const arch::PunRange& range) {
+const CodeArea* area_at(const DetourSpace& detours, RemoteAddr at) {
+  const auto& areas = detours.areas();
+  const auto found = std::ranges::find_if(areas, [&](const CodeArea& area) { return area.contains(at); });
+  return found == areas.end() ? nullptr : &*found;
+}
+
+bool is_for_puns(const DetourSpace& detours, const symbols::Mapping& mapping) {
+  for (RemoteAddr at = mapping.start; at < mapping.end;) {
+    const CodeArea* area = area_at(detours, at);
+    if (!area || area->line != CodeArea::kNoLine) return false;
+    at = area->base + area->size;
+  }
+  return true;
+}
+
+// The first pages that are free and have room for a jump in the range. Others for puns may be next to them.
+std::optional<Pages> free_pages(std::vector<symbols::Mapping> maps, const DetourSpace& detours,
+                                const arch::PunRange& range) {
+  std::erase_if(maps, [&](const symbols::Mapping& mapping) { return is_for_puns(detours, mapping); });
   const std::uint64_t last = range.lowest + range.count - 1;  // where it can begin
   if (last < range.lowest || range.lowest > native::kHighestAddress) return std::nullopt;
   std::uint64_t tried = 0;
@@ -50,6 +68,8 @@ std::optional<Pages> free_pages(std::span<const symbols::Mapping> maps, const ar
     const bool straddles = at + arch::kNearJumpSize > start + kPageSize;
     if (straddles && start + kPageSize <= last) continue;  // the next page is as good
     const Pages pages{RemoteAddr{start}, straddles ? 2 * kPageSize : kPageSize};
+    const RemoteAddr last_byte = pages.start + (pages.size - 1);
+    if (area_at(detours, pages.start) || area_at(detours, last_byte)) continue;
     if (is_hole(maps, pages.start, pages.size)) return pages;
   }
   return std::nullopt;
@@ -86,27 +106,44 @@ arch::PunRange Engine::pun_range(const Site& site, const arch::RegionPlan& plan)
                            plan.region.length);
 }
 
+void Engine::no_pun(Site& site, const char* why) {
+  site.pun = Site::Pun::failed;
+  site.why_no_pun = why;
+}
+
 // A site's turn comes again when there is memory for its pun, or isn't.
 void Engine::ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRange& range) {
   const auto map = [this, address = site.plan.address, range](AddressSpace& here, RemoteSyscalls& remote,
                                                               Process& process) -> const char* {
     const char* why = map_pun(here, remote, process, range);
+    if (remote.refusal()) why = remote.refusal();
     if (!why && !here.detours().room_for_pun(range)) why = kNoRoom;
     Site* const waiting = here.find(address);
-    if (why && waiting) {
-      waiting->pun = Site::Pun::failed;
-      for (const ProgramPtr& program : waiting->programs) program->not_optimized = why;
-    }
+    if (why && waiting) no_pun(*waiting, why);
     return nullptr;  // of no concern to others
   };
   ask_to_map(space, map);
 }
 
+// One where no jump leads any more. False: there is none.
+bool Engine::unmap_unused(AddressSpace& space, RemoteSyscalls& remote) {
+  auto& areas = space.detours().areas();
+  const auto unused = std::ranges::find_if(
+      areas, [](const CodeArea& area) { return area.line == CodeArea::kNoLine && area.puns.size() == 1; });
+  if (unused == areas.end()) return false;
+  const XolAreas::Area* area = space.xol().area_of(unused->base);
+  if (!area || !space.is_ours(*area, Layout::of(space.memory()))) return false;
+  if (remote.call(SYS_munmap, {unused->base.value, unused->size, 0, 0, 0, 0}) != 0) return false;
+  space.xol().forget_area(unused->base);
+  areas.erase(unused);
+  return true;
+}
+
 const char* Engine::map_pun(AddressSpace& space, RemoteSyscalls& remote, Process& process,
                             const arch::PunRange& range) {
-  if (space.detours().pun_areas() >= kMostAreas) return kTooMany;
-  const auto maps = symbols::read_maps(process.id.pid);
-  const auto pages = maps ? free_pages(*maps, range) : std::nullopt;
+  if (space.detours().pun_areas() >= kMostAreas && !unmap_unused(space, remote)) return kTooMany;
+  auto maps = symbols::read_maps(process.id.pid);
+  const auto pages = maps ? free_pages(std::move(*maps), space.detours(), range) : std::nullopt;
   if (!pages) return kNoRoom;
   const auto at = remote.call(SYS_mmap, {pages->start.value, pages->size, PROT_READ | PROT_EXEC,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
@@ -128,15 +165,43 @@ const char* Engine::map_pun(AddressSpace& space, RemoteSyscalls& remote, Process
   return nullptr;
 }
 
-// The second jump, to a detour of the same site that has been placed. False: it is out of reach, or can't be written.
+// The second jump, to a detour of the same site that has been placed. False: it is out of reach, or can't be written,
+// or the program has unmapped its page.
 bool Engine::place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, const PlacedDetour& of) {
   const auto distance = static_cast<std::int64_t>(detour.value - (pun.value + arch::kNearJumpSize));
   if (distance != static_cast<std::int32_t>(distance)) return false;
   const auto jump = native::detour_jump(pun.value, detour.value);
+  const XolAreas::Area* area = space.xol().area_of(pun);
+  if (!area || !space.is_ours(*area, Layout::unknown())) return false;
   if (!space.memory().write(pun, std::as_bytes(std::span(jump)))) return false;
   PlacedDetour placed{of.site, arch::kNearJumpSize, arch::kNearJumpSize, {}, 0};
   placed.facts.points.push_back(of.facts.points.front());  // at a detour's very beginning
   space.detours().place_pun(pun, std::move(placed));
+  return true;
+}
+
+// The program has changed what a punned jump takes as it is: the breakpoint is back.
+void Engine::give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to) {
+  site.led_astray = leads_to;
+  space.drop_jump(site);
+  no_pun(site, kChangedBehind);
+  give_up(space, site.plan.address, kChangedBehind, {});
+  wake_optimiser(space, {});
+}
+
+// A thread has faulted where such a jump leads, or has led: it goes back to the site. True: it was one.
+bool Engine::come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs) {
+  AddressSpace& space = *tracee.process->space;
+  const RemoteAddr pc{regs.pc()};
+  Site* site = space.astray_to(pc);
+  if (!site) return false;
+  const AfterTrap after = mend_after_trap(tracee, regs, signal, false);
+  if (!after.alive) return true;
+  if (after.program_first) return false;
+  if (site->jump) give_up_astray(space, *site, pc);
+  regs.set_pc(site->plan.address.value);
+  ptrace::set_registers(tracee.tid, regs);
+  resume(tracee, after.signal);
   return true;
 }
 

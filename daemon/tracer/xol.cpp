@@ -162,17 +162,12 @@ bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint
   constexpr std::uint64_t kClear = 2 << 20, kLargeGap = 1ULL << 40, kHeap = 64ULL << 30;
   const RemoteAddr end = start + size;
   if (start.value < kLowestAddress + kClear || end < start || end.value > kHighestAddress - kClear) return false;
-  std::uint64_t below = 0, above = kHighestAddress;
-  for (const symbols::Mapping& m : maps) {
-    if (m.start.value < end.value + kClear && start.value < m.end.value + kClear) return false;
-    if (m.end <= start) {
-      below = m.end.value;
-      continue;
-    }
-    if (grows_down(m)) return false;  // as far as its limit lets it
-    above = std::min(above, m.start.value);
-    break;
-  }
+  const auto next =
+      std::ranges::partition_point(maps, [&](const auto& m) { return m.end.value <= start.value - kClear; });
+  if (next != maps.end() && next->start.value < end.value + kClear) return false;
+  if (next != maps.end() && grows_down(*next)) return false;  // as far as its limit lets it
+  const std::uint64_t below = next == maps.begin() ? 0 : std::prev(next)->end.value;
+  const std::uint64_t above = next == maps.end() ? kHighestAddress : std::min(kHighestAddress, next->start.value);
   return below == 0 || above - below < kLargeGap || start.value - below >= kHeap;
 }
 

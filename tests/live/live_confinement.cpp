@@ -30,14 +30,6 @@ std::string ask(Process& target, const std::string& command) {
   return target.next_line().value_or("(no answer)");
 }
 
-// The pid of what the wrapper (unshare) runs; as seen from here.
-pid_t only_child_of(pid_t pid) {
-  pid_t child = 0;
-  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children";
-  eventually([&] { return static_cast<bool>(std::istringstream(read_file(tasks)) >> child); });
-  return child;
-}
-
 // One round without probes, one under each tier, one after everything was taken out again.
 void traced_and_let_go(Process& target, pid_t pid) {
   const std::string done = "done " + std::to_string(kCalls) + " 0";

@@ -95,6 +95,44 @@ TEST_CASE("K11: a probe in the bytes that a punned jump has taken makes it give 
     CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
 }
 
+TEST_CASE("K11: a program that changes what a punned jump has taken as it is goes on; the breakpoint is back") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0", "rewrite"});
+  const auto probes = add(client, puns.pid(), {kPlaces.front()});
+  REQUIRE(runs(puns));
+  REQUIRE(all_in_tier(client, "optimized"));
+  puns.target.send("rewrite\n");
+  REQUIRE(eventually([&] { return list_probes(client).at(0).at("tier") != "optimized"; }));
+  const Json now = list_probes(client).at(0);
+  CHECK_MESSAGE(now.at("tierReason").get<std::string>().find("changes what is behind it") != std::string::npos,
+                now.dump());
+  const auto before = counts_of(client, probes.at(0)).hits;
+  CHECK(eventually([&] { return counts_of(client, probes.at(0)).hits > before + 500; }));
+  const TargetReport report = stopped(puns);
+  CHECK(counts_of(client, probes.at(0)).hits == static_cast<std::uint64_t>(report.value("calls")));
+}
+
+TEST_CASE("K11: a followed child has punned jumps of its own") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched puns("puns", {"4", "0", "fork"});
+  client.call("target.attach", {{"pid", puns.pid()}, {"followFork", true}});
+  const Json probe = add(client, puns.pid(), {kPlaces.front()}).at(0);
+  REQUIRE(runs(puns));
+  REQUIRE(all_in_tier(client, "optimized"));
+  puns.target.send("fork\n");
+  const pid_t child = only_child_of(puns.pid());
+  REQUIRE(child != 0);
+  // Until it has hit, it may still have the parent's jumps, which are about to be taken out.
+  Events events(client);
+  while (events.all().empty() || events.all().back().at("pid") != child) REQUIRE(events.reach(events.all().size() + 1));
+  events.end();
+  CHECK(eventually([&] { return bytes_at(child, address_of(probe), 1).at(0) == 0xe9; }));
+  CHECK(bytes_at(puns.pid(), address_of(probe), 1).at(0) == 0xe9);
+  stopped(puns);
+}
+
 TEST_CASE("K11: threads run through punned jumps while they come and go") {
   Daemon daemon;
   RpcClient client(daemon.socket());

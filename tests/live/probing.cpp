@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 
 namespace probed::live {
@@ -149,6 +150,13 @@ bool Watched::runs_threads(std::size_t count) {
 std::string Watched::ask(const std::string& command) {
   target.send(command + "\n");
   return target.next_line().value_or("(no answer)");
+}
+
+pid_t only_child_of(pid_t pid) {
+  pid_t child = 0;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children";
+  eventually([&] { return static_cast<bool>(std::istringstream(read_file(tasks)) >> child); });
+  return child;
 }
 
 }  // namespace probed::live

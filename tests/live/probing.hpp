@@ -67,6 +67,8 @@ std::vector<std::uint8_t> bytes_at(pid_t pid, std::uint64_t address, std::size_t
 // Waits until its text is its files' again: the second jump of two, in padding, stays until every thread has been seen
 // elsewhere.
 bool text_restored(pid_t pid);
+// The first child of the process's first thread, once there is one; its pid as seen from here.
+pid_t only_child_of(pid_t pid);
 // A breakpoint, or the jump that takes its place.
 bool has_breakpoint(pid_t pid, std::uint64_t address);
 // The mappings that are in now and were not in before, executable ones only.
