@@ -254,6 +254,12 @@ void Channel::set_stack(LaneId id, std::uint64_t low, std::uint64_t high) {
   store(lane + ch::kLaneStackSize, high - low);
 }
 
+void Channel::limit_stack(LaneId id, std::uint64_t low, std::uint64_t high) {
+  PROBED_CHECK(id != LaneId::shared && number(id) < layout_.lanes, "only owned lanes have call stacks");
+  store(layout_.lane_at(id) + ch::kLaneStackSize, 0);
+  set_stack(id, low, high);
+}
+
 // Where a call in the target's words is; nullopt: nowhere in this lane's stack.
 std::optional<std::size_t> Channel::call_at(LaneId id, std::uint64_t address) const {
   const std::uint64_t begin = (base_ + layout_.calls_at(id) + kCallLink).value;

@@ -265,6 +265,10 @@ class Engine : private Waiter::Guardian {
 
   // engine_returns.cpp
   StackPlace stack_place(Tracee& tracee, const ptrace::Registers& regs, bool is_go);
+  using OwnStacks = std::map<std::uint64_t, Optimisation::OwnStack>;
+  void claim_stack(Tracee& tracee);
+  void settle_dispute(const Tracee& tracee, const StackPlace& place);
+  void limit_stack(AddressSpace& space, OwnStacks::const_iterator stack, const arch::CodeRange& rest);
   void run_return_probes(const HitRecorder::Hit& hit, Site& site);
   void run_return_probe(const HitRecorder::Hit& hit, const Site& site, ProbeProgram& program);
   void forget_calls(const ProbeProgram& program);
@@ -277,6 +281,7 @@ class Engine : private Waiter::Guardian {
   void take_calls(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
   void take_call(AddressSpace& space, pid_t tid, const events::ChannelCall& call, bool left);
   void take_all_calls(Tracee& tracee);
+  void limit_kept_calls(Tracee& tracee);
   void mark_call(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place);
   void abandon_calls(const Tracee& tracee);
 

@@ -176,6 +176,21 @@ void Engine::take_all_calls(Tracee& tracee) {
   }
 }
 
+// Its stack has been found not to be its own alone. Where it stands in the capture part of a detour, or runs, that has
+// to wait for its next stop.
+void Engine::limit_kept_calls(Tracee& tracee) {
+  ptrace::Registers regs;
+  if (!tracee.stack_limited || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  AddressSpace& space = *tracee.process->space;
+  if (const auto place = space.detours().find(RemoteAddr{regs.pc()}); place && place->capture) return;
+  tracee.stack_limited = false;
+  take_all_calls(tracee);
+  for (std::size_t i = 0; i < tracee.lanes.size(); ++i)
+    if (tracee.lanes[i] != events::LaneId::shared)
+      space.detours().lines()[i].feed->channel->limit_stack(tracee.lanes[i], tracee.own_stack->begin,
+                                                            tracee.own_stack->end);
+}
+
 // A call that is kept here, in every channel: whichever probe sees next that it has been left, we are to hear of it.
 void Engine::mark_call(Tracee& tracee, const ptrace::Registers& regs, const StackPlace& place) {
   const Tracee* keeper = is_on_own_stack(place) ? keeper_of_calls(tracee, regs) : nullptr;

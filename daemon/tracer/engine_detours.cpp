@@ -115,6 +115,7 @@ void Engine::take_lanes(Tracee& tracee) {
       feed.threads.died(tracee.thread_pointer);
   }
   tracee.lanes.clear();
+  std::erase_if(work.own_stacks, [&](const auto& stack) { return stack.second.tid == tracee.tid; });
   if (tracee.thread_pointer != 0) work.thread_pointers.erase(std::exchange(tracee.thread_pointer, 0));
 }
 

@@ -1,6 +1,7 @@
 // Return probes at the breakpoints of a function's entry and of its exits: which stack a thread stands on, and whether
 // a jump leaves the function. return_stacks.hpp says how calls and returns are matched.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -12,10 +13,12 @@ namespace {
 
 namespace native = arch::native;
 using Role = ProbeProgram::Role;
+using namespace std::chrono_literals;
 
 // How far the main thread's stack may grow: between it and other mappings is a gap of this size at least
 // (arch/x86/mm/mmap.c, SIZE_128M).
 constexpr std::uint64_t kMostGrowth = 128u << 20;
+constexpr auto kStopPatience = 50ms;  // of a thread whose stack isn't its own alone
 
 std::optional<std::uint64_t> word_at(TargetMemory& memory, std::uint64_t address) {
   std::uint64_t word = 0;
@@ -23,17 +26,20 @@ std::optional<std::uint64_t> word_at(TargetMemory& memory, std::uint64_t address
   return word;
 }
 
-// The stack that the thread began on, if it stands on it. A C library puts a thread's own data at the top of its
-// stack's mapping; above them other mappings may have been merged with it, and below there is a guard page.
-arch::CodeRange own_stack(pid_t pid, const ptrace::Registers& regs) {
-  const auto maps = symbols::read_maps(pid);
+// The stack that the thread began on: the process's, or one that it stands on. A C library puts a thread's own data at
+// the top of its stack's mapping; above them other mappings may have been merged with it, and below there is a guard
+// page, mostly. The first thread's own data are elsewhere, and say nothing.
+arch::CodeRange own_stack(const Tracee& tracee, const ptrace::Registers& regs) {
+  const auto maps = symbols::read_maps(tracee.process->id.pid);
   if (!maps) return {};
+  const bool is_first = tracee.tid == tracee.process->id.pid && !tracee.vforked;
   for (const symbols::Mapping& mapping : *maps) {
-    if (!mapping.contains(RemoteAddr{regs.sp()})) continue;
+    const bool stands_there = mapping.contains(RemoteAddr{regs.sp()});
     const std::uint64_t start = mapping.start.value, end = start + mapping.size();
-    if (mapping.path == "[stack]") return {std::min(start, end - std::min(end, kMostGrowth)), end};
+    if (mapping.path == "[stack]" && (is_first || stands_there))
+      return {std::min(start, end - std::min(end, kMostGrowth)), end};
     const std::uint64_t data = regs.thread_pointer();
-    if (data > regs.sp() && data < end) return {start, data};
+    if (stands_there && !is_first && data > regs.sp() && data < end) return {start, data};
   }
   return {};
 }
@@ -90,9 +96,56 @@ StackPlace Engine::stack_place(Tracee& tracee, const ptrace::Registers& regs, bo
   TargetMemory& memory = tracee.process->space->memory();
   if (is_go)
     if (const auto place = goroutine_place(regs, memory)) return *place;
-  if (!tracee.own_stack) tracee.own_stack = own_stack(tracee.process->id.pid, regs);
+  if (!tracee.own_stack) {
+    tracee.own_stack = own_stack(tracee, regs);
+    claim_stack(tracee);
+  }
   const std::uint64_t slot = native::return_slot(regs);
   return {0, slot, tracee.own_stack->contains(slot) ? tracee.own_stack->begin : slot, tracee.tid};
+}
+
+// What two threads would have for their own is the lower one's, up to its own data.
+void Engine::claim_stack(Tracee& tracee) {
+  if (tracee.vforked) return;  // it runs on its creator's
+  auto& stacks = tracee.process->space->optimisation().own_stacks;
+  arch::CodeRange& mine = *tracee.own_stack;
+  for (auto other = stacks.upper_bound(mine.begin); other != stacks.end() && other->second.begin < mine.end;) {
+    if (other->first < mine.end) {
+      mine.begin = other->first;
+      ++other;
+    } else {
+      limit_stack(*tracee.process->space, other, {mine.end, other->first});
+      other = stacks.upper_bound(mine.begin);
+    }
+  }
+  if (mine.begin < mine.end) stacks.emplace(mine.end, Optimisation::OwnStack{mine.begin, tracee.tid});
+}
+
+// Somebody else is in what was taken for one thread's stack: a coroutine has its stack there, and is resumed by several
+// threads. From now on no thread keeps calls there itself.
+void Engine::settle_dispute(const Tracee& tracee, const StackPlace& place) {
+  AddressSpace& space = *tracee.process->space;
+  if (place.stack != 0 || tracee.vforked || space.detours().lines().empty()) return;
+  const auto& stacks = space.optimisation().own_stacks;
+  const auto owner = stacks.upper_bound(place.slot);
+  if (owner == stacks.end() || owner->second.begin > place.slot || owner->second.tid == tracee.tid) return;
+  limit_stack(space, owner, {});
+}
+
+void Engine::limit_stack(AddressSpace& space, OwnStacks::const_iterator stack, const arch::CodeRange& rest) {
+  auto& stacks = space.optimisation().own_stacks;
+  const pid_t tid = stack->second.tid;
+  stacks.erase(stack);
+  const auto it = tracees_.find(tid);
+  if (it == tracees_.end()) return;
+  if (rest.begin < rest.end) stacks.emplace(rest.end, Optimisation::OwnStack{rest.begin, tid});
+  it->second.own_stack = rest;
+  it->second.stack_limited = true;
+  if (it->second.state == Tracee::State::running) {
+    ptrace::interrupt(tid);
+    waiter_.gather_from(std::array{tid}, kStopPatience);
+  }
+  limit_kept_calls(it->second);
 }
 
 // A function's only instruction may be its exit as well: entries come first.
@@ -106,6 +159,7 @@ void Engine::run_return_probe(const HitRecorder::Hit& hit, const Site& site, Pro
   AddressSpace& space = *hit.tracee.process->space;
   if (program.role == Role::exit && !leaves(site, program, hit.regs, space.memory())) return;
   const StackPlace place = stack_place(hit.tracee, hit.regs, program.returns->is_go);
+  settle_dispute(hit.tracee, place);
   take_calls(hit.tracee, hit.regs, place);
   if (program.role == Role::entry) {
     recorder_.run_entry(hit, program, space.returns(), place);

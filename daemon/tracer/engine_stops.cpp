@@ -599,6 +599,7 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (!group_stop) put_back_interrupted_call(tracee);
   give_up_load(tracee);
   if (waits_to_leave(tracee)) return;
+  limit_kept_calls(tracee);
   meet(tracee);
   looked_at(tracee);
   // Stopped for the sake of the page copies; its turn to be let go comes later.

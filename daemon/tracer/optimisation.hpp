@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -51,6 +52,12 @@ struct Optimisation {
   };
   std::vector<Waiting> after_round;
   std::unordered_map<std::uint64_t, pid_t> thread_pointers;
+  // The stacks that threads began on, as far as they are known (Tracee::own_stack), by their ends. No two overlap.
+  struct OwnStack {
+    std::uint64_t begin = 0;
+    pid_t tid = 0;
+  };
+  std::map<std::uint64_t, OwnStack> own_stacks;
   // When to look for threads that count without a lane of their own, and how long to wait after that.
   Clock::time_point meet_at = Clock::time_point::max();
   Clock::duration meet_again{};

@@ -27,9 +27,10 @@ void HitRecorder::run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks&
   const auto to = return_address(hit);
   if (!to) return;
   const ReturnProbe& probe = *program.returns;
-  const bool full = probe.max_active != 0 && calls.active(probe) >= probe.max_active;
   Activation* const call = calls.enter(program.returns, place, *to);
   if (!call) return;
+  // Those that it has found to have ended don't count.
+  const bool full = probe.max_active != 0 && calls.active(probe) > probe.max_active;
   call->tid = hit.tracee.tid;
   if (program.needs_comm) refresh_comm(hit.tracee);
   const events::CommonFields common = common_fields(hit, probe.entry_filter.has_value());

@@ -112,6 +112,11 @@ void ReturnStacks::take_over(std::uint64_t slot, Activation call, bool left) {
   const Key key{0, slot, call.probe.get()};
   if (auto stale = presumed_.extract(key)) keep_spare(std::move(stale));
   if (auto before = calls_.extract(key)) {
+    if (before.mapped().tid != call.tid && before.mapped().time > call.time) {
+      if (counts(call)) call.probe->abandoned.fetch_add(1, std::memory_order_relaxed);
+      calls_.insert(std::move(before));
+      return;
+    }
     note_abandoned(before.mapped());
     keep_spare(std::move(before));
   }

@@ -70,7 +70,7 @@ class ReturnStacks {
   const Activation* leave(const ReturnProbe& probe, const StackPlace& place, std::uint64_t return_address);
 
   // A call of a stack that a thread keeps itself, as detours do: it is the last one at its place. `left`: its thread
-  // has been seen above it, so it is presumed abandoned.
+  // has been seen above it, so it is presumed abandoned. A later one of another thread stays, and it is abandoned.
   void take_over(std::uint64_t slot, Activation call, bool left);
 
   // A thread has ended.

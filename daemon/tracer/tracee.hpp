@@ -131,6 +131,7 @@ struct Tracee {
   std::uint64_t thread_pointer = 0;  // 0: not known
   // The one stack that it began on, and nothing else; empty: not known. nullopt: nobody has looked yet.
   std::optional<arch::CodeRange> own_stack;
+  bool stack_limited = false;  // its lanes don't know yet that own_stack has become smaller
   bool vforked = false;              // its creator sleeps until it execs or ends
   pid_t lender = 0;  // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser

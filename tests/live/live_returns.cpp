@@ -238,6 +238,20 @@ TEST_CASE("MAXACTIVE bounds the calls that are kept; the others are missed") {
   CHECK(s.leaves_no_harm());
 }
 
+TEST_CASE("MAXACTIVE counts no call that has been left without a return") {
+  Session s;
+  const Json probe = s.add_one("r1:one halfway n=$arg1:s64");
+  Events events(s.client);
+  CHECK(s.program.ask("half 101") == "half done 2500");
+  events.end();
+  CHECK(events.all().size() == 50);
+  const Calls calls = s.calls(probe);
+  CHECK(calls.hits == 50);
+  CHECK(calls.missed + calls.unmatched == 0);
+  CHECK(calls.abandoned >= 50);  // of the last one it may not be known
+  CHECK(s.leaves_no_harm());
+}
+
 TEST_CASE("what was missed while nobody listened is no later stream's") {
   Session s;
   const Json probe = s.add_one("r3:few fib n=$arg1:s64");

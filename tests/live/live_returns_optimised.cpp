@@ -143,6 +143,20 @@ TEST_CASE("coroutines: calls on stacks of their own, which go on in other thread
   CHECK(s.leaves_no_harm());
 }
 
+TEST_CASE("coroutines on an array of a thread's own stack, which two threads go on with: each call returns as itself") {
+  for (int round = 0; round < 3; ++round) {
+    Session s;
+    const Json probe = add_optimised(s, {"r:handed handed n=$arg1:s64 ret=$retval:s64"}).at(0);
+    Events events(s.client);
+    CHECK(s.program.ask("borrowed 201") == "borrowed done 20301");
+    REQUIRE(events.reach(201));
+    CHECK(std::ranges::all_of(
+        events.all(), [](const Json& e) { return e.at("args").at("ret") == e.at("args").at("n").get<int>() + 1; }));
+    CHECK(s.calls(probe) == Calls{201, 0, 0, 0, 0});
+    CHECK(s.leaves_no_harm());
+  }
+}
+
 TEST_CASE("eight threads while the probe becomes a jump and a breakpoint again and again: every call is a hit") {
   Session s;
   const Json probe = add_optimised(s, {"r:work counted n=$arg1:s64 ret=$retval:s64"}).at(0);

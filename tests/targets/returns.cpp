@@ -10,6 +10,9 @@
 //   leave N          a thread that ends by pthread_exit() below N + 1 frames of leaver()
 //   cancel           a thread that is cancelled in canceled()
 //   coroutines N     two coroutines that yield N times each from below step(), half of it in another thread
+//   borrowed N       N calls of handed(), begun by one of two threads and ended by the other in turn, on a coroutine's
+//                    stack that is an array of the first thread's; their sum
+//   half N           N calls of halfway(), every other one of which is left by longjmp
 //   tail N           tail calls: direct, conditional, through a pointer; a switch in a leaf function
 //   fill             a function that writes where its argument points
 //   frames N         how many frames backtrace(3) sees below N of its own
@@ -21,6 +24,7 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -170,6 +174,34 @@ static void run_both(long turns) {
   for (long i = 0; i < turns; ++i) {
     swapcontext(&here, &coroutine[0]);
     swapcontext(&here, &coroutine[1]);
+  }
+}
+
+static ucontext_t borrower, lenders[2];
+static sem_t turns[2];
+static int whose;
+static bool handed_all;
+
+TARGET_FUNCTION long handed(long n) {
+  swapcontext(&borrower, &lenders[whose]);
+  KEEP(n);
+  return n + 1;
+}
+
+static void borrow(int calls) {
+  for (int i = 0; i < calls; ++i) done[0] += handed(i);
+  handed_all = true;
+  setcontext(&lenders[whose]);
+}
+
+static void lend(int me) {
+  for (;;) {
+    while (sem_wait(&turns[me]) != 0) {
+    }
+    whose = me;
+    if (!handed_all) swapcontext(&lenders[me], &borrower);
+    sem_post(&turns[1 - me]);
+    if (handed_all) return;
   }
 }
 
@@ -342,6 +374,44 @@ static long run_coroutines(long n) {
   return done[0] + done[1];
 }
 
+static void* lend_second(void*) { return lend(1), nullptr; }
+
+static long run_borrowed(long n) {
+  constexpr std::size_t kSize = 128 << 10;
+  char stack[kSize];
+  done[0] = 0;
+  handed_all = false;
+  getcontext(&borrower);
+  borrower.uc_stack.ss_sp = stack;
+  borrower.uc_stack.ss_size = kSize;
+  makecontext(&borrower, (void (*)())borrow, 1, (int)n);
+  for (int i = 0; i < 2; ++i) sem_init(&turns[i], 0, i == 0);
+  pthread_t second;
+  pthread_create(&second, nullptr, lend_second, nullptr);
+  lend(0);
+  pthread_join(second, nullptr);
+  return done[0];
+}
+
+static jmp_buf back_from_half;
+
+TARGET_FUNCTION long halfway(long n) {
+  if (n % 2 == 0) longjmp(back_from_half, 1);
+  KEEP(n);
+  return n;
+}
+
+TARGET_FUNCTION long halfway_caught(long n) {
+  if (setjmp(back_from_half) == 0) return halfway(n);
+  return 0;
+}
+
+static long run_half(long n) {
+  long sum = 0;
+  for (long i = 0; i < n; ++i) sum += halfway_caught(i);
+  return sum;
+}
+
 static long run_tails(long n) {
   return caller(n) + through(n, callee) + conditional(n) + conditional(n + 100) + switcher(n % 8) + switcher(6);
 }
@@ -375,6 +445,8 @@ static long run(const char* command, long n) {
   if (is("leave")) return run_one(leave, n, false);
   if (is("cancel")) return run_one(be_canceled, n, true);
   if (is("coroutines")) return run_coroutines(n);
+  if (is("borrowed")) return run_borrowed(n);
+  if (is("half")) return run_half(n);
   if (is("tail")) return run_tails(n);
   if (is("children")) return run_children(n);
   if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
