@@ -91,6 +91,35 @@ TEST_CASE("a jump to the function's own first instruction is no exit") {
   CHECK(plan.loops_to_entry);
 }
 
+TEST_CASE("a function that jumps to where it was called from, off the stack, is refused") {
+  // test edi,edi; je +1; ret; pop rcx; jmp rcx
+  CHECK(Code({"85 ff 74 01 c3 59 ff e1"}).plan().refusal == ExitRefusal::odd_return);
+  CHECK(Code({"85 ff 74 01 c3 59 ff e1"}).plan().where == kText + 6);
+  // mov rcx,[rsp]; add rsp,8; jmp rcx
+  CHECK(Code({"48 8b 0c 24 48 83 c4 08 ff e1"}).plan().refusal == ExitRefusal::odd_return);
+  // pop rcx; jmp 0x1040: what is there jumps to rcx
+  Code away({"59 e9 3a 00 00 00", "ff e1"});
+  away.named.insert(kText + 0x40);
+  CHECK(away.plan().refusal == ExitRefusal::odd_return);
+  // push rbx; pop rcx; jmp rcx: a tail call
+  CHECK(shown(Code({"53 59 ff e1"}).plan()) == "l2");
+  // mov rax,[rsp+8]; jmp rax: to an argument
+  CHECK(shown(Code({"48 8b 44 24 08 ff e0"}).plan()) == "l5");
+}
+
+TEST_CASE("a switch of stacks that jumps to what it finds on the other one is refused") {
+  // push rbp; mov [rdi],rsp; mov rsp,rsi; pop rbp; pop r8; jmp r8
+  CHECK(Code({"55 48 89 27 48 89 f4 5d 41 58 41 ff e0"}).plan().refusal == ExitRefusal::odd_return);
+  // mov rsp,rdi; mov r8,[rsp+0x38]; lea rsp,[rsp+0x40]; mov rdx,rsi; jmp r8: as boost.context does
+  CHECK(Code({"48 89 fc 4c 8b 44 24 38 48 8d 64 24 40 48 89 f2 41 ff e0"}).plan().refusal == ExitRefusal::odd_return);
+  // mov rsp,rdi; pop rax; mov rcx,rax; jmp rcx
+  CHECK(Code({"48 89 fc 58 48 89 c1 ff e1"}).plan().refusal == ExitRefusal::odd_return);
+  // mov rsp,rdi; jmp [rsp]
+  CHECK(Code({"48 89 fc ff 24 24"}).plan().refusal == ExitRefusal::odd_return);
+  // mov rsp,rdi; pop rax; mov rax,rsi; jmp rax: where longjmp goes isn't on the stack
+  CHECK(shown(Code({"48 89 fc 58 48 89 f0 ff e0"}).plan()) == "l7");
+}
+
 TEST_CASE("functions whose exits aren't all known are refused") {
   CHECK(Code({"0f 0b"}).plan().refusal == ExitRefusal::no_exit);                       // ud2
   CHECK(Code({"90 06 c3"}).plan().refusal == ExitRefusal::not_decoded);                // no instruction
