@@ -6,7 +6,8 @@
 // before anything was pushed, as shrink-wrapping makes them) it is a tail call if the other place is a function by its
 // name or is called from anywhere.
 //
-// Jumps to a return address that was taken off the stack are refused.
+// Code that runs on behind its last instruction is looked at in the same way, but there is no place for a probe between
+// two functions: those are refused. So are jumps to a return address that was taken off the stack.
 //
 // Only code that is reached counts. What isn't may be data between code, where a byte that looks like a return must not
 // be written over.
@@ -302,6 +303,7 @@ class Analysis {
       if (!step.reached) continue;
       if ((step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch) && !look_at_jump(step, more))
         return false;
+      if (runs_on(step) && !look_behind(step, more)) return false;
     }
     return true;
   }
@@ -316,6 +318,39 @@ class Analysis {
     const FunctionFacts* const there = flow_.function_at(target);
     if (!is_part(step.before, target, there)) return true;
     if (there == nullptr) return fail(ExitRefusal::odd_jump, step.address);
+    more.push_back(there);
+    return true;
+  }
+
+  // Whether it leads out of the body without a jump. A call that does isn't expected to come back.
+  bool runs_on(const Step& step) const {
+    const ScanKind kind = step.scan.kind;
+    if (!falls_through(kind) || kind == ScanKind::call || kind == ScanKind::call_away) return false;
+    return !steps_.contains(step.address + step.scan.length) && !follows_call(step) && !traps(step);
+  }
+
+  // int3, or Go's longer form of it, behind what isn't expected to come back.
+  bool traps(const Step& step) const {
+    constexpr std::uint8_t kInt3 = 0xcc, kInt = 0xcd, kTrap = 3;
+    const auto bytes = flow_.bytes(step.address, step.scan.length);
+    return bytes[0] == kInt3 || (bytes[0] == kInt && bytes[1] == kTrap);
+  }
+
+  // Nothing but nops between it and a call, as Go puts one behind calls that don't come back.
+  bool follows_call(const Step& step) const {
+    for (auto it = steps_.find(step.address); it->second.scan.kind == ScanKind::nothing; --it) {
+      if (flow_.may_be_entered(it->first) || it == steps_.begin()) return false;
+      const auto& [before, previous] = *std::prev(it);
+      if (before + previous.scan.length != it->first) return false;
+      if (previous.scan.kind == ScanKind::call || previous.scan.kind == ScanKind::call_away) return true;
+    }
+    return false;
+  }
+
+  bool look_behind(const Step& step, std::vector<const FunctionFacts*>& more) {
+    const std::uint64_t next = step.address + step.scan.length;
+    const FunctionFacts* const there = flow_.function_at(next);
+    if (there == nullptr || !is_part(stack_after(step), next, there)) return fail(ExitRefusal::runs_on, step.address);
     more.push_back(there);
     return true;
   }

@@ -188,7 +188,7 @@ asm(".text; .globl conditional; .type conditional, @function; conditional: .cfi_
 // 2 * n + 1, each. One runs on into the next for even n, one takes its return address off the stack for those, and one
 // goes to where another stack says: its own.
 long runner(long n), run_into(long n), popper(long n), stack_switcher(long n);
-#define ASSEMBLY(name, code)                                                                                 \
+#define ASSEMBLY(name, code)                                                                                          \
   asm(".text; .globl " name "; .type " name ", @function; " name ": .cfi_startproc;" code ".cfi_endproc; .size " name \
       ", .-" name)
 ASSEMBLY("runner", "test $1, %dil; jz 1f; lea 1(%rdi, %rdi), %rax; ret; 1: nopl 0(%rax);");

@@ -91,6 +91,67 @@ TEST_CASE("a jump to the function's own first instruction is no exit") {
   CHECK(plan.loops_to_entry);
 }
 
+// Functions that stand right behind each other, without padding.
+struct Adjacent : Code {
+  explicit Adjacent(const std::vector<std::string>& functions) : Code({}) {
+    for (const std::string& hex : functions) {
+      const auto code = test::from_hex(hex);
+      ranges.push_back({kText + bytes.size(), kText + bytes.size() + code.size()});
+      bytes.insert(bytes.end(), code.begin(), code.end());
+    }
+    const CodeSegment text{kText, bytes};
+    flow = x86_64::analyse_code({{&text, 1}, {}, ranges, {}, false});
+  }
+};
+
+TEST_CASE("a function that runs on into the next one is refused") {
+  // cmp rdx,rcx; jb -> 0x1000 + 0x20; | mov rax,rdi; ret: as glibc's __memcpy_chk does
+  Adjacent code({"48 39 d1 72 1b", "48 89 f8 c3"});
+  code.named.insert(kText + 5);
+  CHECK(code.plan().refusal == ExitRefusal::runs_on);
+  CHECK(code.plan().where == kText + 3);
+  CHECK(shown(code.plan(kText + 5)) == "r8");
+  // test dil,1; jz +1; ret; nop | ret
+  code = Adjacent({"40 f6 c7 01 74 01 c3 90", "c3"});
+  code.named.insert(kText + 8);
+  CHECK(code.plan().refusal == ExitRefusal::runs_on);
+  CHECK(code.plan().where == kText + 7);
+  // The same into padding, and into the end of the text.
+  CHECK(Code({"85 ff 74 01 c3 31 c0", "c3"}).plan().refusal == ExitRefusal::runs_on);
+  CHECK(Adjacent({"85 ff 74 01 c3 31 c0"}).plan().refusal == ExitRefusal::runs_on);
+  // push rbx; test edi,edi; je +2; pop rbx; ret; pop rbx | ret: the height behind the last instruction counts
+  code = Adjacent({"53 85 ff 74 02 5b c3 5b", "c3"});
+  code.named.insert(kText + 8);
+  CHECK(code.plan().refusal == ExitRefusal::runs_on);
+}
+
+TEST_CASE("what runs on into a part of the same function goes on there") {
+  // push rbx; test edi,edi | pop rbx; ret
+  Adjacent code({"53 85 ff", "5b c3"});
+  CHECK(shown(code.plan()) == "r4");
+  CHECK(code.plan().body.size() == 2);
+  code.named.insert(kText + 3);
+  CHECK(shown(code.plan()) == "r4");
+  CHECK(shown(Adjacent({"85 ff", "31 c0 c3"}).plan()) == "r4");  // nobody calls it: test edi,edi | xor eax,eax; ret
+}
+
+TEST_CASE("a function may end in a call or a trap") {
+  const auto ends = [](const std::string& hex) {
+    Adjacent code({"85 ff 74 01 c3" + hex, "c3"});  // test edi,edi; je +1; ret; ...
+    for (const CodeRange& range : code.ranges) code.named.insert(range.begin);
+    return shown(code.plan());
+  };
+  CHECK(ends("e8 00 10 00 00") == "r4");     // call
+  CHECK(ends("ff d0") == "r4");              // call rax
+  CHECK(ends("e8 00 10 00 00 90") == "r4");  // call; nop, as in Go
+  CHECK(ends("ff d0 cc") == "r4");           // call rax; int3
+  CHECK(ends("ff d0 cd 03") == "r4");        // call rax; int 3
+  CHECK(ends("0f 0b") == "r4");              // ud2
+  CHECK(ends("f4") == "r4");                 // hlt
+  CHECK(ends("ff d0 48 89 c0") != "r4");     // call rax; mov rax,rax
+  CHECK(ends("74 02 ff d0 90") != "r4");     // je to the nop; call rax; nop
+}
+
 TEST_CASE("a function that jumps to where it was called from, off the stack, is refused") {
   // test edi,edi; je +1; ret; pop rcx; jmp rcx
   CHECK(Code({"85 ff 74 01 c3 59 ff e1"}).plan().refusal == ExitRefusal::odd_return);
