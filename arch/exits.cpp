@@ -18,6 +18,10 @@ constexpr ExitRefusalRow kRows[] = {
      "all of its exits are known"},
     {ExitRefusal::odd_jump, "odd_jump",
      "the function jumps, with something of its own on the stack, to a place of which it is not known what it is"},
+    {ExitRefusal::odd_return, "odd_return",
+     "the function takes a return address off the stack and jumps, so not all of its exits are known"},
+    {ExitRefusal::runs_on, "runs_on",
+     "the function runs on into what stands behind it, another function or none, so not all of its exits are known"},
     {ExitRefusal::no_exit, "no_exit", "the function never returns"},
     {ExitRefusal::loops, "loops",
      "a loop of the function's own begins at its first instruction, where a new call can't be told from another round "

@@ -41,6 +41,8 @@ enum class ExitRefusal : std::uint8_t {
   not_decoded,     // something in it is no instruction
   not_understood,  // an indirect jump to a computed address, or a branch into the middle of an instruction
   odd_jump,        // it jumps, with something of its own on the stack, to what isn't known to be code
+  odd_return,      // it jumps with its return address taken off the stack, or to one from a stack that isn't known
+  runs_on,         // it doesn't end, but goes on in what stands behind it
   no_exit,         // it never returns
   loops,           // a new call can't be told from the same one: loops_to_entry
   too_large,

@@ -6,11 +6,15 @@
 // before anything was pushed, as shrink-wrapping makes them) it is a tail call if the other place is a function by its
 // name or is called from anywhere.
 //
+// Code that runs on behind its last instruction is looked at in the same way, but there is no place for a probe between
+// two functions: those are refused. So are jumps to a return address that was taken off the stack.
+//
 // Only code that is reached counts. What isn't may be data between code, where a byte that looks like a return must not
 // be written over.
 #include "arch/x86_64/exits.hpp"
 
 #include <algorithm>
+#include <bitset>
 #include <map>
 #include <optional>
 
@@ -27,15 +31,18 @@ constexpr std::uint64_t kLockPrefixSize = 1;
 
 using Height = std::optional<std::int64_t>;  // bytes below the return address; nullopt: not known
 
+using RegisterSet = std::bitset<16>;
+
 struct Stack {
-  Height sp;  // rsp
-  Height fp;  // rbp, where it is a frame pointer
+  Height sp;             // rsp
+  Height fp;             // rbp, where it is a frame pointer
+  RegisterSet popped{};  // what may hold a word of the stack
   bool operator==(const Stack&) const = default;
 };
 constexpr Stack kUnknown{};
 
 Stack merge(const Stack& a, const Stack& b) {
-  return {a.sp == b.sp ? a.sp : std::nullopt, a.fp == b.fp ? a.fp : std::nullopt};
+  return {a.sp == b.sp ? a.sp : std::nullopt, a.fp == b.fp ? a.fp : std::nullopt, a.popped | b.popped};
 }
 
 bool is(const ZydisDecodedOperand& operand, ZydisRegister reg) {
@@ -99,6 +106,33 @@ Height fp_after(const Decoded& d, const Stack& before) {
   return std::nullopt;
 }
 
+std::optional<std::size_t> index_of(ZydisRegister reg) {
+  const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg);
+  if (whole < ZYDIS_REGISTER_RAX || whole > ZYDIS_REGISTER_R15) return std::nullopt;
+  return static_cast<std::size_t>(whole - ZYDIS_REGISTER_RAX);
+}
+
+bool is_on_stack(const ZydisDecodedOperand& operand) {
+  return operand.type == ZYDIS_OPERAND_TYPE_MEMORY && operand.mem.base == ZYDIS_REGISTER_RSP;
+}
+
+RegisterSet popped_after(const Decoded& d, const Stack& before) {
+  RegisterSet popped = before.popped;
+  for (unsigned i = 0; i < d.insn.operand_count; ++i) {
+    const ZydisDecodedOperand& o = d.operands[i];
+    if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0) continue;
+    if (const auto written = index_of(o.reg.value)) popped.reset(*written);
+  }
+  const auto to = d.operands[0].type == ZYDIS_OPERAND_TYPE_REGISTER ? index_of(d.operands[0].reg.value) : std::nullopt;
+  if (!to) return popped;
+  if (d.insn.mnemonic == ZYDIS_MNEMONIC_POP) popped.set(*to);
+  if (d.insn.mnemonic != ZYDIS_MNEMONIC_MOV) return popped;
+  const ZydisDecodedOperand& from = d.operands[1];
+  const auto source = from.type == ZYDIS_OPERAND_TYPE_REGISTER ? index_of(from.reg.value) : std::nullopt;
+  popped.set(*to, is_on_stack(from) || (source && before.popped.test(*source)));
+  return popped;
+}
+
 std::optional<std::size_t> offset_of(ZydisRegister reg) {
   if (reg == ZYDIS_REGISTER_NONE) return std::nullopt;
   return register_offset(ZydisRegisterGetString(reg));
@@ -154,7 +188,8 @@ class Analysis {
         if (!add_part(*part)) return std::move(out_);
     }
     collect();
-    if (out_.refusal == ExitRefusal::none && out_.exits.empty()) return refuse(ExitRefusal::no_exit, 0);
+    if (out_.refusal != ExitRefusal::none) return refuse(out_.refusal, out_.where);
+    if (out_.exits.empty()) return refuse(ExitRefusal::no_exit, 0);
     return std::move(out_);
   }
 
@@ -254,7 +289,7 @@ class Analysis {
     if (step.scan.kind != ScanKind::plain) return step.before;
     Decoded decoded;
     if (!decode(step, decoded)) return kUnknown;
-    return {sp_after(decoded, step.before), fp_after(decoded, step.before)};
+    return {sp_after(decoded, step.before), fp_after(decoded, step.before), popped_after(decoded, step.before)};
   }
 
   bool decode(const Step& step, Decoded& out) const {
@@ -265,24 +300,65 @@ class Analysis {
 
   bool look_at_jumps(std::vector<const FunctionFacts*>& more) {
     for (const auto& [address, step] : steps_) {
-      const bool jumps = step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch;
-      if (!step.reached || !jumps) continue;
-      const std::uint64_t target = step.scan.target;
-      if (in_body(target)) {
-        if (!steps_.contains(target) && !steps_.contains(target - kLockPrefixSize))
-          return fail(ExitRefusal::not_understood, address);
-        continue;
-      }
-      const FunctionFacts* const there = flow_.function_at(target);
-      if (!is_part(step, target, there)) continue;
-      if (there == nullptr) return fail(ExitRefusal::odd_jump, address);
-      more.push_back(there);
+      if (!step.reached) continue;
+      if ((step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch) && !look_at_jump(step, more))
+        return false;
+      if (runs_on(step) && !look_behind(step, more)) return false;
     }
     return true;
   }
 
-  bool is_part(const Step& step, std::uint64_t target, const FunctionFacts* there) const {
-    const Height& sp = step.before.sp;
+  bool look_at_jump(const Step& step, std::vector<const FunctionFacts*>& more) {
+    const std::uint64_t target = step.scan.target;
+    if (in_body(target)) {
+      const bool known = steps_.contains(target) || steps_.contains(target - kLockPrefixSize);
+      return known || fail(ExitRefusal::not_understood, step.address);
+    }
+    if (is_popped(step.before)) return fail(ExitRefusal::odd_return, step.address);
+    const FunctionFacts* const there = flow_.function_at(target);
+    if (!is_part(step.before, target, there)) return true;
+    if (there == nullptr) return fail(ExitRefusal::odd_jump, step.address);
+    more.push_back(there);
+    return true;
+  }
+
+  // Whether it leads out of the body without a jump. A call that does isn't expected to come back.
+  bool runs_on(const Step& step) const {
+    const ScanKind kind = step.scan.kind;
+    if (!falls_through(kind) || kind == ScanKind::call || kind == ScanKind::call_away) return false;
+    return !steps_.contains(step.address + step.scan.length) && !follows_call(step) && !traps(step);
+  }
+
+  // int3, or Go's longer form of it, behind what isn't expected to come back.
+  bool traps(const Step& step) const {
+    constexpr std::uint8_t kInt3 = 0xcc, kInt = 0xcd, kTrap = 3;
+    const auto bytes = flow_.bytes(step.address, step.scan.length);
+    return bytes[0] == kInt3 || (bytes[0] == kInt && bytes[1] == kTrap);
+  }
+
+  // Nothing but nops between it and a call, as Go puts one behind calls that don't come back.
+  bool follows_call(const Step& step) const {
+    for (auto it = steps_.find(step.address); it->second.scan.kind == ScanKind::nothing; --it) {
+      if (flow_.may_be_entered(it->first) || it == steps_.begin()) return false;
+      const auto& [before, previous] = *std::prev(it);
+      if (before + previous.scan.length != it->first) return false;
+      if (previous.scan.kind == ScanKind::call || previous.scan.kind == ScanKind::call_away) return true;
+    }
+    return false;
+  }
+
+  bool look_behind(const Step& step, std::vector<const FunctionFacts*>& more) {
+    const std::uint64_t next = step.address + step.scan.length;
+    const FunctionFacts* const there = flow_.function_at(next);
+    if (there == nullptr || !is_part(stack_after(step), next, there)) return fail(ExitRefusal::runs_on, step.address);
+    more.push_back(there);
+    return true;
+  }
+
+  static bool is_popped(const Stack& stack) { return stack.sp && *stack.sp < 0; }
+
+  bool is_part(const Stack& stack, std::uint64_t target, const FunctionFacts* there) const {
+    const Height& sp = stack.sp;
     if (sp && *sp != 0) return true;
     if (there == nullptr || is_function_(target) || is_stub(target)) return false;
     if (there->range.begin == target) return !flow_.is_called(target);
@@ -331,17 +407,31 @@ class Analysis {
 
   // With something of the function's own on the stack, or by way of a table of distances, it leads to another part.
   void add_leap(const Step& step) {
-    if (step.before.sp && *step.before.sp != 0) return;
+    const Height& sp = step.before.sp;
+    if (is_popped(step.before)) return refuse_leap(ExitRefusal::odd_return, step);
+    if (sp && *sp != 0) return;
     const FunctionFacts& there = *flow_.function_at(step.address);
     const auto bytes = flow_.bytes(there.range.begin, there.range.end - there.range.begin);
     const FunctionWalk walk(bytes, there.range.begin, [](std::uint64_t) { return FunctionWalk::Entry::none; });
     if (walk.jumps_by_table(step.address - there.range.begin)) return;
     Decoded decoded;
-    const auto target = decode(step, decoded) ? leap_target(decoded, step.address + step.scan.length) : std::nullopt;
-    if (target)
-      out_.exits.push_back({step.address, ExitKind::leap, *target, {}});
-    else
-      refuse(ExitRefusal::not_understood, step.address);
+    if (!decode(step, decoded)) return refuse_leap(ExitRefusal::not_understood, step);
+    if (!sp && comes_from_stack(decoded, step.before)) return refuse_leap(ExitRefusal::odd_return, step);
+    const auto target = leap_target(decoded, step.address + step.scan.length);
+    if (!target) return refuse_leap(ExitRefusal::not_understood, step);
+    out_.exits.push_back({step.address, ExitKind::leap, *target, {}});
+  }
+
+  // As what switches to another stack does, to the place where that one was left.
+  static bool comes_from_stack(const Decoded& leap, const Stack& before) {
+    const ZydisDecodedOperand& to = leap.operands[0];
+    if (to.type != ZYDIS_OPERAND_TYPE_REGISTER) return is_on_stack(to);
+    const auto index = index_of(to.reg.value);
+    return index && before.popped.test(*index);
+  }
+
+  void refuse_leap(ExitRefusal why, const Step& step) {
+    if (out_.refusal == ExitRefusal::none) fail(why, step.address);
   }
 
   const CodeFlow& flow_;

@@ -306,6 +306,11 @@ TEST_CASE("what has no return is refused") {
   CHECK(refused("r:x libc:abort").find("never returns") != std::string::npos);
   // A call that longjmp has ended can't be told from the next one.
   CHECK(refused("r:x spin_until").find("begins at its first instruction") != std::string::npos);
+  // Ways out that no probe would be on.
+  CHECK(refused("r:x runner").find("runs on into") != std::string::npos);
+  CHECK(refused("r:x popper").find("off the stack") != std::string::npos);
+  CHECK(refused("r:x stack_switcher").find("off the stack") != std::string::npos);
+  CHECK(s.program.ask("odd 4") == "odd done 36");
   CHECK(refused("r:x fib+4").starts_with("bad-definition: "));
   CHECK(refused("p:x fib $entry($arg1)").starts_with("bad-definition: "));
   CHECK(refused("p:x fib $retval").starts_with("bad-definition: "));

@@ -14,6 +14,7 @@
 //                    stack that is an array of the first thread's; their sum
 //   half N           N calls of halfway(), every other one of which is left by longjmp
 //   tail N           tail calls: direct, conditional, through a pointer; a switch in a leaf function
+//   odd N            functions of which not every exit can be known
 //   fill             a function that writes where its argument points
 //   frames N         how many frames backtrace(3) sees below N of its own
 //   unwind N         which ones, as a checksum; libunwind N: that library's answer, -1 without it
@@ -213,6 +214,21 @@ TARGET_FUNCTION long through(long n, long (*f)(long)) { return f(n + 2); }
 long conditional(long n);
 asm(".text; .globl conditional; .type conditional, @function; conditional: .cfi_startproc; cmp $10, %rdi; jg callee;"
     "lea 1(%rdi), %rax; ret; .cfi_endproc; .size conditional, .-conditional");
+
+// ---- functions that are left in ways that no probe can be on ----
+
+// 2 * n + 1, each. One runs on into the next for even n, one takes its return address off the stack for those, and one
+// goes to where another stack says: its own.
+long runner(long n), run_into(long n), popper(long n), stack_switcher(long n);
+#define ASSEMBLY(name, code)                                                                                          \
+  asm(".text; .globl " name "; .type " name ", @function; " name ": .cfi_startproc;" code ".cfi_endproc; .size " name \
+      ", .-" name)
+ASSEMBLY("runner", "test $1, %dil; jz 1f; lea 1(%rdi, %rdi), %rax; ret; 1: nopl 0(%rax);");
+ASSEMBLY("run_into", "lea 1(%rdi, %rdi), %rax; ret;");
+ASSEMBLY("popper", "lea 1(%rdi, %rdi), %rax; test $1, %dil; jz 1f; ret; 1: pop %rcx; jmp *%rcx;");
+ASSEMBLY("stack_switcher", "lea 1(%rdi, %rdi), %rax; mov %rsp, %rdx; push %rbp; mov %rdx, %rsp; pop %r8; jmp *%r8;");
+
+TARGET_FUNCTION long odd_exits(long n) { return runner(n) + run_into(n) + popper(n) + stack_switcher(n); }
 
 TARGET_FUNCTION long switcher(long n) {
   switch (n) {
@@ -448,6 +464,7 @@ static long run(const char* command, long n) {
   if (is("borrowed")) return run_borrowed(n);
   if (is("half")) return run_half(n);
   if (is("tail")) return run_tails(n);
+  if (is("odd")) return odd_exits(n);
   if (is("children")) return run_children(n);
   if (is("fill")) return strcpy(memory, "before"), fill(memory, 5);
   if (is("frames")) return frames(n);
