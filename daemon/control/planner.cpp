@@ -346,6 +346,7 @@ Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& d
       error.column = definition.args.front().column;
       return error;
     }
+    if (std::string lacking = variables->lacking(); !lacking.empty()) notes.push_back(std::move(lacking));
     auto placed = with_variables(args, *variables, is_return ? At::function_return : At::place, notes);
     if (!placed) return placed;
     args = std::move(placed).value();
