@@ -79,14 +79,26 @@ EventText::Notation EventText::notation_of(std::string_view type) {
   return type == "char" ? Notation::character : Notation::bare;
 }
 
+EventText::Notations EventText::notations_of(JsonView args) {
+  Notations notations;
+  args.each_element([&](JsonView arg) {
+    notations[std::string(arg["name"].raw_string())] = notation_of(arg["type"].raw_string());
+    return true;
+  });
+  return notations;
+}
+
 void EventText::learn(JsonView probe_views) {
   probe_views.each_element([&](JsonView probe) {
-    Notations notations;
-    probe["args"].each_element([&](JsonView arg) {
-      notations[std::string(arg["name"].raw_string())] = notation_of(arg["type"].raw_string());
-      return true;
-    });
-    types_[probe["id"].u64_or(0)] = std::move(notations);
+    types_[probe["id"].u64_or(0)] = notations_of(probe["args"]);
+    return true;
+  });
+}
+
+void EventText::learn_added(JsonView params) {
+  const Notations notations = notations_of(params["args"]);
+  params["ids"].each_element([&](JsonView id) {
+    types_[id.u64_or(0)] = notations;
     return true;
   });
 }

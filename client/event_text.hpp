@@ -22,6 +22,8 @@ class EventText {
   // Takes the argument types of these probes (an array of views as probe.add and probe.list give them). An event alone
   // does not tell a string "0x10" from a hexadecimal value; without types, what looks like one is taken for one.
   void learn(JsonView probe_views);
+  // The same of the probes that a probe.added tells of.
+  void learn_added(JsonView params);
 
   // Appends the line and its LF.
   void append(std::string& out, std::string_view event_json) const;
@@ -31,6 +33,7 @@ class EventText {
   using Notations = std::unordered_map<std::string, Notation>;  // by undecoded argument name
 
   static Notation notation_of(std::string_view type);
+  static Notations notations_of(JsonView args);
   static void append_value(std::string& out, JsonView value, Notation notation, std::string_view null);
   void append_args(std::string& out, JsonView args, std::uint64_t probe_id, std::string_view null) const;
 

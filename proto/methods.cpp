@@ -94,6 +94,10 @@ constexpr std::array kArg{
 constexpr Field kArgItem = record("arg", kArg, "one fetch argument");
 
 constexpr Field kNote = said("note", "for people");
+constexpr std::array kFrom{
+    integer("id", kMax32, "its number"),
+    said("name", "GROUP/NAME"),
+};
 constexpr std::array kProbe{
     integer("id", kMax32, "the probe's number; never reused while the daemon lives"),
     said("name", "GROUP/NAME"),
@@ -113,6 +117,7 @@ constexpr std::array kProbe{
     list("args", kArgItem, kMaxList, "what its events carry, in order"),
     list("notes", kNote, kMax64, "what its user should know: where it really is, what has been optimised out",
          kOptional),
+    record("from", kFrom, "the pending definition with a glob that it is a match of; absent: none", kOptional),
     flag("persist", "outlives the connection that added it", kRequired),
     flag("armed", "in place in the target's text now", kRequired),
     integer("maxRate", kMaxCount, "as it was added: hits in a second after which it is disabled; 0: any number",
@@ -455,6 +460,14 @@ constexpr std::array kProbeDisabled{
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
+constexpr std::array kProbesAdded{
+    integer("from", kMax32, "the pending definition with a glob, of this connection or subscribed to by it"),
+    list("ids", kId, kMaxList, "probes that its matches have become; may be empty"),
+    list("args", kArgItem, kMaxList, "what the events of each of these carry, in order"),
+    list("skipped", kSkippedItem, kMaxList, "matches that can't be probed: the first 1,000"),
+    count("skippedCount", "how many those are"),
+};
+
 constexpr std::array kNotifications{
     NotificationInfo{"events", "Events of one subscription", kEvents},
     NotificationInfo{"target.exited", "A target ended", kExited},
@@ -463,6 +476,7 @@ constexpr std::array kNotifications{
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
+    NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
     NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesGone},
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -36,15 +37,15 @@ int fail_call(const Connection& connection, const Error& error, const Options& o
   return fail(error, options.json(), failure_word(&connection, error), {options.probes, options.filter});
 }
 
-std::string skipped_summary(JsonView skipped, bool verbose) {
-  std::size_t count = 0;
+std::string skipped_summary(JsonView skipped, bool verbose, std::uint64_t total) {
+  std::uint64_t count = 0;
   std::string first;
   skipped.each_element([&](JsonView item) {
     if (count++ == 0) first = fmt::format("{}: {}", display(item["symbol"].string()), display(item["reason"].string()));
     return true;
   });
   if (count == 0) return "";
-  return fmt::format("{} skipped: {}{}", count, first, verbose ? "" : "; --verbose lists all");
+  return fmt::format("{} skipped: {}{}", std::max(count, total), first, verbose ? "" : "; --verbose lists all");
 }
 
 void report_skipped(JsonView skipped, bool json) {

@@ -19,10 +19,10 @@ int finish_output(const Options& options);
 int fail_call(const Connection& connection, const Error& error, const Options& options);
 
 // What a reply to probe.add says beside the probes: matches of globs that can't be probed. Empty: there are none.
-// "3 skipped: __restore_rt: blacklisted; --verbose lists all"
+// "3 skipped: __restore_rt: blacklisted; --verbose lists all". total: how many there are, when the list is cut short.
+std::string skipped_summary(JsonView skipped, bool verbose, std::uint64_t total = 0);
 // What the daemon says of single probes: where one really is, what has been optimised out there.
 void note_of_probes(JsonView probes);
-std::string skipped_summary(JsonView skipped, bool verbose);
 // One line for each on stderr, or with --json one object of all.
 void report_skipped(JsonView skipped, bool json);
 

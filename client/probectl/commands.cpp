@@ -252,7 +252,8 @@ int run_stream(Connection& connection, const Options& options) {
   auto probes = connection.call("probe.list", pid_params(options), stream.interruptible());
   if (!probes) return fail_call(connection, probes.error(), options);
   stream.learn((*probes)["probes"]);
-  stream.on_other([](const Notification& notification) {
+  stream.on_other([&stream](const Notification& notification) {
+    if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
   });
   note_what_is_missing((*probes)["probes"], options);

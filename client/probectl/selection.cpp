@@ -79,11 +79,9 @@ int run_change(Connection& connection, const Options& options, const Change& cha
   if (everything || !selection.ids.empty()) {
     const auto reply = connection.call(change.method, everything ? "{\"all\":true}" : ids_params(selection.ids));
     if (!reply) return fail_call(connection, reply.error(), options);
-    const auto in_place = [&](JsonView probe) {
-      bool found = true;
-      (*reply)["failed"].each_element([&](JsonView f) { return found = f["id"].text() != probe["id"].text(); });
-      return found;
-    };
+    std::unordered_set<std::string> not_in_place;  // each look into the reply reads all of it
+    (*reply)["failed"].each_element([&](JsonView f) { return not_in_place.emplace(f["id"].text()), true; });
+    const auto in_place = [&](JsonView probe) { return !not_in_place.contains(std::string(probe["id"].text())); };
     (*reply)["probes"].each_element([&](JsonView probe) {
       if (!options.json() && !in_place(probe)) return true;
       print_line(options.json() ? std::string(probe.text()) : fmt::format("{} {}", change.done, changed_line(probe)));
@@ -147,9 +145,12 @@ Selection select_probes(JsonView probes, const std::vector<std::string>& which) 
   const std::unordered_set<std::string> wanted = left;
   probes.each_element([&](JsonView probe) {
     const std::string id(probe["id"].text()), name = probe["name"].string(), bare = name.substr(name.find('/') + 1);
+    // What a pending glob has become is called by its id and name, too.
+    const auto from = probe["from"];
+    const std::string glob_id(from["id"].text()), glob = from["name"].string(), bare_glob = glob.substr(glob.find('/') + 1);
     bool named = false;
-    for (const auto& called : {id, name, bare}) {
-      if (!wanted.contains(called) || (is_id(called) && called != id)) continue;
+    for (const auto& called : {id, name, bare, glob_id, glob, bare_glob}) {
+      if (!wanted.contains(called) || (is_id(called) && called != id && called != glob_id)) continue;
       named = true;
       left.erase(called);
     }

@@ -27,6 +27,7 @@ class Stream {
   void on_other(Connection::Handler handler) { other_ = std::move(handler); }
   // The probe's events are printed by the types it has.
   void learn(JsonView probe_views) { text_.learn(probe_views); }
+  void learn_added(JsonView params) { text_.learn_added(params); }  // probe.added's
 
   // Streams until something ends it: a signal, --duration (counted from now), --count, the output, the daemon, end().
   End run();

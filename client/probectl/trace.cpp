@@ -80,6 +80,7 @@ class Trace {
   int conclude();
 
   void take(const Notification& notification);
+  void take_added(JsonView params);
   void take_disabled(JsonView params);
   bool names_ours(JsonView params) const;
   void count(JsonView probes);
@@ -95,6 +96,7 @@ class Trace {
     std::uint64_t hits = 0, missed = 0;
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
+  std::set<std::uint64_t> globs_;             // pending definitions of ours of which there are matches among these
   std::set<std::uint64_t> disabled_;          // of them, by the daemon: they had a rate, or an end
   std::optional<std::uint64_t> subscription_;
   std::string skipped_;    // of globs, for the line that says "armed"
@@ -106,6 +108,7 @@ class Trace {
 void Trace::take(const Notification& notification) {
   const auto& [method, params] = notification;
   if (method == "probe.disabled") return take_disabled(params);
+  if (method == "probe.added") return take_added(params);
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
     note(options_.pending
              ? "probed code was unloaded; its probes wait for it"
@@ -131,6 +134,24 @@ bool Trace::names_ours(JsonView params) const {
   bool ours = false;
   params["ids"].each_element([&](JsonView id) { return !(ours = probes_.contains(id.u64_or(0))); });
   return ours;
+}
+
+// What a pending glob of ours matches has been loaded.
+void Trace::take_added(JsonView params) {
+  const auto from = params["from"].u64_or(0);
+  if (!probes_.contains(from) && !globs_.contains(from)) return;
+  std::size_t count = 0;
+  params["ids"].each_element([&](JsonView id) {
+    probes_.emplace(id.u64_or(0), Counters());
+    return ++count, true;
+  });
+  if (count > 0 && probes_.erase(from) > 0) globs_.insert(from);  // its matches are hit in its place
+  stream_.learn_added(params);
+  if (cleaning_up_) return;
+  const auto skipped = skipped_summary(params["skipped"], options_.verbose, params["skippedCount"].u64_or(0));
+  note(fmt::format("armed {} more, whose code has been loaded{}", count_of(count, "probe"),
+                   skipped.empty() ? "" : " (" + skipped + ")"));
+  if (!skipped.empty() && options_.verbose) report_skipped(params["skipped"], options_.json());
 }
 
 // `ids` for a batch, `id` for one.
@@ -166,6 +187,7 @@ std::string Trace::ids_params() const {
   proto::JsonWriter json;
   json.begin_object().key("ids").begin_array();
   for (const auto& [id, counters] : probes_) json.number(id);
+  for (const auto id : globs_) json.number(id);
   return json.end_array().end_object().text();
 }
 

@@ -78,6 +78,12 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   put(w, "filter", p.filter);
   put_args(w, p.args);
   put_notes(w, p.notes);
+  if (p.from) {
+    w.key("from").begin_object();
+    put(w, "id", number(p.from->id));
+    put(w, "name", p.from->name);
+    w.end_object();
+  }
   put(w, "persist", p.persist);
   put(w, "armed", p.armed);
   if (p.max_rate) put(w, "maxRate", *p.max_rate);

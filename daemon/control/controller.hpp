@@ -77,6 +77,11 @@ struct ProbeView {
   std::string filter;  // empty: none
   std::vector<ArgView> args;
   std::vector<std::string> notes;  // what its user should know: where it really is, what has been optimised out
+  struct From {
+    ProbeId id{};
+    std::string name;  // GROUP/NAME
+  };
+  std::optional<From> from;  // the pending glob that it is a match of
   bool persist = false;
   bool armed = false;                     // its breakpoint is in place now
   std::optional<std::uint64_t> max_rate;  // hits a second; nullopt: the daemon's

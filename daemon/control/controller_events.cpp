@@ -151,9 +151,11 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
   const SubscribeRequest& wanted = subscription.request;
   if (wanted.pid && *wanted.pid != probe.pid) return false;
   const auto& names = subscription.wanted;
-  if (wanted.probes && !names.contains(std::to_string(number(probe.shown()))) && !names.contains(probe.name) &&
-      !names.contains(probe.full_name()))
-    return false;
+  const auto named = [&names](const Probe& p) {
+    return names.contains(std::to_string(number(p.shown()))) || names.contains(p.name) || names.contains(p.full_name());
+  };
+  const auto glob = probes_.find(probe.from);
+  if (wanted.probes && !named(probe) && (glob == probes_.end() || !named(glob->second))) return false;
   return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
 }
 

@@ -1,7 +1,8 @@
 // The Controller over a real tracer. Asio thread, except where said.
 //
 // Split by subject: controller_targets.cpp (attach, detach, lifecycle), controller_probes.cpp (add, remove, enable,
-// list), controller_limits.cpp (rates, expiry), controller_events.cpp (queue, subscriptions).
+// list), controller_revival.cpp (gone, pending), controller_waiting.cpp (pending globs), controller_limits.cpp (rates,
+// expiry), controller_events.cpp (queue, subscriptions).
 #pragma once
 
 #include <utility>
@@ -94,8 +95,8 @@ class ControllerImpl final : public Controller {
   // Reads the symbols of every module there is, so that later look-ups are quick. Worker pool.
   static void read_all_symbols(const symbols::TargetSymbols& symbols);
   void follow(Probe& probe, ProbeId leader);
-  // What people see: not the further places of a probe.
-  static bool is_shown(const Probe& probe) { return number(probe.leader) == 0; }
+  // What people see: not the further places of a probe, nor a glob whose matches they see.
+  static bool is_shown(const Probe& probe) { return number(probe.leader) == 0 && probe.matches == 0; }
   class Names;
   Result<void> check_room(const Plan& plan) const;
   Result<void> check_names(const AddRequest& request, ClientId owner,
@@ -104,6 +105,8 @@ class ControllerImpl final : public Controller {
   void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void erase_probe(ProbeId id);
+  template <class Named>
+  bool is_named(const Probe& probe, Named named) const;
   void mark_gone(pid_t pid);
   std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;
@@ -136,8 +139,19 @@ class ControllerImpl final : public Controller {
   void place(std::shared_ptr<Revival> revival);
   bool place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps, bool with_last);
   void place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step);
+  void place_each(const std::shared_ptr<Revival>& revival, const Step& together);
   void finish(const std::shared_ptr<Revival>& revival);
   void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
+
+  // controller_waiting.cpp
+  void note_taken(Item& item, const Probe& glob) const;
+  void place_matches(Revival& revival, Item& item, std::vector<Step>& steps);
+  void finish_matches(const Revival& revival, Item& item, std::vector<ProbeId>& ownerless,
+                      std::vector<RemoteAddr>& sites);
+  void tell_added(const Probe& glob, const std::vector<ProbeId>& added, const std::vector<Skipped>& skipped);
+  void set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matches);
+  std::vector<ProbeId> matches_of(ProbeId glob) const;
+  void forget_match(const Probe& match, std::vector<ProbeId>& emptied);
 
   // controller_events.cpp
   void wait_for_hits();

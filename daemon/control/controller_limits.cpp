@@ -97,7 +97,7 @@ void ControllerImpl::look_at_limits() {
   const auto consider = [&next](Clock::time_point t) { next = next ? std::min(*next, t) : t; };
   std::vector<ProbeId> fast, expired;
   for (auto& [id, probe] : probes_) {
-    if (!probe.committed || !is_shown(probe) || !probe.enabled) continue;
+    if (!probe.committed || number(probe.leader) != 0 || !probe.enabled) continue;
     const auto add_to = [&](std::vector<ProbeId>& ids) {
       ids.push_back(id);
       ids.insert(ids.end(), probe.followers.begin(), probe.followers.end());

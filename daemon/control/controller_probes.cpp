@@ -3,32 +3,14 @@
 // An add goes parse (here) -> attach (tracer) -> plan (pool) -> register, invisible (here) -> arm (tracer) -> visible
 // (here). Whatever fails takes all of it back.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/controller_parts.hpp"
+#include "daemon/symbols/match.hpp"
 
 namespace probed::control {
-
-struct ControllerImpl::Plan {
-  AddRequest request;
-  ClientId owner{};
-  uid_t user = 0;
-  std::vector<lang::Definition> definitions;
-  KnownPlans known;
-  std::shared_ptr<const tracer::TextOverlay> overlay;
-  std::uint32_t execs = 0;
-  Reply<Added> reply;
-  std::function<void()> next;
-  // filled on the way
-  std::shared_ptr<const symbols::TargetSymbols> symbols;
-  std::vector<PlannedProbe> planned;
-  std::vector<Skipped> skipped;
-  std::vector<ProbeId> ids;
-  bool any_pending = false;
-};
 
 namespace {
 
@@ -63,11 +45,6 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   return lang::generated_name(found);
 }
 
-// Places that have it in common are one probe; empty: this one is one by itself.
-std::string one_probe(const symbols::Site& where) {
-  return where.usdt ? where.usdt->provider + ":" + where.usdt->name : where.one_probe;
-}
-
 // The static probe alone, of however many the definition names.
 std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& definition,
                                                       const symbols::UsdtSite& usdt) {
@@ -77,11 +54,6 @@ std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& de
   return exact;
 }
 
-std::string symbol_of(const symbols::Site& where) {
-  return where.symbol.empty() ? fmt::format("{:#x}", where.address.value)
-                              : fmt::format("{}+{:#x}", where.symbol, where.offset);
-}
-
 // Whether a definition's [GROUP/]NAME is this probe's; -:GROUP/ names every probe of the group.
 bool named_by(const Probe& probe, const lang::Definition& definition) {
   const std::string_view group = definition.group.empty() ? kDefaultGroup : std::string_view(definition.group);
@@ -89,11 +61,17 @@ bool named_by(const Probe& probe, const lang::Definition& definition) {
   return probe.name == definition.name || (definition.kind == lang::Kind::remove && definition.name.empty());
 }
 
-// What a definition that may wait waits for: something that isn't loaded.
-bool may_come(const Error& error) {
-  constexpr std::array kComing{Reason::no_such_module, Reason::no_such_symbol, Reason::unmapped_address};
-  return std::ranges::find(kComing, error.reason) != kComing.end();
+// Whether each match is a probe of its own.
+bool is_glob(const lang::Location& location) {
+  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return symbols::has_glob(symbol->name);
+  if (const auto* usdt = std::get_if<lang::UsdtLocation>(&location.where))
+    return symbols::has_glob(usdt->provider) || symbols::has_glob(usdt->name);
+  const auto* line = std::get_if<lang::LineLocation>(&location.where);
+  return line && (symbols::has_glob(line->file) || symbols::has_glob(line->function));
 }
+
+// A pending probe holds its name: it will be there again.
+bool holds_name(const Probe& probe) { return !probe.gone || (probe.pending && !probe.ended); }
 
 // In place of what can't be found.
 Result<Planned> plan_for_later(std::size_t spec, const lang::Definition& definition, const ProbeSpec& asked) {
@@ -148,7 +126,7 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
     if (d.name.empty() && d.kind != lang::Kind::remove) continue;  // it will get a free one
     const std::string full = (d.group.empty() ? std::string(kDefaultGroup) : d.group) + "/" + d.name;
     const auto taken = std::ranges::find_if(probes_, [&](const auto& entry) {
-      return entry.second.pid == request.pid && entry.second.owner == owner && !entry.second.gone &&
+      return entry.second.pid == request.pid && entry.second.owner == owner && holds_name(entry.second) &&
              named_by(entry.second, d);
     });
     if (d.kind == lang::Kind::remove) {
@@ -263,7 +241,7 @@ class ControllerImpl::Names {
  public:
   Names(const std::map<ProbeId, Probe>& probes, pid_t pid, ClientId owner) {
     for (const auto& [id, p] : probes)
-      if (p.pid == pid && p.owner == owner && !p.gone) taken_.insert(p.full_name());
+      if (p.pid == pid && p.owner == owner && holds_name(p)) taken_.insert(p.full_name());
   }
   void take(const std::string& group, const std::string& name) { taken_.insert(group + "/" + name); }
   // `wanted`, or the first of wanted_1, wanted_2, ... that is free; taken from then on.
@@ -315,6 +293,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
   std::unordered_map<const tracer::ReturnProbe*, ProbeId> entries;
+  const auto glob = probes_.find(plan.from);
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
     const ProbeSpec& spec = request.probes[planned.spec];
@@ -325,7 +304,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.start_time = t.id.start_time;
     probe.pending = spec.pending;
     probe.gone = !planned.where.address;
-    probe.many = probe.gone || planned.where.usdt || !planned.where.one_probe.empty();
+    probe.glob = probe.gone && is_glob(definition.location);
+    probe.many = (probe.gone && !probe.glob) || planned.where.usdt || !planned.where.one_probe.empty();
+    probe.from = plan.from;
     plan.any_pending |= spec.pending;
     probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
@@ -355,7 +336,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.optimize = spec.optimize;
     probe.program = program_of(probe, planned);
     probe.program->limit = limit;
-    probe.program->force_step = request.force_step;
+    probe.program->force_step = glob == probes_.end() ? request.force_step : glob->second.program->force_step;
     if (!spec.optimize) probe.program->no_detour = "it was added so (optimize: false)";
     if (limit) limit->probes.push_back(probe.id);
     probe.pace.most = request.max_rate;
@@ -407,7 +388,9 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
         for (const lang::Definition& d : plan->definitions) {
           if (d.kind != lang::Kind::remove) continue;
           for (const auto& [id, p] : probes_)
-            if (p.pid == plan->request.pid && p.owner == plan->owner && named_by(p, d)) cleared.push_back(id);
+            if (p.pid == plan->request.pid && p.owner == plan->owner &&
+                is_named(p, [&d](const Probe& probe) { return named_by(probe, d); }))
+              cleared.push_back(id);
         }
         if (cleared.empty()) return plan->reply(std::move(added));
         take_out(std::move(cleared), [plan, added = std::move(added)](auto) { plan->reply(added); });
@@ -442,14 +425,24 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
   };
   const std::set<ProbeId> ids(which.ids.begin(), which.ids.end());
   const std::set<std::string> names(which.names.begin(), which.names.end());
+  const auto named = [&](const Probe& probe) {
+    return ids.contains(probe.shown()) || names.contains(probe.name) || names.contains(probe.full_name());
+  };
   std::vector<ProbeId> selected;
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
-    const bool named =
-        which.all || ids.contains(probe.shown()) || names.contains(probe.name) || names.contains(probe.full_name());
-    if (named && (probe.owner == client.id() || permitted(probe.pid))) selected.push_back(id);
+    if ((which.all || is_named(probe, named)) && (probe.owner == client.id() || permitted(probe.pid)))
+      selected.push_back(id);
   }
   return selected;
+}
+
+// By itself, or by the glob that it is a match of.
+template <class Named>
+bool ControllerImpl::is_named(const Probe& probe, Named named) const {
+  if (named(probe)) return true;
+  const auto glob = probes_.find(probe.from);
+  return glob != probes_.end() && named(glob->second);
 }
 
 void ControllerImpl::erase_probe(ProbeId id) {
@@ -457,6 +450,9 @@ void ControllerImpl::erase_probe(ProbeId id) {
   if (it == probes_.end()) return;
   if (const auto leader = probes_.find(it->second.leader); leader != probes_.end())
     std::erase(leader->second.followers, id);
+  if (const auto glob = probes_.find(it->second.from);
+      glob != probes_.end() && it->second.committed && number(it->second.leader) == 0)
+    --glob->second.matches;
   const Counts counts = counts_of(it->second);
   totals_.hits += counts.hits;
   totals_.missed += counts.missed;
@@ -479,7 +475,12 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
       views.push_back(view(it->second));
       views.back().armed = false;
     }
-    for (const ProbeId id : ids) erase_probe(id);
+    std::vector<ProbeId> emptied;
+    for (const ProbeId id : ids) {
+      if (const auto it = probes_.find(id); it != probes_.end()) forget_match(it->second, emptied);
+      erase_probe(id);
+    }
+    for (const ProbeId id : emptied) erase_probe(id);
     for (const pid_t pid : pids) forget_watch_if_unneeded(pid);
     reply(std::move(views));
   };
@@ -513,6 +514,11 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
   auto done = [this, ids, enabled, who = client.id(), reply = std::move(reply)] {
     drain_all();
     const auto now = std::chrono::steady_clock::now();
+    const auto made_meanwhile = [this](ProbeId glob, const std::vector<ProbeId>& known) {
+      auto made = matches_of(glob);
+      std::erase_if(made, [&](ProbeId id) { return std::ranges::find(known, id) != known.end(); });
+      return made;
+    };
     std::vector<ProbeId> lost;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
@@ -523,6 +529,7 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
       // Whoever enables it again after its time wants it for good.
       if (enabled && it->second.expires && now >= *it->second.expires) it->second.expires.reset();
       if (enabled && it->second.gone) lost.push_back(id);
+      if (it->second.glob) set_enabled_as(it->second, made_meanwhile(id, ids));
     }
     if (enabled) look_at_limits_at(now);
     revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
@@ -581,6 +588,8 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.address = probe.address;
   view.symbol = probe.symbol;
   view.module = probe.module;
+  if (const auto glob = probes_.find(probe.from); glob != probes_.end())
+    view.from = {glob->first, glob->second.full_name()};
   const bool waits = probe.pending && !probe.ended;
   bool gone = probe.gone;
   Counts counts = counts_of(probe);

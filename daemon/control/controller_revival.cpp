@@ -14,7 +14,7 @@
 #include <set>
 
 #include "daemon/base/process.hpp"
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/controller_parts.hpp"
 #include "daemon/symbols/match.hpp"
 
 namespace probed::control {
@@ -23,11 +23,6 @@ namespace {
 
 constexpr std::string_view kLoaderReports = "p _dl_debug_state";
 constexpr std::chrono::milliseconds kLookLimit{250};
-
-std::string symbol_of(const symbols::Site& where) {
-  return where.symbol.empty() ? fmt::format("{:#x}", where.address.value)
-                              : fmt::format("{}+{:#x}", where.symbol, where.offset);
-}
 
 // What one probe of a glob was for, by its own name.
 lang::Definition for_one(const Probe& probe) {
@@ -45,33 +40,10 @@ bool may_come_back(const Probe& probe) { return probe.committed && probe.pending
 
 }  // namespace
 
-// One probe to be put in place again, with all its places.
-struct ControllerImpl::Item {
-  ProbeId leader{};
-  lang::Definition definition;
-  std::string filter;
-  bool many = false;  // whatever the definition matches belongs to it
-  struct Lost {
-    ProbeId id{};
-    std::string symbol;  // where it was: of several places, the one to choose
-  };
-  std::vector<Lost> lost;
-  std::vector<RemoteAddr> in_place;  // the other places it has
-  struct Found {
-    ProbeId id{};  // 0: a new place
-    PlannedProbe planned;
-    tracer::ProgramPtr program;
-    std::optional<Error> why;  // not placed
-  };
-  std::vector<Found> found;
-  std::optional<Error> why;  // nothing was found
-
-  void plan(Planner& planner);
-};
-
 // Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
 // new.
 void ControllerImpl::Item::plan(Planner& planner) {
+  if (glob) return plan_matches(planner);
   auto planned = planner.plan(0, definition, filter.empty() ? std::nullopt : std::optional(filter));
   if (!planned) return void(why = std::move(planned).error());
   auto& places = planned->probes;
@@ -97,11 +69,6 @@ void ControllerImpl::Item::plan(Planner& planner) {
 
 namespace {
 
-struct Watch {
-  tracer::SitePlan plan;
-  RemoteAddr state;  // r_debug.r_state; 0: not known
-};
-
 std::optional<Watch> plan_watch(Planner& planner, const symbols::TargetSymbols& symbols) {
   const auto definition = lang::parse_definition(kLoaderReports);
   auto planned = planner.plan(0, *definition, std::nullopt);
@@ -116,20 +83,6 @@ std::optional<Watch> plan_watch(Planner& planner, const symbols::TargetSymbols& 
 }
 
 }  // namespace
-
-struct ControllerImpl::Revival {
-  pid_t pid = 0;
-  std::uint32_t execs = 0;
-  KnownPlans known;
-  std::shared_ptr<const tracer::TextOverlay> overlay;
-  std::shared_ptr<const symbols::TargetSymbols> symbols;
-  std::vector<Item> items;
-  bool wants_watch = false;
-  std::optional<Watch> watch_plan;
-  tracer::ProgramPtr watch;
-  std::size_t unplaced = 0;  // of what the tracer has been asked to add
-  std::function<void(std::vector<Failed>)> done;
-};
 
 std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& not_armed) const {
   std::vector<Failed> failed;
@@ -218,6 +171,11 @@ ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
   item.leader = leader.id;
   item.definition = for_one(leader);
   item.filter = leader.filter;
+  item.glob = leader.glob;
+  if (item.glob) {
+    note_taken(item, leader);
+    return item;
+  }
   item.many = leader.many || leader.program->returns;
   const auto note = [&](const Probe& probe) {
     if (probe.gone)
@@ -258,10 +216,10 @@ void ControllerImpl::look_for_pending(pid_t pid) {
         revival->done = [over](const std::vector<Failed>&) { over(); };
         bool some_wait = false;
         for (const auto& [id, probe] : probes_) {
-          if (probe.pid != pid || !is_shown(probe) || !may_come_back(probe)) continue;
+          if (probe.pid != pid || number(probe.leader) != 0 || !may_come_back(probe)) continue;
           some_wait = true;
           Item item = item_of(probe);
-          if (item.many || !item.lost.empty()) revival->items.push_back(std::move(item));
+          if (item.many || item.glob || !item.lost.empty()) revival->items.push_back(std::move(item));
         }
         revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
         if (!target(pid).attached) return over();
@@ -301,7 +259,9 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
   for (const ProbeId id : ids) leaders.insert(probes_.at(id).shown());
   for (const ProbeId id : leaders) {
     const Probe& probe = probes_.at(id);
-    if (auto why = why_not_revivable(probe))
+    if (auto why = why_not_revivable(probe); why && !is_shown(probe))
+      continue;
+    else if (why)
       all->push_back({id, probe.full_name(), *std::move(why)});
     else
       by_pid[probe.pid].push_back(item_of(probe));
@@ -344,7 +304,9 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
       Planner planner(revival->pid, **symbols, revival->known, revival->overlay.get());
       for (Item& item : revival->items) item.plan(planner);
       const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
-      if (std::ranges::any_of(revival->items, [&](const Item& i) { return std::ranges::any_of(i.found, shows); }))
+      if (std::ranges::any_of(revival->items, [&](const Item& i) {
+            return std::ranges::any_of(i.found, shows) || std::ranges::any_of(i.matches, shows_symbols);
+          }))
         read_all_symbols(**symbols);
       if (revival->wants_watch) revival->watch_plan = plan_watch(planner, **symbols);
     } else {
@@ -377,16 +339,6 @@ Probe& ControllerImpl::add_place(const Item& item) {
   link(added);
   return added;
 }
-
-// What the tracer is asked to add at once: all places of a function's return probe, or just one place.
-struct ControllerImpl::Step {
-  struct Part {
-    tracer::SiteRequest request;
-    tracer::ProgramPtr before;  // whose place it takes, or which it joins; null: our own watch
-    bool joins = false;
-  };
-  std::vector<Part> parts;
-};
 
 // A found place's program, visible before the tracer's answer: its first hits may come before that.
 bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps,
@@ -422,6 +374,10 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   std::vector<Step> steps;
   for (Item& item : revival->items) {
     if (!probes_.contains(item.leader)) continue;
+    if (item.glob) {
+      place_matches(*revival, item, steps);
+      continue;
+    }
     std::ranges::stable_sort(item.found, {}, [](const Item::Found& f) { return f.planned.returns.get(); });
     const tracer::ReturnProbe* last = nullptr;
     for (std::size_t i = 0; i < item.found.size(); ++i) {
@@ -435,7 +391,7 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
     revival->watch->watches_loader = true;
     revival->watch->loader_state = revival->watch_plan->state;
     target(revival->pid).loader_watch = revival->watch->id;
-    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}});
+    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}, false});
   }
   if (steps.empty()) return finish(revival);
   revival->unplaced = steps.size();
@@ -449,15 +405,17 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
   std::vector<tracer::SiteRequest> requests;
   std::vector<tracer::ProgramPtr> programs;
   for (const auto& [request, before, joins] : step.parts) {
+    const bool again = before && request.program->limit == before->limit && before->limit;  // see place_each()
     const tracer::ProgramPtr& program = request.program;
     if (before && !joins)
       engine.remove(std::array{program->id}, nullptr);  // what a followed child may still have of it
     if (before) program->take_over(*before);
-    if (joins && program->limit) program->limit->probes.push_back(program->id);
+    if (joins && !again && program->limit) program->limit->probes.push_back(program->id);
     requests.push_back(request);
     programs.push_back(program);
   }
-  engine.add(revival->pid, revival->execs, std::move(requests), [this, revival, programs](Result<void> added) {
+  engine.add(revival->pid, revival->execs, std::move(requests), [this, revival, step, programs](Result<void> added) {
+    if (!added && step.divisible) return place_each(revival, step);
     post([this, revival, programs, added = std::move(added)]() mutable {
       const auto is_one = [&](const tracer::ProgramPtr& p) { return std::ranges::find(programs, p) != programs.end(); };
       for (Item& item : revival->items)
@@ -465,6 +423,24 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
           if (!added && found.program && is_one(found.program)) found.why = added.error();
       if (!added && revival->watch && is_one(revival->watch)) target(revival->pid).loader_watch = {};
       if (--revival->unplaced == 0) finish(revival);
+    });
+  });
+}
+
+// Tracer thread: what couldn't be placed together, each function by itself.
+void ControllerImpl::place_each(const std::shared_ptr<Revival>& revival, const Step& together) {
+  std::vector<Step> steps;
+  const tracer::ReturnProbe* last = nullptr;
+  for (const Step::Part& part : together.parts) {
+    const tracer::ReturnProbe* const function = part.request.program->returns.get();
+    if (function == nullptr || function != last) steps.emplace_back();
+    last = function;
+    steps.back().parts.push_back(part);
+  }
+  post([this, revival, steps = std::move(steps)] {
+    revival->unplaced += steps.size() - 1;
+    tracer_->post([this, revival, steps](tracer::Engine& engine) {
+      for (const Step& step : steps) place_step(engine, revival, step);
     });
   });
 }
@@ -477,6 +453,10 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
   std::vector<Failed> failed;
   for (Item& item : revival->items) {
     bool any = false;
+    if (item.glob) {
+      finish_matches(*revival, item, ownerless, sites);
+      continue;
+    }
     for (Item::Found& found : item.found) {
       const auto it = probes_.find(found.id);
       if (it == probes_.end()) {  // removed meanwhile

@@ -81,6 +81,14 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
 
 }  // namespace
 
+Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& skipped) {
+  Error why = skipped.front().why;
+  if (skipped.size() > 1)
+    why.message = fmt::format("none of the {} functions that match {} can be probed; the first: {}", skipped.size(),
+                              definition.location.text, why.message);
+  return why;
+}
+
 Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
                  const tracer::TextOverlay* overlay)
     : pid_(pid),
@@ -338,6 +346,7 @@ Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& d
       error.column = definition.args.front().column;
       return error;
     }
+    if (std::string lacking = variables->lacking(); !lacking.empty()) notes.push_back(std::move(lacking));
     auto placed = with_variables(args, *variables, is_return ? At::function_return : At::place, notes);
     if (!placed) return placed;
     args = std::move(placed).value();
@@ -385,8 +394,8 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   return compiled(spec, definition.args, filter, context, {});
 }
 
-Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,
-                              const std::optional<std::string>& filter) {
+Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& definition,
+                                      const std::optional<std::string>& filter) {
   const auto at_location = [&](Error error) {
     if (!error.column) error.column = definition.location.column;
     return error;
@@ -431,12 +440,16 @@ Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definiti
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);
     planned.probes.push_back(std::move(probe).value());
   }
-  if (!planned.probes.empty()) return planned;
-  Error why = std::move(planned.skipped.front().why);
-  if (planned.skipped.size() > 1)
-    why.message = fmt::format("none of the {} functions that match {} can be probed; the first: {}",
-                              planned.skipped.size(), definition.location.text, why.message);
-  return at_location(std::move(why));
+  return planned;
+}
+
+Result<Planned> Planner::plan(std::size_t spec, const lang::Definition& definition,
+                              const std::optional<std::string>& filter) {
+  auto planned = plan_matches(spec, definition, filter);
+  if (!planned || !planned->probes.empty()) return planned;
+  Error why = none_fits(definition, planned->skipped);
+  if (!why.column) why.column = definition.location.column;
+  return why;
 }
 
 }  // namespace probed::control

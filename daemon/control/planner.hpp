@@ -58,6 +58,9 @@ struct Planned {
   std::vector<Skipped> skipped;  // of a glob
 };
 
+// Why a glob of which every match was skipped (at least one) can't be probed.
+Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& skipped);
+
 class Planner {
  public:
   // overlay: what the text may hold of ours besides breakpoints; null: nothing.
@@ -68,6 +71,9 @@ class Planner {
   // places(), FetchProgram::compile() and Filter::compile() answer; those of analyse(), unless something is left of a
   // glob.
   Result<Planned> plan(std::size_t spec, const lang::Definition& definition, const std::optional<std::string>& filter);
+  // The same, but a glob of which nothing is left is no error: all its matches are in `skipped`.
+  Result<Planned> plan_matches(std::size_t spec, const lang::Definition& definition,
+                               const std::optional<std::string>& filter);
 
   // A probe without a place, for a definition whose code isn't loaded: its arguments and its filter are checked, what
   // they load from symbols is left for later. Errors: those of FetchProgram::compile() and Filter::compile().

@@ -89,11 +89,19 @@ struct Probe {
   std::string why_disabled;  // by the daemon; empty: it wasn't, or has been enabled since
   // One probe at many places (a static probe): the first place's entry is what people see and name, and the others
   // follow it: same name, its id in their events, enabled and removed with it.
-  // So are those that have waited for their code: whatever the definition matches then.
+  // So are those that have waited for their code: whatever the definition names then, but for a glob.
   bool many = false;               // a leader that may get more places
   ProbeId leader{};                // 0: itself
   std::vector<ProbeId> followers;  // of a leader
   ProbeId shown() const { return number(leader) != 0 ? leader : id; }
+  // A glob that waits for its code (controller_waiting.cpp): each match becomes a probe of its own, of which this one's
+  // id is in `from`. As long as there are some they are seen in its place; it goes on waiting for others.
+  bool glob = false;
+  ProbeId from{};                  // of a match: what it was made of; 0: it was added itself
+  std::string match;               // of a match: what it is, so that it isn't made twice
+  std::size_t matches = 0;         // of a glob: those there are
+  std::set<std::string> unwanted;  // of a glob: matches that somebody has removed
+  std::size_t told_skipped = 0;    // of a glob: matches that can't be probed, as its clients know
   std::shared_ptr<const lang::Definition> parsed;
   std::uint64_t start_time = 0;  // with pid: the process it is in
   tracer::ProgramPtr program;

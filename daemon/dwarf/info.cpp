@@ -42,6 +42,7 @@ std::shared_ptr<const DebugInfo> DebugInfo::read(const symbols::ElfImage& image,
   if (alternate)
     if (auto more = Sections::read(*alternate, false)) other = std::make_unique<File>(*std::move(more), nullptr);
   std::shared_ptr<DebugInfo> info(new DebugInfo);
+  if (!other) info->lacking_ = split.supplement;
   info->file_ = std::make_unique<File>(*std::move(sections), std::move(other));
   if (split.open) info->attach_split(split);
   // A debug file has no .eh_frame: it is loaded, so it stays behind.
@@ -93,15 +94,19 @@ void DebugInfo::attach_split(const SplitFiles& split) {
   constexpr std::size_t kMostFiles = 1u << 14, kMostTried = 1u << 16;
   std::uint64_t bytes = 0;
   std::size_t tried = 0;
+  std::string unfit;  // a file of the right name
   const auto open = [&](const std::string& path) -> std::unique_ptr<File> {
     if (++tried > kMostTried || split_.size() >= kMostFiles || bytes > Sections::kMaxBytes) return nullptr;
-    const auto image = split.open(path);
+    bool there = false;
+    const auto image = split.open(path, there);
+    if (there) unfit = path;
     auto sections = image ? Sections::read(*image, true) : std::nullopt;
     if (!sections) return nullptr;
     bytes += sections->memory_bytes();
     return std::make_unique<File>(*std::move(sections), nullptr, true);
   };
   const File* package = nullptr;
+  std::string unfit_package;
   bool asked_for_package = false;
   for (const auto& unit : file_->units()) {
     const std::string name = unit->is_type_unit() ? std::string() : split_name(*unit);
@@ -109,6 +114,8 @@ void DebugInfo::attach_split(const SplitFiles& split) {
     if (!id) continue;
     if (!std::exchange(asked_for_package, true))
       if (auto file = open(split.program + ".dwp")) package = split_.emplace_back(std::move(file)).get();
+    if (!package && unfit_package.empty()) unfit_package = unfit;
+    unfit = package ? split.program + ".dwp" : unfit_package;
     const Unit* found = package ? unit_with_id(*package, *id) : nullptr;
     for (const std::string& path : split_paths(*unit, name, split.program)) {
       if (found) break;
@@ -120,9 +127,16 @@ void DebugInfo::attach_split(const SplitFiles& split) {
       found->set_skeleton(*unit);
       whole_.emplace(unit.get(), found);
     } else {
-      missing_.emplace(unit.get(), name);
+      missing_.emplace(unit.get(), name + (unfit.empty() ? ", which can't be found"
+                                                         : "; but " + unfit + " is damaged, or of another build"));
     }
   }
+}
+
+std::string DebugInfo::lacking() const {
+  if (lacking_.empty()) return {};
+  return "a part of the debug information is in " + lacking_ +
+         ", which can't be found, is damaged, or of another build: names and types that stand there aren't known";
 }
 
 const Unit& DebugInfo::whole(const Unit& unit) const {

@@ -59,7 +59,9 @@ struct SourceLine {
 // Opens the split files of a program, which may be anywhere.
 struct SplitFiles {
   std::string program;  // its path
-  std::function<std::optional<symbols::ElfImage>(const std::string& path)> open;
+  // `there`: set when there is such a file, though it may be none that can be read.
+  std::function<std::optional<symbols::ElfImage>(const std::string& path, bool& there)> open;
+  std::string supplement;  // the path of the supplementary file that it refers to; empty: it doesn't
 };
 
 class DebugInfo {
@@ -80,6 +82,10 @@ class DebugInfo {
   std::vector<LinePlace> inlined(std::string_view name) const;
 
   std::size_t memory_bytes() const;
+  // Whether all files that belong to it were there.
+  bool is_whole() const { return lacking_.empty() && missing_.empty(); }
+  // What isn't known because the supplementary file isn't there, for people; empty: nothing is missing.
+  std::string lacking() const;
 
  private:
   friend class VariableFinder;
@@ -106,7 +112,7 @@ class DebugInfo {
   Die type_named(std::string_view name, const Unit* near) const;
   // Where what a skeleton unit stands for really is; itself when it is none, or that can't be found.
   const Unit& whole(const Unit& unit) const;
-  // The split file that is missing at an address; empty: none.
+  // The split file that is missing at an address, and what is wrong with it; empty: none.
   std::string missing_split(std::uint64_t address) const;
   template <class F>
   void each_unit(F&& call) const;  // whole ones, without type units; what wasn't parsed before is forgotten again
@@ -121,6 +127,7 @@ class DebugInfo {
   mutable bool have_inlined_ = false;
   mutable std::unordered_map<std::string, std::vector<Die>> types_;
   mutable bool have_types_ = false;
+  std::string lacking_;  // the path of a supplementary file that can't be used
   std::vector<std::byte> eh_frame_;
   std::uint64_t eh_frame_address_ = 0;
   mutable std::vector<UnitInterval> units_;  // by address; made at the first need

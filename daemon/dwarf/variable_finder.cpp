@@ -107,7 +107,7 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
 Error VariableFinder::no_scope() const {
   if (const std::string missing = info_.missing_split(around_.pc); !missing.empty())
     return {Reason::unsupported,
-            "what variables there are at this place stands in " + missing + ", which can't be found",
+            "what variables there are at this place stands in " + missing,
             "keep it where it was compiled, or beside the program; a package PROGRAM.dwp will do, too",
             {}};
   return {Reason::unsupported,
@@ -188,7 +188,9 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
   const std::string where(name_of(function_around()));
   return {Reason::bad_definition,
           "no variable \"" + std::string(name) + "\" is known in " + where + " at this place",
-          names.empty() ? "probectl vars lists those there are" : "did you mean " + names.front() + "?",
+          !info_.lacking_.empty() ? info_.lacking()
+          : names.empty()         ? "probectl vars lists those there are"
+                                  : "did you mean " + names.front() + "?",
           {}};
 }
 

@@ -478,6 +478,8 @@ bool Variables::result_is_plain_word() const {
   return VariableFinder(*info_, address_, bias_, outside_).result_is_plain_word();
 }
 
+std::string Variables::lacking() const { return info_->lacking(); }
+
 Result<std::vector<std::string>> Variables::parameters() const {
   const VariableFinder finder(*info_, address_, bias_, outside_);
   return finder.parameters();

@@ -79,6 +79,8 @@ class Variables {
   bool result_is_plain_word() const;
   // The names of the function's parameters, in order. Errors: unsupported, when nothing is known of the function.
   Result<std::vector<std::string>> parameters() const;
+  // What isn't known because a file is missing, for people; empty: nothing.
+  std::string lacking() const;
   // Of all scopes around the place but the outermost, innermost first, then the outermost's.
   Result<std::vector<VisibleVariable>> visible() const;
 

@@ -84,13 +84,14 @@ std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) co
 std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source) const {
   const std::lock_guard lock(debug_mutex_);
   const auto now = std::chrono::steady_clock::now();
-  if (debug_ || now < asked_again_) return debug_;
+  if ((debug_ && debug_->is_whole()) || now < asked_again_) return debug_;
   const std::optional<ElfImage> image = source.open();
-  if (!image) return nullptr;
+  if (!image) return debug_;
   asked_again_ = now + kAskAgain;
-  const auto open_split = [&](const std::string& path) -> std::optional<ElfImage> {
+  const auto open_split = [&](const std::string& path, bool& there) -> std::optional<ElfImage> {
     if (!path.starts_with('/')) return std::nullopt;
     UniqueFd fd = source.open_path(path);
+    there = bool(fd);
     if (!fd) return std::nullopt;
     Result<ElfImage> split = ElfImage::debug_from_fd(std::move(fd), path);
     return split ? std::optional(std::move(split).value()) : std::nullopt;
@@ -102,16 +103,31 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
     const std::string path = id.size() > 2 ? root + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) : path_;
     const auto alternate =
         find_supplementary_file(from, &from == &*image ? path_ : path, source.debug_roots, source.open_path);
-    return dwarf::DebugInfo::read(*image, &from, alternate ? &*alternate : nullptr, {path_, open_split});
+    const auto link = read_supplementary_link(from);
+    return dwarf::DebugInfo::read(*image, &from, alternate ? &*alternate : nullptr,
+                                  {path_, open_split, link ? link->path : std::string()});
   };
-  debug_ = read(*image);
-  if (debug_) return debug_;
-  if (const auto separate = find_debug_file(*image, path_, source.debug_roots, source.open_path))
-    debug_ = read(*separate);
-  if (debug_) return debug_;
-  if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) debug_ = read(*fetched);
-  asked_again_ = std::chrono::steady_clock::now() + kAskAgain;
+  auto found = read(*image);
+  unfit_debug_file_.clear();
+  const auto open_debug = [&](const std::string& path) {
+    UniqueFd fd = source.open_path(path);
+    if (fd) unfit_debug_file_ = path;
+    return fd;
+  };
+  if (!found)
+    if (const auto separate = find_debug_file(*image, path_, source.debug_roots, open_debug)) found = read(*separate);
+  if (!found)
+    if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) found = read(*fetched);
+  if (found) debug_ = std::move(found);
+  // What takes long to read, and isn't whole, is seldom read.
+  const auto end = std::chrono::steady_clock::now();
+  asked_again_ = end + std::max<std::chrono::steady_clock::duration>(kAskAgain, 20 * (end - now));
   return debug_;
+}
+
+std::string Module::unfit_debug_file() const {
+  const std::lock_guard lock(debug_mutex_);
+  return debug_ ? std::string() : unfit_debug_file_;
 }
 
 std::optional<ElfAddr> Module::address_of(std::uint64_t file_offset, bool executable) const {

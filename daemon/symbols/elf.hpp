@@ -90,6 +90,8 @@ class Module {
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
   // What it or its debug file says of lines and variables; read at the first need. Null: neither says anything.
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Source& source) const;
+  // Where debug_info() has found none: a file that lies where it ought to be, but is damaged or another build's; "": none.
+  std::string unfit_debug_file() const;
   // Built by the Go tool chain.
   bool is_go() const { return go_; }
   // nullopt: neither a symbol nor the unwind table covers the address.
@@ -120,6 +122,7 @@ class Module {
   mutable std::shared_ptr<const arch::CodeFlow> flow_;
   mutable std::mutex debug_mutex_;
   mutable std::shared_ptr<const dwarf::DebugInfo> debug_;
+  mutable std::string unfit_debug_file_;
   mutable std::chrono::steady_clock::time_point asked_again_{};  // when it is worth looking for what wasn't there
   mutable std::mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;

@@ -83,11 +83,14 @@ Error TargetSymbols::Impl::no_such_line(const lang::Location& location, const la
 Result<dwarf::Variables> TargetSymbols::Impl::variables_at(RemoteAddr address) const {
   const Instance* in = instance_at(address);
   auto info = in ? debug_info(*in) : nullptr;
-  if (!info)
+  if (!info) {
+    const std::string unfit = in ? in->module->unfit_debug_file() : std::string();
     return Error{Reason::unsupported,
                  "variables need debug information, and " +
-                     (in ? std::string(in->name()) + " has none" : "the code at " + hex(address.value) + " has none"),
+                     (in ? std::string(in->name()) + " has none" : "the code at " + hex(address.value) + " has none") +
+                     (unfit.empty() ? "" : ": " + unfit + " is damaged, or of another build"),
                  kGetDebugSymbols, {}};
+  }
   dwarf::Outside outside;
   outside.object = [this](std::string_view name) -> std::optional<std::uint64_t> {
     const Result<RemoteAddr> found = resolve_data(name);

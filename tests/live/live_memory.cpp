@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "tests/live/probing.hpp"
@@ -442,37 +444,207 @@ TEST_CASE("U6: a pending probe is in place before its library's constructors run
   CHECK(user.target.finish().ok());
 }
 
-TEST_CASE("U6: a glob that waits is one probe for all it matches, in every library that comes") {
+// The probes that a waiting one has become, by name, as they are listed.
+std::map<std::string, Json> matches_of(RpcClient& client, const Json& glob) {
+  std::map<std::string, Json> matches;
+  for (const Json& probe : list_probes(client))
+    if (probe.contains("from") && probe.at("from").at("id") == glob.at("id")) matches[probe.at("name")] = probe;
+  return matches;
+}
+
+std::vector<std::string> names_of(const std::map<std::string, Json>& matches) {
+  std::vector<std::string> names;
+  for (const auto& [name, probe] : matches) names.push_back(name);
+  return names;
+}
+
+Json waiting(const std::string& definition, const Json& more = Json::object()) {
+  Json probe{{"definition", definition}, {"pending", true}};
+  probe.update(more);
+  return probe;
+}
+
+TEST_CASE("U6: a glob that waits becomes one probe for each match, named as if it had been loaded when it was added") {
   Daemon daemon;
   RpcClient client(daemon.socket());
+  // What an add with the library loaded makes of it.
+  std::vector<std::string> expected;
+  {
+    PluginUser user;
+    CHECK(user.ask("open").starts_with("opened"));
+    const auto probes = add(client, user.target.pid(), {"plugin.so:plugin_* x=%di:s32"});
+    for (const Json& probe : probes) expected.push_back(probe.at("name"));
+    std::ranges::sort(expected);
+    REQUIRE(expected.size() == 2);
+    remove_all(client, probes);
+    user.target.send("quit\n");
+    CHECK(user.target.finish().ok());
+  }
   PluginUser user;
-  const Json params{{"pid", user.target.pid()},
-                    {"probes", {{{"definition", "p:all plugin.so:plugin_* x=%di:s32"}, {"pending", true}}}}};
-  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  const Json probe =
+      client
+          .call("probe.add", {{"pid", user.target.pid()},
+                              {"probes", {waiting("plugin.so:plugin_* x=%di:s32", {{"filter", "x > 0"}})}}})
+          .at("probes")
+          .at(0);
   CHECK(probe.at("state") == "pending");
   CHECK(list_probes(client).size() == 1);
-  Events events(client, {{"probes", {probe.at("id")}}});
-  for (int round = 0; round < 2; ++round) {
+  Events events(client, {{"probes", {probe.at("id")}}});  // known by its id before there are any
+  std::set<Json> ids;
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    CAPTURE(round);
     CHECK(user.ask("open").starts_with("opened"));
-    CHECK(becomes(client, probe, "enabled"));
-    CHECK(listed(client, probe).at("places") == 2);
-    CHECK(user.ask("call 3") == "called 3 30");
+    auto matches = matches_of(client, probe);
+    CHECK(names_of(matches) == expected);
+    CHECK(list_probes(client).size() == expected.size());  // it isn't shown beside them
+    CHECK(user.ask("call 4") == "called 4 54");
+    matches = matches_of(client, probe);
+    for (const auto& [name, match] : matches) {
+      CHECK(match.at("state") == "enabled");
+      CHECK(match.at("filter") == "x > 0");
+      ids.insert(match.at("id"));
+    }
+    // x is 0 to 3, of which the filter takes 3; the constructor's call has -1.
+    CHECK(matches.at("probes/p_plugin_work_0").at("hits") == 3 * round);
+    CHECK(matches.at("probes/p_plugin_work_0").at("filtered") == round);
+    CHECK(matches.at("probes/p_plugin_begin_0").at("hits") == 0);
+    CHECK(matches.at("probes/p_plugin_begin_0").at("filtered") == round);
     CHECK(user.ask("close") == "closed");
-    CHECK(becomes(client, probe, "pending"));
+    matches = matches_of(client, probe);
+    CHECK(names_of(matches) == expected);
+    for (const auto& [name, match] : matches) CHECK(match.at("state") == "pending");
   }
-  REQUIRE(events.reach(6));
-  std::set<std::string> symbols;
+  CHECK(ids.size() == 2);  // they keep their ids
+  REQUIRE(events.reach(9));
   for (const Json& event : events.all()) {
-    CHECK(event.at("id") == probe.at("id"));
-    symbols.insert(event.at("symbol").get<std::string>());
+    CHECK(event.at("probe") == "probes/p_plugin_work_0");
+    CHECK(event.at("symbol") == "plugin_work+0x0");
+    CHECK(ids.contains(event.at("id")));
   }
-  CHECK(symbols.contains("plugin_work+0x0"));
+  // Whoever added it has been told, once, what it has become.
+  std::vector<Json> told;
+  for (const Json& n : events.others())
+    if (n.at("method") == "probe.added") told.push_back(n.at("params"));
+  REQUIRE_MESSAGE(told.size() == 1, Json(told).dump());
+  CHECK(told[0].at("from") == probe.at("id"));
+  CHECK(told[0].at("ids").size() == 2);
+  CHECK(told[0].at("args") == Json::array({{{"name", "x"}, {"type", "s32"}}}));
+  CHECK(told[0].at("skippedCount") == 0);
+  // By its own id all of it is removed, and nothing comes again.
   const auto removed = remove_all(client, {probe});
-  REQUIRE(removed.size() == 1);
-  CHECK(removed[0].at("hits").get<std::uint64_t>() >= 6);
+  CHECK(removed.size() == 2);
   CHECK(list_probes(client).empty());
   CHECK(eventually([&] { return tracer_of(user.target.pid()) == 0; }));
   CHECK(user.ask("loop 3") == "looped 3 9");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: what a waiting glob has become is switched and removed by the glob's name, or each by itself") {
+  Daemon daemon;
+  PluginUser user;
+  const std::string pid = std::to_string(user.target.pid());
+  REQUIRE(probectl(daemon, {"add", "-p", pid, "--pending", "--disabled", "p:mine/all plugin.so:plugin_*",
+                            "plugin.so:plugin_w*", "r:back plugin.so:plugin_b*"})
+              .ok());
+  CHECK(user.ask("open").starts_with("opened"));
+  RpcClient client(daemon.socket());
+  const auto states = [&] {
+    std::multiset<std::string> all;
+    for (const Json& p : list_probes(client))
+      all.insert(p.at("name").get<std::string>() + " " + p.at("symbol").get<std::string>() + " " +
+                 p.at("state").get<std::string>());
+    return all;
+  };
+  const std::multiset<std::string> disabled{"mine/all plugin_begin+0x0 disabled", "mine/all plugin_work+0x0 disabled",
+                                            "probes/p_plugin_work_0 plugin_work+0x0 disabled",
+                                            "probes/back plugin_begin+0x0 disabled"};
+  CHECK(states() == disabled);
+  // Its name before: p_plugin_w*_0, as a name is written.
+  CHECK(probectl(daemon, {"enable", "p_plugin_w__0"}).ok());
+  CHECK(user.ask("call 2") == "called 2 13");
+  CHECK(states().contains("probes/p_plugin_work_0 plugin_work+0x0 enabled"));
+  CHECK(states().contains("mine/all plugin_work+0x0 disabled"));
+  CHECK(probectl(daemon, {"enable", "back"}).ok());
+  // What is removed by itself isn't made again; its fellow comes back.
+  for (const Json& p : list_probes(client))
+    if (p.at("name") == "mine/all" && p.at("symbol") == "plugin_work+0x0") remove_all(client, {p});
+  CHECK(user.ask("close") == "closed");
+  CHECK(user.ask("open").starts_with("opened"));
+  const std::multiset<std::string> later{"mine/all plugin_begin+0x0 disabled",
+                                         "probes/p_plugin_work_0 plugin_work+0x0 enabled",
+                                         "probes/back plugin_begin+0x0 enabled"};
+  CHECK(states() == later);
+  for (const Json& p : list_probes(client))
+    if (p.at("name") == "probes/back") CHECK(p.at("hits") == 1);  // in the constructor, of the second time
+  // With the last of its matches the glob has gone.
+  for (const Json& p : list_probes(client)) remove_all(client, {p});
+  CHECK(user.ask("close") == "closed");
+  CHECK(user.ask("loop 2") == "looped 2 6");
+  CHECK(list_probes(client).empty());
+  CHECK(eventually([&] { return tracer_of(user.target.pid()) == 0; }));
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: of a waiting glob what can't be probed is skipped with the reason, and limits hold for its matches") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  // Behind plugin_begin's end at +8 there is nothing of it; the same is said of it when it is added later.
+  const std::string definition = "plugin.so:plugin_*+200";
+  const Json none =
+      client.call("probe.add", {{"pid", user.target.pid()}, {"probes", {waiting(definition)}}}).at("probes").at(0);
+  const Json limited = client
+                           .call("probe.add", {{"pid", user.target.pid()},
+                                               {"probes", {waiting("plugin.so:plugin_*")}},
+                                               {"limit", 3},
+                                               {"maxRate", 1000000}})
+                           .at("probes")
+                           .at(0);
+  CHECK(user.ask("open").starts_with("opened"));  // one hit, in the constructor
+  const std::string why = listed(client, none).at("notes").dump();
+  CHECK(listed(client, none).at("state") == "pending");
+  CHECK(add_error(client, user.target.pid(), {definition}).at("message") == listed(client, none).at("notes").at(0));
+  CHECK_MESSAGE(why.find("lies outside") != std::string::npos, why);
+  CHECK(user.ask("call 5") == "called 5 85");
+  const auto all_disabled = [&] {
+    const auto matches = matches_of(client, limited);
+    return matches.size() == 2 && std::ranges::all_of(matches, [](const auto& m) {
+             return m.second.at("state") == "disabled" && m.second.at("maxRate") == 1000000;
+           });
+  };
+  CHECK(eventually(all_disabled));
+  std::uint64_t hits = 0;
+  for (const auto& [name, match] : matches_of(client, limited)) hits += match.at("hits").get<std::uint64_t>();
+  CHECK(hits == 3);
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: trace --pending of a glob shows each match by its own name, and counts all of them") {
+  Daemon daemon;
+  PluginUser user;
+  Process trace(probectl_argv(daemon, {"trace", "-p", std::to_string(user.target.pid()), "--pending", "--json", "-e",
+                                       "plugin.so:plugin_* x=%di:s32"}));
+  auto told = trace.next_error_line();
+  while (told && !told->starts_with("armed")) told = trace.next_error_line();
+  REQUIRE(told == "armed 0 probes in PID " + std::to_string(user.target.pid()) + " (1 more pending: not loaded yet)");
+  CHECK(user.ask("open").starts_with("opened"));
+  CHECK(user.ask("call 3") == "called 3 30");
+  std::multiset<std::string> seen;
+  while (seen.size() < 4) {
+    const auto line = trace.next_line();
+    REQUIRE(line);
+    seen.insert(parse_json(*line).value("probe", ""));
+  }
+  CHECK(seen.count("probes/p_plugin_begin_0") == 1);
+  CHECK(seen.count("probes/p_plugin_work_0") == 3);
+  trace.signal(2);
+  CHECK(trace.wait() == Exit{0, 0});
+  CHECK(trace.errors().find("armed 2 probes more, whose code has been loaded") != std::string::npos);
+  CHECK(trace.errors().find("hits=4 delivered=4 missed=0") != std::string::npos);
+  CHECK(user.ask("loop 2") == "looped 2 6");
   user.target.send("quit\n");
   CHECK(user.target.finish().ok());
 }

@@ -80,13 +80,14 @@ bool RedisServer::available() {
   return !find_program("redis-server").empty() && !find_program("redis-benchmark").empty();
 }
 
-RedisServer::RedisServer() : socket_(dir_ / "redis") {
+RedisServer::RedisServer(const std::string& program, const std::vector<std::string>& more) : socket_(dir_ / "redis") {
   SpawnOptions options;
   options.directory = dir_.path();
-  process_ = std::make_unique<Process>(
-      std::vector<std::string>{find_program("redis-server"), "--port", "0", "--unixsocket", socket_, "--save", "",
-                               "--appendonly", "no", "--daemonize", "no"},
-      options);
+  std::vector<std::string> argv{program.empty() ? find_program("redis-server") : program,
+                                "--port", "0", "--unixsocket", socket_, "--save", "",
+                                "--appendonly", "no", "--daemonize", "no"};
+  argv.insert(argv.end(), more.begin(), more.end());
+  process_ = std::make_unique<Process>(argv, options);
   ready_or_throw("redis-server", *process_, [&] { return healthy(); });
 }
 

@@ -19,7 +19,8 @@ std::string find_program(std::string_view name, const std::vector<std::string>& 
 class RedisServer {
  public:
   static bool available();
-  RedisServer();  // answers PING when this returns
+  // Answers PING when this returns. `program`: empty: the machine's; `more`: options.
+  explicit RedisServer(const std::string& program = "", const std::vector<std::string>& more = {});
   pid_t pid() const { return process_->pid(); }
   const std::string& socket() const { return socket_; }
   // redis-benchmark without end, so many clients; stop_load() ends it. The load runs against this server only.

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "daemon/base/process.hpp"
+#include "daemon/symbols/target_files.hpp"
 #include "support.hpp"
 
 namespace probed::symbols::test {
@@ -272,6 +274,61 @@ TEST_CASE("many threads may load and search the same modules at once") {
     });
   for (std::thread& t : threads) t.join();
   CHECK(right == 8);
+}
+
+// The file of a process' program, as the cache knows it.
+std::string identity_of(pid_t pid, const std::string& path) {
+  const UniqueFd fd(::open(("/proc/" + std::to_string(pid) + "/exe").c_str(), O_RDONLY | O_CLOEXEC));
+  return file_identity(pid, fd.get(), path);
+}
+
+TEST_CASE("processes that have a file mapped share what was read of it; a file in its place is read anew") {
+  const std::string path = fixtures() + "/fixture_replaced";
+  output_of("cp " + fixtures() + "/fixture_pie " + path);
+  ModuleCache cache;
+  const auto first = std::make_unique<Running>(path);
+  REQUIRE(first->ready());
+  CHECK(only_site(*load(first->pid(), cache), symbol("fixture_hidden")).address == first->fact("fixture_hidden"));
+  const std::string identity = identity_of(first->pid(), path);
+  const auto module = cache.find(identity);
+  REQUIRE(module);
+  const std::size_t size = cache.size(), bytes = module->memory_bytes();
+  {
+    const Running second(path);
+    REQUIRE(second.ready());
+    CHECK(only_site(*load(second.pid(), cache), symbol("fixture_hidden")).address == second.fact("fixture_hidden"));
+    CHECK(identity_of(second.pid(), path) == identity);
+    CHECK(cache.find(identity) == module);
+    CHECK(module->memory_bytes() == bytes);
+    CHECK(cache.size() == size);
+  }
+  // Another program by that name, while the first one runs; then a copy of that one.
+  for (const char* program : {"fixture_nopie", "fixture_pie"}) {
+    CAPTURE(std::string(program));
+    output_of("rm " + path + " && cp " + fixtures() + "/" + program + " " + path);
+    const Running other(path);
+    REQUIRE(other.ready());
+    CHECK(only_site(*load(other.pid(), cache), symbol("fixture_hidden")).address == other.fact("fixture_hidden"));
+    CHECK(identity_of(other.pid(), path) != identity);
+    CHECK(cache.find(identity_of(other.pid(), path)) != module);
+    CHECK(only_site(*load(first->pid(), cache), symbol("fixture_hidden")).address == first->fact("fixture_hidden"));
+  }
+  ::unlink(path.c_str());
+}
+
+TEST_CASE("a file that is written over between two runs is read anew") {
+  const std::string path = fixtures() + "/fixture_rewritten";
+  ModuleCache cache;
+  std::string identity;
+  for (const char* program : {"fixture_pie", "fixture_nopie", "fixture_pie"}) {
+    output_of("cat " + fixtures() + "/" + program + " > " + path + " && chmod +x " + path);  // the same inode
+    const Running target(path);
+    REQUIRE(target.ready());
+    CHECK(identity_of(target.pid(), path) != identity);
+    identity = identity_of(target.pid(), path);
+    CHECK(only_site(*load(target.pid(), cache), symbol("fixture_hidden")).address == target.fact("fixture_hidden"));
+  }
+  ::unlink(path.c_str());
 }
 
 }  // namespace probed::symbols::test

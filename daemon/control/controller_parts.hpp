@@ -1,0 +1,109 @@
+// What the parts of ControllerImpl hand each other: a batch on its way to the tracer, and probes on their way back.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "daemon/control/controller_impl.hpp"
+
+namespace probed::control {
+
+struct ControllerImpl::Plan {
+  AddRequest request;
+  ClientId owner{};
+  uid_t user = 0;
+  std::vector<lang::Definition> definitions;
+  KnownPlans known;
+  std::shared_ptr<const tracer::TextOverlay> overlay;
+  std::uint32_t execs = 0;
+  Reply<Added> reply;
+  std::function<void()> next;
+  // filled on the way
+  std::shared_ptr<const symbols::TargetSymbols> symbols;
+  std::vector<PlannedProbe> planned;
+  std::vector<Skipped> skipped;
+  std::vector<ProbeId> ids;
+  bool any_pending = false;
+  ProbeId from{};  // the pending glob that these are matches of; 0: none
+};
+
+// One probe to be put in place again, with all its places.
+struct ControllerImpl::Item {
+  ProbeId leader{};
+  lang::Definition definition;
+  std::string filter;
+  bool many = false;  // whatever the definition matches belongs to it
+  struct Lost {
+    ProbeId id{};
+    std::string symbol;  // where it was: of several places, the one to choose
+  };
+  std::vector<Lost> lost;
+  std::vector<RemoteAddr> in_place;  // the other places it has
+  struct Found {
+    ProbeId id{};  // 0: a new place
+    PlannedProbe planned;
+    tracer::ProgramPtr program;
+    std::optional<Error> why;  // not placed
+  };
+  std::vector<Found> found;
+  std::optional<Error> why;  // nothing was found
+  // Of a glob that waits, instead of `lost` and `in_place`: what it is to make no probe of, and what it has found.
+  bool glob = false;
+  std::set<std::string> taken;  // by Probe::match
+  std::vector<PlannedProbe> matches;
+  std::vector<Skipped> skipped;
+
+  void plan(Planner& planner);
+  void plan_matches(Planner& planner);
+};
+
+// Where the dynamic loader reports.
+struct Watch {
+  tracer::SitePlan plan;
+  RemoteAddr state;  // r_debug.r_state; 0: not known
+};
+
+struct ControllerImpl::Revival {
+  pid_t pid = 0;
+  std::uint32_t execs = 0;
+  KnownPlans known;
+  std::shared_ptr<const tracer::TextOverlay> overlay;
+  std::shared_ptr<const symbols::TargetSymbols> symbols;
+  std::vector<Item> items;
+  bool wants_watch = false;
+  std::optional<Watch> watch_plan;
+  tracer::ProgramPtr watch;
+  std::size_t unplaced = 0;  // of what the tracer has been asked to add
+  std::function<void(std::vector<Failed>)> done;
+};
+
+// What the tracer is asked to add at once: all places of a function's return probe, or just one place.
+struct ControllerImpl::Step {
+  struct Part {
+    tracer::SiteRequest request;
+    tracer::ProgramPtr before;  // whose place it takes, or which it joins; null: our own watch
+    bool joins = false;
+  };
+  std::vector<Part> parts;
+  bool divisible = false;  // a glob's matches, added at once because that is quicker: each is one by itself
+};
+
+// Places that have it in common are one probe; empty: this one is one by itself.
+inline std::string one_probe(const symbols::Site& where) {
+  return where.usdt ? where.usdt->provider + ":" + where.usdt->name : where.one_probe;
+}
+
+inline std::string symbol_of(const symbols::Site& where) {
+  return where.symbol.empty() ? fmt::format("{:#x}", where.address.value)
+                              : fmt::format("{}+{:#x}", where.symbol, where.offset);
+}
+
+// What a definition that may wait waits for: something that isn't loaded.
+inline bool may_come(const Error& error) {
+  constexpr std::array kComing{Reason::no_such_module, Reason::no_such_symbol, Reason::unmapped_address};
+  return std::ranges::find(kComing, error.reason) != kComing.end();
+}
+
+}  // namespace probed::control
