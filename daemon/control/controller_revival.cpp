@@ -57,6 +57,7 @@ struct ControllerImpl::Item {
   };
   std::vector<Lost> lost;
   std::vector<RemoteAddr> in_place;  // the other places it has
+  std::optional<Place> expected;     // where the leader is to be put back, and nowhere else
   struct Found {
     ProbeId id{};  // 0: a new place
     PlannedProbe planned;
@@ -67,6 +68,7 @@ struct ControllerImpl::Item {
   std::optional<Error> why;  // nothing was found
 
   void plan(Planner& planner);
+  void hold_to_expected();
 };
 
 // Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
@@ -91,8 +93,24 @@ void ControllerImpl::Item::plan(Planner& planner) {
   };
   take([](const PlannedProbe& p, const Lost& l) { return symbol_of(p.where) == l.symbol; });
   take([](const PlannedProbe&, const Lost&) { return true; });
-  if (!many) return;
-  for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
+  if (many)
+    for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
+  if (expected) hold_to_expected();
+}
+
+// What another daemon probed is put back where its very code still is.
+void ControllerImpl::Item::hold_to_expected() {
+  const auto first = std::ranges::find(found, leader, &Found::id);
+  if (first == found.end()) return;
+  const tracer::SitePlan& plan = first->planned.plan;
+  if (std::ranges::equal(plan.code(), expected->code) && plan.backing == expected->backing) return;
+  why = Error{Reason::unmapped_address,
+              fmt::format("the code at {} isn't what it was: its file has been replaced, or it was rewritten, while no "
+                          "daemon ran",
+                          symbol_of(first->planned.where)),
+              "`probectl enable` probes what is there now",
+              {}};
+  found.clear();
 }
 
 namespace {
@@ -219,6 +237,7 @@ ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
   item.definition = for_one(leader);
   item.filter = leader.filter;
   item.many = leader.many || leader.program->returns;
+  if (leader.awaited && !leader.pending) item.expected = leader.place;
   const auto note = [&](const Probe& probe) {
     if (probe.gone)
       item.lost.push_back({probe.id, probe.symbol});
@@ -331,6 +350,21 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
   }
 }
 
+// What another daemon had in this target, which is attached.
+void ControllerImpl::revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done) {
+  auto revival = std::make_shared<Revival>();
+  revival->pid = pid;
+  bool some_wait = false;
+  for (const auto& [id, probe] : probes_) {
+    if (probe.pid != pid || !probe.awaited || !is_shown(probe)) continue;
+    some_wait |= may_come_back(probe);
+    revival->items.push_back(item_of(probe));
+  }
+  revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
+  revival->done = std::move(done);
+  revive(std::move(revival));
+}
+
 void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
   if (revival->items.empty() && !revival->wants_watch) return finish(revival);
   const Target& t = target(revival->pid);
@@ -362,6 +396,8 @@ Probe& ControllerImpl::add_place(const Item& item) {
   place.pid = leader.pid;
   place.owner = leader.owner;
   place.user = leader.user;
+  place.user_group = leader.user_group;
+  place.mark = leader.mark;
   place.definition = leader.definition;
   place.filter = leader.filter;
   place.enabled = leader.enabled;
@@ -406,6 +442,7 @@ bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
   target(revival.pid).known.insert_or_assign(found.planned.plan.address, found.planned.plan);
   const tracer::SitePlan plan = found.planned.plan;
+  note_place(probe, plan);
   found.program = program_of(probe, found.planned);
   if (!probe.optimize) found.program->no_detour = probe.program->no_detour;
   found.program->counters = probe.program->counters;
@@ -492,6 +529,8 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       if (!found.program) continue;
       any = true;
       probe.gone = false;
+      probe.awaited = false;
+      probe.why_gone.clear();
       probe.committed = true;
       probe.program = found.program;
       probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
