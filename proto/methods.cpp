@@ -96,7 +96,7 @@ constexpr Field kArgItem = record("arg", kArg, "one fetch argument");
 constexpr std::array kUnwatched{
     count("times", "so often another daemon has put it back"),
     count("from", "the last time: when the counters were last known, in nanoseconds of CLOCK_MONOTONIC (64 bit)"),
-    count("to", "the last time: when it was in place again, in nanoseconds of CLOCK_MONOTONIC (64 bit)"),
+    count("to", "the last time: when it was in place again, in nanoseconds of CLOCK_MONOTONIC (64 bit); 0: it isn't"),
     count("total", "nanoseconds, of all times (64 bit)"),
 };
 constexpr Field kUnwatchedField = record("unwatched", kUnwatched,

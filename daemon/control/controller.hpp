@@ -60,8 +60,9 @@ struct AddRequest {
 // What a daemon that has put a probe back can't know: what happened while there was none. CLOCK_MONOTONIC, ns.
 struct Unwatched {
   std::uint64_t times = 0;         // so often it has been put back
-  std::uint64_t from = 0, to = 0;  // the last time: when the counters were last known, when it was in place again
-  std::uint64_t total = 0;         // of all times
+  std::uint64_t from = 0, to = 0;  // the last time: when the counters were last known, when it was in place again (0:
+                                   // it isn't)
+  std::uint64_t total = 0;  // of all times
 };
 
 struct ArgView {

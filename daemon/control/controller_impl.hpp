@@ -143,7 +143,8 @@ class ControllerImpl final : public Controller {
   void refuse(const FoundKept& found, const std::string& why);
   // Of that target's probes that are still to be put back.
   void give_up_awaited(pid_t pid, const Error& why, bool for_good, const std::function<bool(const Probe&)>& of_them);
-  void settle(const KeptTarget& kept, const std::vector<Failed>& failed);
+  void settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed);
+  void note_watched(Probe& probe) const;
   void note_place(Probe& probe, const tracer::SitePlan& plan) const;
 
   // controller_limits.cpp

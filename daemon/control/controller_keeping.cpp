@@ -234,6 +234,7 @@ void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void
     armed_ &= found.target->armed;
     optimize_ &= found.target->optimize;
   }
+  if (!armed_) spdlog::info("disarmed, as the daemon before was");
   tracer_->post([armed = armed_, optimize = optimize_](tracer::Engine& engine) {
     if (!armed) engine.set_armed(false);
     if (!optimize) engine.set_optimize(false);
@@ -313,6 +314,7 @@ void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
     probe.unwatched = k.unwatched.value_or(Unwatched());
     ++probe.unwatched->times;
     probe.unwatched->from = last_known;
+    probe.unwatched->to = 0;
     std::shared_ptr<tracer::HitLimit> limit;
     if (k.limit) {
       limit = limits[k.limit->batch];
@@ -329,6 +331,7 @@ void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
 
 void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
                                      const std::function<bool(const Probe&)>& of_them) {
+  if (shutdown_timer_) return;
   for (auto& [id, probe] : probes_) {
     if (probe.pid != pid || probe.owner != ClientId::none || !is_shown(probe) || !of_them(probe)) continue;
     if (!probe.awaited && !for_good) continue;
@@ -364,17 +367,13 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
 }
 
 // Each that was tried is in place now, waits for its code, or is gone.
-void ControllerImpl::settle(const KeptTarget& kept, const std::vector<Failed>& failed) {
-  const std::uint64_t now = monotonic_now();
+void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
+  if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
   std::size_t back = 0;
-  std::uint64_t gap = 0;
   for (const KeptProbe& k : kept.probes) {
     const auto it = probes_.find(k.id);
-    if (it == probes_.end() || it->second.ended || !it->second.unwatched) continue;
+    if (it == probes_.end() || it->second.ended) continue;
     Probe& probe = it->second;
-    gap = now - std::min(now, probe.unwatched->from);
-    probe.unwatched->to = now;
-    probe.unwatched->total += gap;
     if (kept.followed > 0)
       probe.notes.push_back(
           fmt::format("{} children that its process was followed into are not probed any more", kept.followed));
@@ -382,14 +381,24 @@ void ControllerImpl::settle(const KeptTarget& kept, const std::vector<Failed>& f
     if (!std::exchange(probe.awaited, false)) continue;
     const auto why = std::ranges::find(failed, probe.id, &Failed::id);
     probe.why_gone = why != failed.end() ? why->why.message : probe.pending ? "" : "its code is not there any more";
-    if (!probe.pending)
+    if (probe.pending)
+      note_watched(probe);
+    else
       spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), probe.pid, k.hits,
                    probe.why_gone);
   }
   if (kept.followed > 0)
     spdlog::warn("{} children that process {} was followed into are not probed any more", kept.followed, kept.id.pid);
+  const std::uint64_t now = monotonic_now();
   spdlog::info("put back {} of {} probes of process {}; nobody counted for {:.3f} s", back, kept.probes.size(),
-               kept.id.pid, static_cast<double>(gap) / 1e9);
+               kept.id.pid, static_cast<double>(now - std::min(now, last_known)) / 1e9);
+}
+
+// It is in place again, or waits for its code under our eyes.
+void ControllerImpl::note_watched(Probe& probe) const {
+  if (!probe.unwatched || probe.unwatched->to != 0) return;
+  probe.unwatched->to = std::max(monotonic_now(), probe.unwatched->from);
+  probe.unwatched->total += probe.unwatched->to - probe.unwatched->from;
 }
 
 void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::function<void()> done) {
@@ -432,12 +441,14 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       for (const KeptProbe& k : kept.probes)
         if (const auto& permitted = may(k.owner); !permitted)
           give_up_awaited(pid, permitted.error(), true, [&](const Probe& p) { return p.id == k.id; });
-      if (kept.attached_by && may(*kept.attached_by)) {
+      if (const auto& owner = kept.attached_by; owner && !may(*owner)) {
+        spdlog::warn("process {} is not attached to again: {}", pid, may(*owner).error().message);
+      } else if (owner) {
         t.explicitly = true;
-        t.attached_by = kept.attached_by;
+        t.attached_by = owner;
       }
       revive_awaited(pid, [=, this](const std::vector<Failed>& failed) {
-        settle(*found->target, failed);
+        settle(*found->target, found->last_known, failed);
         over();
       });
     });

@@ -322,8 +322,10 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
     const Probe& probe = probes_.at(id);
     if (auto why = why_not_revivable(probe))
       all->push_back({id, probe.full_name(), *std::move(why)});
-    else
+    else {
       by_pid[probe.pid].push_back(item_of(probe));
+      by_pid[probe.pid].back().expected.reset();  // who asks wants what is there now
+    }
   }
   if (by_pid.empty()) return done(std::move(*all));
   const auto left = std::make_shared<std::size_t>(by_pid.size());
@@ -531,6 +533,7 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       probe.gone = false;
       probe.awaited = false;
       probe.why_gone.clear();
+      if (const auto shown = probes_.find(probe.shown()); shown != probes_.end()) note_watched(shown->second);
       probe.committed = true;
       probe.program = found.program;
       probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);

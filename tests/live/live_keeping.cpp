@@ -2,7 +2,9 @@
 // that is right, or said to be gone.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,6 +102,8 @@ void is_back_after(int how) {
   CHECK(now.at("unwatched").at("total").get<std::uint64_t>() ==
         now.at("unwatched").at("to").get<std::uint64_t>() - now.at("unwatched").at("from").get<std::uint64_t>());
   CHECK_FALSE(before.contains("unwatched"));
+  const CommandResult shown = probectl(*daemons.daemon, {"list", "--verbose"});
+  CHECK_MESSAGE(shown.out.find("(no daemon for ") != std::string::npos, shown.out);
   CHECK(named(client, "probes/off").at("state") == "disabled");
   CHECK(named(client, "probes/off").at("filter") == "x == 3");
   // It makes events, and counts on.
@@ -222,6 +226,7 @@ struct Lost {
     REQUIRE_MESSAGE(probe.is_object(), daemons.daemon->process().errors());
     CHECK(probe.at("state") == "gone");
     CHECK(probe.at("hits") == 4);
+    CHECK(probe.at("unwatched").at("to") == 0);
     const std::string reason = probe.value("stateReason", "");
     CHECK_MESSAGE(reason.find(why) != reason.npos, reason);
     CHECK(says(daemons.daemon->process(), why));
@@ -314,6 +319,36 @@ TEST_CASE("an owner who may not trace the process any more doesn't get his probe
   lost.is_gone("may not trace process");
   CHECK(tracer_of(target.pid()) == 0);
   CHECK(let_go(target));
+}
+
+TEST_CASE("a target that somebody else traces meanwhile: its probe waits in its file for the next daemon") {
+  Daemons daemons;
+  Watched target("family");
+  {
+    daemons.start();
+    RpcClient client(daemons.daemon->socket());
+    add(client, target.pid(), {"p:steady work"}, {{"persist", true}});
+  }
+  daemons.end(SIGKILL);
+  REQUIRE(::ptrace(PTRACE_SEIZE, target.pid(), nullptr, nullptr) == 0);
+  daemons.start();
+  {
+    RpcClient client(daemons.daemon->socket());
+    const Json probe = named(client, "probes/steady");
+    REQUIRE(probe.is_object());
+    CHECK(probe.at("state") == "gone");
+    CHECK_FALSE(probe.value("stateReason", "").empty());
+    CHECK(daemons.files().size() == 1);
+  }
+  daemons.end(SIGTERM);
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, target.pid(), nullptr, nullptr) == 0);
+  REQUIRE(::waitpid(target.pid(), nullptr, 0) == target.pid());
+  REQUIRE(::ptrace(PTRACE_DETACH, target.pid(), nullptr, nullptr) == 0);
+  daemons.start();
+  RpcClient client(daemons.daemon->socket());
+  CHECK(named(client, "probes/steady").at("state") == "enabled");
+  CHECK(target.ask("call 2") == "called 2");
+  CHECK(hits(client, "probes/steady", 2));
 }
 
 // ---- the file -------------------------------------------------------------------------------------------------------

@@ -67,6 +67,26 @@ TEST_CASE("a trace goes on with the next daemon, says for how long it saw nothin
   }
 }
 
+TEST_CASE("a trace that has started its command goes on with the next daemon, and the command with the trace") {
+  OneSocket daemons(Kept::no);
+  Process trace(daemons.probectl({"trace", "-e", "p:w work", "--reconnect", "60", "--", target_path("family")}));
+  REQUIRE_MESSAGE(says(trace, "armed 1 probe in PID "), trace.errors());
+  const auto answers = [&](const std::string& command, const std::string& answer) {
+    trace.send(command + "\n");
+    return eventually([&] { return trace.output().find(answer) != std::string::npos; });
+  };
+  CHECK(answers("call 3", "called 3"));
+  daemons.end(SIGKILL);
+  REQUIRE(says(trace, "waiting 60 s for another one"));
+  CHECK(answers("call 4", "called 4"));
+  daemons.start();
+  REQUIRE_MESSAGE(says(trace, "a daemon is back: 1 probe in PID "), trace.errors());
+  CHECK(answers("call 5", "called 5"));
+  trace.send("quit\n");
+  CHECK(trace.wait() == Exit{0, 0});
+  CHECK_MESSAGE(trace.errors().find("hits=8 delivered=8 missed=0") != std::string::npos, trace.errors());
+}
+
 TEST_CASE("a trace whose daemon doesn't come back ends with the error of before, and so does one that isn't to wait") {
   for (const char* patience : {"0", "1"}) {
     CAPTURE(std::string(patience));
