@@ -47,6 +47,8 @@ std::string wide_list_line(JsonView probe) {
   auto line = list_line(probe) + identity(probe);
   const auto filter = display(probe["filter"].string());
   if (!filter.empty()) line += "  if " + filter;
+  if (const auto unwatched = probe["unwatched"]["total"].u64(); unwatched.value_or(0) > 0)
+    line += fmt::format("  (no daemon for {:.3f} s)", static_cast<double>(*unwatched) / 1e9);
   const auto why = display(probe["stateReason"].string());
   return why.empty() ? line : line + "  (" + why + ")";
 }
@@ -85,7 +87,8 @@ std::string function_line(JsonView function) {
 }
 
 std::string variable_line(JsonView variable) {
-  auto line = fmt::format("{:<9}  {}  {}", column(variable["kind"]), column(variable["name"]), column(variable["type"]));
+  auto line =
+      fmt::format("{:<9}  {}  {}", column(variable["kind"]), column(variable["name"]), column(variable["type"]));
   const auto absent = display(variable["absent"].string());
   return absent.empty() ? line : fmt::format("{}  ({})", line, absent);
 }

@@ -28,6 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
+constexpr auto kReadoptLimit = 10s;    // after which clients are served, whatever is in place by then
 constexpr auto kRecoverPatience = 2s;  // for targets of a killed daemon that another tracer holds
 
 void set_up_log(const std::string& level) {
@@ -104,7 +105,11 @@ int run(const Options& options) {
   auto state = StateDirectory::open(state_directory(options));
   if (!state && !options.state_dir.empty()) return fail(state.error());
   if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
+  if (options.keep_probes && !state) return fail(state.error());
   if (state) tracer::recover_all(state->path(), kRecoverPatience);
+  if (options.keep_probes)
+    if (auto safe = control::check_kept_directory(state->path()); !safe) return fail(safe.error());
+  if (state && !options.keep_probes) control::drop_kept(state->path());
   const UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
 
   boost::asio::io_context io(1);
@@ -136,8 +141,20 @@ int run(const Options& options) {
       if (!error) stop("the process this daemon was started for has ended");
     });
   }
-  server.start();
-  announce(options, where);
+  const auto begin = [&] {
+    if (stopping) return;
+    server.start();
+    announce(options, where);
+  };
+  if (options.keep_probes) {
+    const api::Authorizer authorizer;
+    controller.keep_probes({state->path(), [authorizer](control::Owner owner, pid_t pid) {
+                              return authorizer.may_still_trace(owner.user, owner.group, pid);
+                            }});
+    controller.readopt(kReadoptLimit, begin);
+  } else {
+    begin();
+  }
   io.run();
   if (state && options.state_dir.empty()) state->remove();
   std::error_code not_empty;

@@ -78,6 +78,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--socket-group", group, "its group");
   app.add_option("--state-dir", options.state_dir, "made when it is missing: what has to be put back in targets should this daemon be killed "
                  "[the socket's path and .state]");
+  app.add_flag("--keep-probes", options.keep_probes,
+               "persistent probes (probectl add) outlive this daemon, however it ends: the next one with this option and "
+               "the same --state-dir puts them back");
   app.add_flag("--recover", options.recover, "put back what a killed daemon has left in its targets, and exit");
   app.add_option("--guard", options.guard_fd)->group("");  // guard.hpp
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")

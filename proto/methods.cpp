@@ -93,6 +93,15 @@ constexpr std::array kArg{
 };
 constexpr Field kArgItem = record("arg", kArg, "one fetch argument");
 
+constexpr std::array kUnwatched{
+    count("times", "so often another daemon has put it back"),
+    count("from", "the last time: when the counters were last known, in nanoseconds of CLOCK_MONOTONIC (64 bit)"),
+    count("to", "the last time: when it was in place again, in nanoseconds of CLOCK_MONOTONIC (64 bit); 0: it isn't"),
+    count("total", "nanoseconds, of all times (64 bit)"),
+};
+constexpr Field kUnwatchedField = record("unwatched", kUnwatched,
+                                         "while no daemon ran: hits then are in no counter; absent: one always ran",
+                                         kOptional);
 constexpr Field kNote = said("note", "for people");
 constexpr std::array kFrom{
     integer("id", kMax32, "its number"),
@@ -109,7 +118,7 @@ constexpr std::array kProbe{
             kOptional),
     said("module", "base name of the file"),
     said("state", "enabled, disabled, gone (its code is no longer there) or pending (it waits for its code)"),
-    text("stateReason", kMax64, "why the daemon has disabled it; absent: it hasn't", kOptional),
+    text("stateReason", kMax64, "why the daemon has disabled it, or could not put it back; absent: neither", kOptional),
     said("tier", "stepped, boosted or optimized: what a hit costs"),
     text("tierReason", kMax64, "why it is not optimized; absent: it is, or is about to be", kOptional),
     said("definition", "as it was added"),
@@ -126,6 +135,7 @@ constexpr std::array kProbe{
     count("hits", "events made, delivered or missed (64 bit)"),
     count("missed", "hits that made no event, or whose event was lost before any client's buffer (64 bit)"),
     count("filtered", "passes a filter turned away; not counted as hits (64 bit)"),
+    kUnwatchedField,
     integer("abandoned", kMax64, "of a return probe: calls that ended without a return; not counted as hits (64 bit)",
             kOptional),
     integer("unmatched", kMax64,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "client/display.hpp"
 #include "client/probectl/answer.hpp"
@@ -243,24 +244,93 @@ int end_stream(Connection& connection, Stream& stream, Output& output, std::uint
   return stream.failure() ? fail_call(connection, *stream.failure(), options) : 0;
 }
 
+// Hits of probes, by id and name: what a stream is held against when its daemon has been another one for a while.
+using Hits = std::map<std::pair<std::uint64_t, std::string>, std::uint64_t>;
+Hits hits_of(JsonView probes, const Options& options) {
+  Hits hits;
+  probes.each_element([&](JsonView probe) {
+    const auto names_it = [&](const std::string& name) { return names_probe(name, probe); };
+    if (options.names.empty() || std::ranges::any_of(options.names, names_it))
+      hits[{probe["id"].u64_or(0), probe["name"].string()}] = probe["hits"].u64_or(0);
+    return true;
+  });
+  return hits;
+}
+
+// One subscription after the other, to one daemon after the other.
+class Subscriber {
+ public:
+  Subscriber(Connection& connection, Stream& stream, const Options& options)
+      : connection_(connection), stream_(stream), options_(options) {}
+
+  Result<void> subscribe() {
+    auto probes = connection_.call("probe.list", pid_params(options_), stream_.interruptible());
+    if (!probes) return std::move(probes).error();
+    stream_.learn((*probes)["probes"]);
+    note_what_is_missing((*probes)["probes"], options_);
+    auto subscribed = connection_.call("events.subscribe", subscribe_params(options_), stream_.interruptible());
+    if (!subscribed) return std::move(subscribed).error();
+    id_ = (*subscribed)["subscription"].u64_or(0);
+    hits_ = hits_of((*probes)["probes"], options_);
+    arrived_ = stream_.received() + stream_.missed();
+    return {};
+  }
+
+  // False: no other daemon has come, or not with the probes; or the stream is to end anyway.
+  bool come_back() {
+    if (connection_.alive() || !stream_.failure() || options_.reconnect == 0) return false;
+    const auto lost = Clock::now();
+    const auto path = socket_path(options_.socket);
+    const Hits before = hits_;
+    const std::uint64_t arrived = stream_.received() + stream_.missed() - arrived_;
+    note(fmt::format("the daemon at {} has gone; waiting {} s for another one", path, options_.reconnect));
+    if (!stream_.reconnect(path, std::chrono::seconds(options_.reconnect))) return false;
+    if (auto subscribed = subscribe(); !subscribed) return stream_.fail(std::move(subscribed).error()), false;
+    std::uint64_t counted = 0;
+    bool any = false;
+    for (const auto& [probe, hits] : before) {
+      const auto now = hits_.find(probe);
+      if (now == hits_.end()) continue;
+      any = true;
+      counted += now->second - std::min(now->second, hits);
+    }
+    if (!before.empty() && !any)
+      return stream_.fail({Reason::no_such_probe,
+                           "the daemon that is back has none of the probes",
+                           "add them again; probed --keep-probes keeps those of probectl add",
+                           {}}),
+             false;
+    const std::chrono::duration<double> gap = Clock::now() - lost;
+    note(fmt::format("a daemon is back after {:.3f} s: hits that it has not counted are missed{}", gap.count(),
+                     counted > arrived ? fmt::format(", and {} that it has", counted - arrived) : ""));
+    return true;
+  }
+
+  std::uint64_t id() const { return id_; }
+
+ private:
+  Connection& connection_;
+  Stream& stream_;
+  const Options& options_;
+  std::uint64_t id_ = 0, arrived_ = 0;
+  Hits hits_;
+};
+
 int run_stream(Connection& connection, const Options& options) {
   auto signals = Signals::install();
   if (!signals) return fail(signals.error(), options.json());
   auto output = options.out_file.empty() ? Result<Output>(Output()) : Output::to_file(options.out_file);
   if (!output) return fail(output.error(), options.json());
   Stream stream(connection, *output, *signals, options);
-  auto probes = connection.call("probe.list", pid_params(options), stream.interruptible());
-  if (!probes) return fail_call(connection, probes.error(), options);
-  stream.learn((*probes)["probes"]);
   stream.on_other([&stream](const Notification& notification) {
     if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
   });
-  note_what_is_missing((*probes)["probes"], options);
-  auto subscribed = connection.call("events.subscribe", subscribe_params(options), stream.interruptible());
-  if (!subscribed) return fail_call(connection, subscribed.error(), options);
-  stream.run();
-  return end_stream(connection, stream, *output, (*subscribed)["subscription"].u64_or(0), options);
+  Subscriber subscriber(connection, stream, options);
+  if (auto subscribed = subscriber.subscribe(); !subscribed) return fail_call(connection, subscribed.error(), options);
+  do stream.run();
+  while (subscriber.come_back());
+  return end_stream(connection, stream, *output, subscriber.id(), options);
 }
 
 }  // namespace

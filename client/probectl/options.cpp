@@ -75,6 +75,13 @@ void add_stream_options(CLI::App& sub, Options& o) {
       ->check(plain(CLI::IsMember(formats), "is not one of text, json"));
 }
 
+void add_reconnect(CLI::App& sub, Options& o) {
+  sub.add_option("--reconnect", o.reconnect,
+                 "wait so many seconds for a daemon that has gone to come back, and go on; 0: end at once [5]")
+      ->type_name("SEC")
+      ->check(plain(CLI::Range(0, 86'400), "is no whole number of seconds from 0 to 86400"));
+}
+
 void add_no_optimize(CLI::App& sub, Options& o) {
   sub.add_flag("--no-optimize", o.no_optimize, "keep these probes breakpoints: no jumps");
 }
@@ -113,6 +120,7 @@ void set_up_trace(CLI::App& sub, Options& o) {
   add_limits(sub, o);
   add_pending(sub, o);
   add_no_spawn(sub, o);
+  add_reconnect(sub, o);
   add_verbose(sub, o, "name every match of a glob that can't be probed, with the reason");
   sub.footer(
       "probectl trace [OPTIONS] (-p PID | -n NAME | -- CMD ARG...) -e PROBE [-e PROBE]...\n\n"
@@ -163,6 +171,7 @@ void set_up_stream(CLI::App& sub, Options& o) {
   add_pid(sub, o, false, "only probes of this process");
   sub.add_option("NAME|ID", o.names, "only these probes, also later ones of these names (default: all)")->type_name("");
   add_stream_options(sub, o);
+  add_reconnect(sub, o);
 }
 
 void set_up_format(CLI::App& sub, Options& o) {

@@ -54,6 +54,7 @@ struct Options {
   std::optional<double> seconds;
   std::optional<std::uint64_t> max_rate;  // hits a second; 0: any number
   std::optional<std::uint64_t> expire;    // seconds
+  std::uint64_t reconnect = 5;            // seconds to wait for a daemon that has gone; 0: not at all
   bool follow_fork = false, no_optimize = false, no_spawn = false, disabled = false, all = false, pending = false;
   bool verbose = false;
   bool usdt = false;       // functions: static probes instead

@@ -13,6 +13,9 @@ namespace probed::client {
 namespace {
 
 constexpr auto kSoon = std::chrono::seconds(2);
+constexpr auto kTryAgain = std::chrono::milliseconds(20);
+constexpr auto kAnswerLimit =
+    std::chrono::seconds(20);                        // of a daemon that has just been started, for all calls together
 constexpr auto kPatience = std::chrono::seconds(2);  // with a reader that does not read, after ^C
 
 void add_to(int epoll, int fd) {
@@ -122,19 +125,51 @@ void Stream::wait_once() {
   }
 }
 
+bool Stream::reconnect(const std::string& socket, Clock::duration patience) {
+  const auto deadline = Clock::now() + patience;
+  output_.flush({next_deadline(), wake_.get(), {}});
+  end_ = End::none;
+  while (end_ == End::none) {
+    if (auto connection = Connection::connect(socket)) {
+      connection_ = std::move(connection).value();
+      connection_.on_notification([this](const Notification& notification) { handle(notification); });
+      failure_.reset();
+      calls_end_ = Clock::now() + kAnswerLimit;
+      return true;
+    }
+    const auto now = Clock::now();
+    if (now >= deadline) return end(End::daemon_gone), false;
+    const auto again = std::min(now + kTryAgain, deadline);
+    const auto woken = poll_fd(-1, 0, {std::min(again, next_deadline().value_or(again)), wake_.get(), {}});
+    if (!woken) return end(End::daemon_gone), false;
+    look_for_end();
+  }
+  failure_.reset();  // it is not why this stream ends
+  return false;
+}
+
+void Stream::fail(Error error) {
+  failure_ = std::move(error);
+  end_ = End::daemon_gone;
+}
+
+// What ends a stream though no message comes.
+void Stream::look_for_end() {
+  handle_interrupt();
+  const auto now = Clock::now();
+  if (duration_end_ && now >= *duration_end_) end(End::duration);
+  if (soon_end_ && now >= *soon_end_) end(soon_);
+}
+
 End Stream::run() {
-  if (options_.seconds) {
+  if (options_.seconds && !duration_end_) {
     constexpr double kForever = 1e9;  // seconds; the clock's own range ends at nine times that
     const std::chrono::duration<double> length(std::min(*options_.seconds, kForever));
     duration_end_ = Clock::now() + std::chrono::ceil<Clock::duration>(length);
   }
   while (end_ == End::none) {
     wait_once();
-    // Messages may keep coming without a pause: signals and deadlines are looked at all the same.
-    handle_interrupt();
-    const auto now = Clock::now();
-    if (duration_end_ && now >= *duration_end_) end(End::duration);
-    if (soon_end_ && now >= *soon_end_) end(soon_);
+    look_for_end();  // messages may keep coming without a pause
   }
   return end_;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "client/connection.hpp"
@@ -29,7 +30,8 @@ class Stream {
   void learn(JsonView probe_views) { text_.learn(probe_views); }
   void learn_added(JsonView params) { text_.learn_added(params); }  // probe.added's
 
-  // Streams until something ends it: a signal, --duration (counted from now), --count, the output, the daemon, end().
+  // Streams until something ends it: a signal, --duration (counted from the first call), --count, the output, the
+  // daemon, end().
   End run();
   // Ends run(), from within a handler; the first reason stands.
   void end(End why);
@@ -37,6 +39,13 @@ class Stream {
   void end_soon(End why);
   // Also wakes run() when this descriptor (a pidfd) becomes readable: `on_exit` is called once.
   void watch(int fd, std::function<void()> on_exit);
+
+  // After run() has ended because the connection was lost: another one to the same socket, as soon as a daemon listens
+  // there, within `patience`. False: none did, and run()'s failure stands; or what else ends a stream has come.
+  // True: run() can be called again, once whatever is to be streamed has been asked for anew.
+  bool reconnect(const std::string& socket, Clock::duration patience);
+  // What ends run() for good, after reconnect().
+  void fail(Error error);
 
   // Writes what is still buffered. After a signal a reader that does not read is not waited for long; says so if bytes
   // are left over.
@@ -48,8 +57,10 @@ class Stream {
   std::uint64_t missed() const { return missed_; }
   // Why run() failed: the connection's error for daemon_gone.
   const std::optional<Error>& failure() const { return failure_; }
-  // A limit for calls made before run(): a signal ends them.
-  WaitLimit interruptible() const { return {.deadline = {}, .interrupt_fd = signals_.fd(), .ignore_interrupt = {}}; }
+  // A limit for calls made before run(): a signal ends them, and after reconnect() a daemon that doesn't answer.
+  WaitLimit interruptible() const {
+    return {.deadline = calls_end_, .interrupt_fd = signals_.fd(), .ignore_interrupt = {}};
+  }
 
  private:
   void handle(const Notification& notification);
@@ -57,6 +68,7 @@ class Stream {
   void take_event(std::string_view event);
   void wait_once();
   void handle_interrupt();
+  void look_for_end();
   std::optional<Clock::time_point> next_deadline() const;
 
   Connection& connection_;
@@ -71,7 +83,7 @@ class Stream {
   std::uint64_t received_ = 0, missed_ = 0, printed_ = 0;
   End end_ = End::none;
   End soon_ = End::none;
-  std::optional<Clock::time_point> duration_end_, soon_end_;
+  std::optional<Clock::time_point> duration_end_, soon_end_, calls_end_;
   std::optional<Error> failure_;
 };
 

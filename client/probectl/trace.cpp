@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -27,6 +28,7 @@ namespace {
 
 constexpr auto kCleanUpLimit = std::chrono::seconds(15);  // for all calls of the clean-up together
 constexpr auto kReadyLimit = std::chrono::seconds(15);
+constexpr int kAttempts = 3;  // to go on with daemons that end as soon as they are there
 
 // What a trace is made of, in the order in which it is put together; taken apart the other way round.
 struct Parts {
@@ -68,6 +70,8 @@ class Trace {
   Result<void> wait_for_program();
   Result<void> add_probes();
   Result<void> subscribe();
+  Result<Document> add_and_enable();
+  bool come_back();
   void watch_target();
   int give_up(const Error& error);
   void clean_up();
@@ -98,6 +102,8 @@ class Trace {
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
   std::set<std::uint64_t> globs_;             // pending definitions of ours of which there are matches among these
   std::set<std::uint64_t> disabled_;          // of them, by the daemon: they had a rate, or an end
+  std::uint64_t before_ = 0;                  // hits that earlier daemons of this trace have told us of
+  Clock::time_point armed_at_{};
   std::optional<std::uint64_t> subscription_;
   std::string skipped_;    // of globs, for the line that says "armed"
   std::string_view word_;  // for an error that the protocol has no reason for
@@ -222,7 +228,12 @@ Result<void> Trace::wait_for_program() {
 }
 
 Result<void> Trace::add_probes() {
-  auto added = connection_.call("probe.add", trace_add_params(options_, pid_), stream_.interruptible());
+  Options left = options_;
+  if (left.count) *left.count -= std::min(*left.count, stream_.printed());
+  if (const auto since = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - armed_at_);
+      left.expire && armed_)
+    *left.expire -= std::min(*left.expire - 1, static_cast<std::uint64_t>(since.count()));
+  auto added = connection_.call("probe.add", trace_add_params(left, pid_), stream_.interruptible());
   if (!added) return std::move(added).error();
   const auto probes = (*added)["probes"];
   probes.each_element([&](JsonView probe) {
@@ -251,8 +262,20 @@ Result<void> Trace::subscribe() {
 Result<void> Trace::arm() {
   if (parts_.command)
     if (auto started = start_command(); !started) return started;
-  if (auto added = add_probes(); !added) return added;
-  if (auto subscribed = subscribe(); !subscribed) return subscribed;
+  auto enabled = add_and_enable();
+  if (!enabled) return std::move(enabled).error();
+  armed_at_ = Clock::now();
+  print_armed((*enabled)["probes"]);
+  if (!parts_.command) return {};
+  auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
+  if (!resumed) return std::move(resumed).error();
+  return {};
+}
+
+// What it answers says how many there are.
+Result<Document> Trace::add_and_enable() {
+  if (auto added = add_probes(); !added) return std::move(added).error();
+  if (auto subscribed = subscribe(); !subscribed) return std::move(subscribed).error();
   auto enabled = connection_.call("probe.enable", ids_params(), stream_.interruptible());
   if (!enabled) return std::move(enabled).error();
   // A script is told "armed" when hits count, and here none would.
@@ -266,11 +289,35 @@ Result<void> Trace::arm() {
     return false;
   });
   if (failed) return *std::move(failed);
-  print_armed((*enabled)["probes"]);
-  if (!parts_.command) return {};
-  auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
-  if (!resumed) return std::move(resumed).error();
-  return {};
+  return enabled;
+}
+
+// The daemon has gone: its probes went with it, and are added anew to the next one, if one comes. False: none has, or
+// the trace is to end anyway.
+bool Trace::come_back() {
+  if (parts_.daemon || connection_.alive() || !stream_.failure() || options_.reconnect == 0) return false;
+  const auto lost = Clock::now();
+  const auto path = socket_path(options_.socket);
+  note(fmt::format("the daemon at {} has gone; waiting {} s for another one", path, options_.reconnect));
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (!stream_.reconnect(path, std::chrono::seconds(options_.reconnect))) return false;
+    before_ = stream_.received() + stream_.missed();
+    probes_.clear();
+    disabled_.clear();
+    subscription_.reset();
+    attached_ = false;  // add_probes() attaches for as long as there are probes
+    auto enabled = add_and_enable();
+    const std::chrono::duration<double> gap = Clock::now() - lost;
+    if (enabled) {
+      note(fmt::format(
+          "a daemon is back: {} in PID {} again; what was hit in {:.3f} s without them is missed, uncounted",
+          count_of(probes_.size(), "probe"), pid_, gap.count()));
+      return true;
+    }
+    stream_.fail(std::move(enabled).error());
+    if (connection_.alive()) return false;
+  }
+  return false;
 }
 
 void Trace::print_armed(JsonView probes) {
@@ -363,6 +410,7 @@ int Trace::give_up(const Error& error) {
 void Trace::print_account() {
   Counters sum;
   for (const auto& [id, counters] : probes_) sum.hits += counters.hits, sum.missed += counters.missed;
+  sum.hits += before_;
   const auto account = make_account(sum.hits, stream_.received(), stream_.missed());
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
@@ -385,7 +433,8 @@ int Trace::run() {
   watch_target();
   auto armed = arm();
   if (!armed) return give_up(armed.error());
-  stream_.run();
+  do stream_.run();
+  while (come_back());
   clean_up();
   return conclude();
 }

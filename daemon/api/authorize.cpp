@@ -91,18 +91,24 @@ bool Authorizer::descends(const Peer& peer, pid_t pid) const {
   return std::ranges::find(chain, peer.pid) != chain.end() && procfs_.ancestry(pid) == chain && peer.alive();
 }
 
-Denial Authorizer::decide(const Peer& peer, pid_t pid) const {
+Denial Authorizer::decide(const Peer& peer, pid_t pid, bool descended) const {
   const auto target = procfs_.credentials(pid);
   if (!target) return Denial::no_process;
-  Surroundings around{procfs_.own_user_namespace(), procfs_.ptrace_scope(), false, procfs_.overflow_uid(),
+  Surroundings around{procfs_.own_user_namespace(), procfs_.ptrace_scope(), descended, procfs_.overflow_uid(),
                       procfs_.overflow_gid()};
-  if (around.scope == PtraceScope::descendants) around.descendant = descends(peer, pid);
+  if (around.scope == PtraceScope::descendants && !descended) around.descendant = descends(peer, pid);
   return judge(peer, *target, around);
 }
 
-Result<void> Authorizer::may_trace(const Peer& peer, pid_t pid) const {
+Result<void> Authorizer::may_trace(const Peer& peer, pid_t pid) const { return answer(peer, pid, false); }
+
+Result<void> Authorizer::may_still_trace(uid_t user, gid_t group, pid_t pid) const {
+  return answer(Peer{user, group, 0, {}, procfs_.own_user_namespace()}, pid, true);
+}
+
+Result<void> Authorizer::answer(const Peer& peer, pid_t pid, bool descended) const {
   if (peer.uid == 0) return {};
-  const Denial denial = decide(peer, pid);
+  const Denial denial = decide(peer, pid, descended);
   if (denial == Denial::none) return {};
   if (denial == Denial::no_process) return no_process(pid);
   if (foreign(denial) && procfs_.visibility() == Visibility::own_only) return no_process(pid);

@@ -58,6 +58,9 @@ class Authorizer {
   // Errors: permission_denied with the remedy; no_such_process. For root neither is looked at: ok means "ask the
   // kernel".
   Result<void> may_trace(const Peer& peer, pid_t pid) const;
+  // The same of a user whose connection has ended, and who was allowed to trace this very program once. Yama's descent
+  // (6) was looked at then; there is no process that could be asked for it any more.
+  Result<void> may_still_trace(uid_t user, gid_t group, pid_t pid) const;
   // The global switches: root, or the user the daemon itself runs as. Errors: permission_denied.
   Result<void> may_administer(const Peer& peer, std::string_view what) const;
   bool is_administrator(const Peer& peer) const;
@@ -65,7 +68,8 @@ class Authorizer {
   const Procfs& procfs() const { return procfs_; }
 
  private:
-  Denial decide(const Peer& peer, pid_t pid) const;
+  Denial decide(const Peer& peer, pid_t pid, bool descended) const;
+  Result<void> answer(const Peer& peer, pid_t pid, bool descended) const;
   bool descends(const Peer& peer, pid_t pid) const;
   Procfs procfs_;
 };

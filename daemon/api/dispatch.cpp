@@ -105,7 +105,13 @@ std::vector<control::ProbeView> visible_probes(const Services& services, const C
                                                std::optional<pid_t> pid) {
   auto probes = services.controller.probes(pid);
   Sight may(connection);
-  std::erase_if(probes, [&](const control::ProbeView& p) { return !may(p.pid); });
+  // The pid of one whose process has ended may be somebody else's by now.
+  const auto& peer = connection.peer();
+  const auto sees_ended = [&](const control::ProbeView& p) {
+    return p.user == peer.uid || services.authorizer.is_administrator(peer);
+  };
+  std::erase_if(probes,
+                [&](const control::ProbeView& p) { return p.persist && p.ended ? !sees_ended(p) : !may(p.pid); });
   std::ranges::sort(probes, {}, &control::ProbeView::id);
   return probes;
 }
@@ -229,6 +235,7 @@ class Withdrawal final : public control::Client {
   explicit Withdrawal(ClientId id) : id_(id) {}
   ClientId id() const override { return id_; }
   uid_t user() const override { return 0; }
+  gid_t group() const override { return 0; }
   bool may_trace(pid_t) const override { return true; }
   bool offer_event(std::uint64_t, std::string_view) override { return false; }
   void report_missed(std::uint64_t, std::uint64_t) override {}

@@ -63,6 +63,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   // control::Client
   ClientId id() const override { return id_; }
   uid_t user() const override { return peer_.uid; }
+  gid_t group() const override { return peer_.gid; }
   bool may_trace(pid_t pid) const override;
   bool offer_event(std::uint64_t subscription, std::string_view event_json) override;
   void report_missed(std::uint64_t subscription, std::uint64_t count) override;

@@ -35,6 +35,12 @@ Result<Stat> read_stat(pid_t pid);
 // Errors: as read_stat.
 Result<TargetId> target_id(pid_t pid);
 
+// What tells the program that a process runs from one that it ran before, or will run: made of the random bytes that the
+// kernel gives each program it starts (getauxval(3), AT_RANDOM). 0: gone, or its memory may not be read.
+std::uint64_t program_mark(pid_t pid);
+// /proc/sys/kernel/random/boot_id: pids and start times begin anew with each. Empty: it can't be read.
+std::string boot_id();
+
 // Of the main thread; empty when the process is gone.
 std::string comm(pid_t pid);
 // The path of the program as /proc/PID/exe gives it, without " (deleted)"; empty: gone, a kernel thread, a zombie, or

@@ -57,6 +57,14 @@ struct AddRequest {
   bool force_step = false;              // x-step: use the stepped tier, for tests and benchmarks
 };
 
+// What a daemon that has put a probe back can't know: what happened while there was none. CLOCK_MONOTONIC, ns.
+struct Unwatched {
+  std::uint64_t times = 0;         // so often it has been put back
+  std::uint64_t from = 0, to = 0;  // the last time: when the counters were last known, when it was in place again (0:
+                                   // it isn't)
+  std::uint64_t total = 0;  // of all times
+};
+
 struct ArgView {
   std::string name, type;
 };
@@ -70,7 +78,7 @@ struct ProbeView {
   std::string symbol;  // "processCommand+0x0"
   std::string module;
   std::string state;         // "enabled" "disabled" "gone" "pending"
-  std::string state_reason;  // why the daemon has disabled it; empty: it hasn't
+  std::string state_reason;  // why the daemon has disabled it, or could not put it back; empty: neither
   std::string tier;          // "stepped" "boosted" "optimized"
   std::string tier_reason;   // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
@@ -83,6 +91,9 @@ struct ProbeView {
   };
   std::optional<From> from;  // the pending glob that it is a match of
   bool persist = false;
+  bool ended = false;                     // its process, or the program it ran, has ended
+  uid_t user = 0;                         // who has added it
+  std::optional<Unwatched> unwatched;     // nullopt: it was never without a daemon
   bool armed = false;                     // its breakpoint is in place now
   std::optional<std::uint64_t> max_rate;  // hits a second; nullopt: the daemon's
   std::optional<std::uint64_t> expires;   // CLOCK_MONOTONIC, ns
@@ -152,6 +163,7 @@ class Client {
   virtual ~Client() = default;
   virtual ClientId id() const = 0;
   virtual uid_t user() const = 0;  // effective, in the daemon's user namespace
+  virtual gid_t group() const = 0;
   // Whether this client's user may see and control this process now.
   virtual bool may_trace(pid_t pid) const = 0;
   // One encoded event for a subscription. False: no room, the event is lost to this client (the caller counts it).

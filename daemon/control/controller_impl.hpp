@@ -2,7 +2,7 @@
 //
 // Split by subject: controller_targets.cpp (attach, detach, lifecycle), controller_probes.cpp (add, remove, enable,
 // list), controller_revival.cpp (gone, pending), controller_waiting.cpp (pending globs), controller_limits.cpp (rates,
-// expiry), controller_events.cpp (queue, subscriptions).
+// expiry), controller_events.cpp (queue, subscriptions), controller_keeping.cpp (what outlives this daemon).
 #pragma once
 
 #include <utility>
@@ -14,6 +14,7 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include "daemon/control/controller.hpp"
+#include "daemon/control/kept.hpp"
 #include "daemon/control/registry.hpp"
 #include "daemon/events/hit_queue.hpp"
 #include "daemon/events/record_clock.hpp"
@@ -33,6 +34,17 @@ class ControllerImpl final : public Controller {
   // The hits a second of a probe without a rate of its own, as long as it is a breakpoint; 0: any number.
   void set_max_rate(std::uint64_t most) { max_rate_ = most; }
   void set_probe_limits(const ProbeLimits& limits) { probe_limits_ = limits; }
+
+  // Persistent probes, and targets that were attached explicitly, are kept in files of this directory from now on.
+  struct Keeping {
+    std::string directory;
+    // Whether the owner of what is put back may still trace that process.
+    std::function<Result<void>(Owner, pid_t)> may_trace;
+  };
+  void keep_probes(Keeping keeping);
+  // Puts back what the daemon before has kept there: every probe is registered when this returns, those that can be are
+  // in place when done is called, `limit` later at most.
+  void readopt(std::chrono::milliseconds limit, std::function<void()> done);
 
   // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
   void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
@@ -111,6 +123,32 @@ class ControllerImpl final : public Controller {
   std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;
 
+  // controller_keeping.cpp
+  struct KeptFile {
+    std::string path;
+    std::size_t written = 0;  // hash of what stands there; 0: nothing
+    std::uint64_t attempts = 0;
+    std::optional<std::chrono::steady_clock::time_point> proven_at;  // when putting it back has done no harm
+  };
+  void keep(pid_t pid);
+  void keep_all();
+  void keep(const KeptTarget& target);
+  void forget_kept(pid_t pid);
+  std::map<pid_t, KeptTarget> kept_targets(std::optional<pid_t> pid) const;
+  KeptProbe kept(const Probe& probe) const;
+  void look_at_kept();
+  void look_at_kept_later(std::chrono::steady_clock::duration last_took);
+  void adopt(FoundKept found, std::function<void()> done);
+  void put_back(std::shared_ptr<const FoundKept> found, std::function<void()> done);
+  std::optional<Error> why_not_adoptable(const KeptTarget& kept) const;
+  void enter(const KeptTarget& kept, std::uint64_t last_known);
+  void refuse(const FoundKept& found, const std::string& why);
+  // Of that target's probes that are still to be put back.
+  void give_up_awaited(pid_t pid, const Error& why, bool for_good, const std::function<bool(const Probe&)>& of_them);
+  void settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed);
+  void note_watched(Probe& probe) const;
+  void note_place(Probe& probe, const tracer::SitePlan& plan) const;
+
   // controller_limits.cpp
   void on_limit_reached(std::vector<ProbeId> probes);
   void look_at_limits_at(std::chrono::steady_clock::time_point at);
@@ -135,6 +173,7 @@ class ControllerImpl final : public Controller {
   void forget_watch_if_unneeded(pid_t pid);
   std::optional<Error> why_not_revivable(const Probe& probe) const;
   void revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done);
+  void revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done);
   void revive(std::shared_ptr<Revival> revival);
   void place(std::shared_ptr<Revival> revival);
   bool place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps, bool with_last);
@@ -242,6 +281,9 @@ class ControllerImpl final : public Controller {
   events::EventEncoder encoder_;
   std::chrono::steady_clock::time_point next_loss_report_{};
   std::unique_ptr<boost::asio::steady_timer> shutdown_timer_;
+  std::optional<Keeping> keeping_;
+  std::map<pid_t, KeptFile> kept_;
+  std::unique_ptr<boost::asio::steady_timer> keep_timer_, adoption_timer_;
 };
 
 }  // namespace probed::control

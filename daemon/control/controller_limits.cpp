@@ -126,6 +126,7 @@ void ControllerImpl::disable(std::vector<ProbeId> ids, std::string reason) {
     drain_all();
     for (const ProbeId id : ids)
       if (const auto it = probes_.find(id); it != probes_.end()) it->second.enabled = false;
+    keep_all();
     tell_disabled(ids, reason);
   };
   tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {

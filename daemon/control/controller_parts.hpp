@@ -14,6 +14,7 @@ struct ControllerImpl::Plan {
   AddRequest request;
   ClientId owner{};
   uid_t user = 0;
+  gid_t user_group = 0;
   std::vector<lang::Definition> definitions;
   KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
@@ -41,6 +42,7 @@ struct ControllerImpl::Item {
   };
   std::vector<Lost> lost;
   std::vector<RemoteAddr> in_place;  // the other places it has
+  std::optional<Place> expected;     // where the leader is to be put back, and nowhere else
   struct Found {
     ProbeId id{};  // 0: a new place
     PlannedProbe planned;
@@ -56,6 +58,7 @@ struct ControllerImpl::Item {
   std::vector<Skipped> skipped;
 
   void plan(Planner& planner);
+  void hold_to_expected();
   void plan_matches(Planner& planner);
 };
 

@@ -157,6 +157,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
   plan->request = std::move(request);
   plan->owner = plan->request.persist ? ClientId::none : who;
   plan->user = client.user();
+  plan->user_group = client.group();
   plan->definitions = std::move(definitions).value();
   const pid_t pid = plan->request.pid;
   enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
@@ -289,7 +290,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
   if (auto room = check_room(plan); !room) return room;
   Names names(probes_, request.pid, plan.owner);
-  auto limit = request.limit ? std::make_shared<tracer::HitLimit>(tracer::HitLimit{*request.limit, {}}) : nullptr;
+  auto limit = request.limit ? std::make_shared<tracer::HitLimit>(*request.limit) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
   std::unordered_map<const tracer::ReturnProbe*, ProbeId> entries;
@@ -312,6 +313,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.pid = request.pid;
     probe.owner = plan.owner;
     probe.user = plan.user;
+    probe.user_group = plan.user_group;
+    probe.mark = t.mark;
+    note_place(probe, planned.plan);
     probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
     probe.name = definition.name;
     if (const std::string key = one_probe(planned.where); !key.empty()) {
@@ -392,6 +396,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
                 is_named(p, [&d](const Probe& probe) { return named_by(probe, d); }))
               cleared.push_back(id);
         }
+        if (plan->request.persist) keep(plan->request.pid);
         if (cleared.empty()) return plan->reply(std::move(added));
         take_out(std::move(cleared), [plan, added = std::move(added)](auto) { plan->reply(added); });
       });
@@ -431,8 +436,12 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
   std::vector<ProbeId> selected;
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
-    if ((which.all || is_named(probe, named)) && (probe.owner == client.id() || permitted(probe.pid)))
-      selected.push_back(id);
+    // The pid of one whose process has ended may be somebody else's by now.
+    const bool ended = probe.owner == ClientId::none && probe.ended;
+    const auto allowed = [&] {
+      return ended ? client.user() == 0 || client.user() == probe.user : permitted(probe.pid);
+    };
+    if ((which.all || is_named(probe, named)) && (probe.owner == client.id() || allowed())) selected.push_back(id);
   }
   return selected;
 }
@@ -466,10 +475,11 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
   auto removed = [this, ids, reply = std::move(reply)] {
     drain_all();
     std::vector<ProbeView> views;
-    std::set<pid_t> pids;
+    std::set<pid_t> pids, keep_anew;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
+      if (it->second.owner == ClientId::none) keep_anew.insert(it->second.pid);
       if (it->second.pending) pids.insert(it->second.pid);
       if (!is_shown(it->second)) continue;
       views.push_back(view(it->second));
@@ -482,6 +492,7 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
     }
     for (const ProbeId id : emptied) erase_probe(id);
     for (const pid_t pid : pids) forget_watch_if_unneeded(pid);
+    for (const pid_t pid : keep_anew) keep(pid);
     reply(std::move(views));
   };
   tracer_->post([this, ids = std::move(ids), removed = std::move(removed)](tracer::Engine& engine) {
@@ -534,9 +545,13 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
     if (enabled) look_at_limits_at(now);
     revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
       Changed changed{{}, std::move(failed)};
+      std::set<pid_t> keep_anew;
       for (const ProbeId id : ids)
-        if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
+        if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second)) {
           changed.probes.push_back(view(it->second));
+          if (it->second.owner == ClientId::none) keep_anew.insert(it->second.pid);
+        }
+      for (const pid_t pid : keep_anew) keep(pid);
       reply(std::move(changed));
     });
   };
@@ -555,6 +570,7 @@ void ControllerImpl::mark_gone(pid_t pid) {
     if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
   }
   for (const ProbeId id : persistent) erase_probe(id);
+  keep(pid);
   if (const auto t = targets_.find(pid); t != targets_.end() && number(t->second.loader_watch) != 0)
     ids.push_back(std::exchange(t->second.loader_watch, {}));
   tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
@@ -604,6 +620,10 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   view.places = places_of(probe);
   view.state = gone ? (waits ? "pending" : "gone") : probe.enabled ? "enabled" : "disabled";
   if (view.state == "disabled") view.state_reason = probe.why_disabled;
+  if (gone) view.state_reason = probe.why_gone;
+  view.ended = probe.ended;
+  view.user = probe.user;
+  view.unwatched = probe.unwatched;
   view.max_rate = probe.pace.most;
   if (probe.expires) view.expires = nanoseconds_of(*probe.expires);
   put_tier(view, probe);
@@ -679,6 +699,7 @@ void ControllerImpl::set_armed(bool armed, Reply<std::vector<Failed>> reply) {
     const auto not_armed = engine.set_armed(armed);
     post([this, armed, not_armed, reply] {
       armed_ = armed;
+      keep_all();
       reply(failed(not_armed));
     });
   });
@@ -689,6 +710,7 @@ void ControllerImpl::set_optimize(bool enabled, Reply<void> reply) {
     engine.set_optimize(enabled);
     post([this, enabled, reply] {
       optimize_ = enabled;
+      keep_all();
       reply({});
     });
   });

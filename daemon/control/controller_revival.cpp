@@ -63,8 +63,24 @@ void ControllerImpl::Item::plan(Planner& planner) {
   };
   take([](const PlannedProbe& p, const Lost& l) { return symbol_of(p.where) == l.symbol; });
   take([](const PlannedProbe&, const Lost&) { return true; });
-  if (!many) return;
-  for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
+  if (many)
+    for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
+  if (expected) hold_to_expected();
+}
+
+// What another daemon probed is put back where its very code still is.
+void ControllerImpl::Item::hold_to_expected() {
+  const auto first = std::ranges::find(found, leader, &Found::id);
+  if (first == found.end()) return;
+  const tracer::SitePlan& plan = first->planned.plan;
+  if (std::ranges::equal(plan.code(), expected->code) && plan.backing == expected->backing) return;
+  why = Error{Reason::unmapped_address,
+              fmt::format("the code at {} isn't what it was: its file has been replaced, or it was rewritten, while no "
+                          "daemon ran",
+                          symbol_of(first->planned.where)),
+              "`probectl enable` probes what is there now",
+              {}};
+  found.clear();
 }
 
 namespace {
@@ -177,6 +193,7 @@ ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
     return item;
   }
   item.many = leader.many || leader.program->returns;
+  if (leader.awaited && !leader.pending) item.expected = leader.place;
   const auto note = [&](const Probe& probe) {
     if (probe.gone)
       item.lost.push_back({probe.id, probe.symbol});
@@ -263,8 +280,10 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
       continue;
     else if (why)
       all->push_back({id, probe.full_name(), *std::move(why)});
-    else
+    else {
       by_pid[probe.pid].push_back(item_of(probe));
+      by_pid[probe.pid].back().expected.reset();  // who asks wants what is there now
+    }
   }
   if (by_pid.empty()) return done(std::move(*all));
   const auto left = std::make_shared<std::size_t>(by_pid.size());
@@ -289,6 +308,21 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
       });
     });
   }
+}
+
+// What another daemon had in this target, which is attached.
+void ControllerImpl::revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done) {
+  auto revival = std::make_shared<Revival>();
+  revival->pid = pid;
+  bool some_wait = false;
+  for (const auto& [id, probe] : probes_) {
+    if (probe.pid != pid || !probe.awaited || number(probe.leader) != 0) continue;
+    some_wait |= may_come_back(probe);
+    revival->items.push_back(item_of(probe));
+  }
+  revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
+  revival->done = std::move(done);
+  revive(std::move(revival));
 }
 
 void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
@@ -324,6 +358,8 @@ Probe& ControllerImpl::add_place(const Item& item) {
   place.pid = leader.pid;
   place.owner = leader.owner;
   place.user = leader.user;
+  place.user_group = leader.user_group;
+  place.mark = leader.mark;
   place.definition = leader.definition;
   place.filter = leader.filter;
   place.enabled = leader.enabled;
@@ -358,6 +394,7 @@ bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
   target(revival.pid).known.insert_or_assign(found.planned.plan.address, found.planned.plan);
   const tracer::SitePlan plan = found.planned.plan;
+  note_place(probe, plan);
   found.program = program_of(probe, found.planned);
   if (!probe.optimize) found.program->no_detour = probe.program->no_detour;
   found.program->counters = probe.program->counters;
@@ -472,6 +509,9 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       if (!found.program) continue;
       any = true;
       probe.gone = false;
+      probe.awaited = false;
+      probe.why_gone.clear();
+      if (const auto shown = probes_.find(probe.shown()); shown != probes_.end()) note_watched(shown->second);
       probe.committed = true;
       probe.program = found.program;
       probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);

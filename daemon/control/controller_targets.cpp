@@ -91,8 +91,12 @@ ControllerImpl::~ControllerImpl() {
 void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<void()> done) {
   debuginfod_.stop();
   auto once = std::make_shared<std::function<void()>>(std::move(done));
-  const auto finish = [once] {
-    if (*once) std::exchange(*once, nullptr)();
+  const auto finish = [this, once] {
+    if (!*once) return;
+    for (auto& [pid, file] : kept_) file.attempts = 0;  // whatever they do, this daemon has not ended by it
+    keep_all();
+    keeping_.reset();
+    std::exchange(*once, nullptr)();
   };
   shutdown_timer_ = std::make_unique<boost::asio::steady_timer>(io_, limit);
   shutdown_timer_->async_wait([finish](const boost::system::error_code& error) {
@@ -205,6 +209,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Rep
       t.threads = result->threads;
       t.execs = result->execs;
       t.overlay = result->overlay;
+      if (keeping_) t.mark = process::program_mark(pid);
       t.follow_fork |= params.follow_fork;
       reply({});
     });
@@ -224,6 +229,7 @@ Result<void> ControllerImpl::check_still_allowed(ClientId who, pid_t pid) const 
 
 void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {
   const ClientId who = client.id();
+  const Owner owner{client.user(), client.group()};
   enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
     const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry};
     ensure_attached(pid, params, [=, this](Result<void> result) {
@@ -231,8 +237,10 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
       if (result) {
         Target& t = target(pid);
         t.explicitly = true;
+        if (!options.hold_at_entry) t.attached_by = owner;  // who has it held lets it go, too
         if (options.hold_at_entry) t.holder = who;
         t.interested.insert(who);
+        keep(pid);
         reply(view(t));
         return next();
       }
@@ -293,6 +301,8 @@ void ControllerImpl::drop_target(pid_t pid) {
   if (it == targets_.end()) return;
   it->second.attached = false;
   it->second.explicitly = false;
+  it->second.attached_by.reset();
+  keep(pid);
   it->second.holder = ClientId::none;
   it->second.interested.clear();
   it->second.members.clear();
@@ -336,6 +346,8 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
   it->second.known.clear();
   it->second.loader_watch = {};
   it->second.exe = process::exe(root);
+  if (keeping_) it->second.mark = process::program_mark(root);
+  keep(root);
   notify_interested(it->second, "target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept));
   if (!kept) drop_target(root);
 }

@@ -99,6 +99,7 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
   plan.request.max_rate = glob.pace.most;
   plan.owner = glob.owner;
   plan.user = glob.user;
+  plan.user_group = glob.user_group;
   plan.definitions.push_back(*glob.parsed);
   plan.symbols = revival.symbols;
   plan.planned = std::move(item.matches);
@@ -157,6 +158,7 @@ void ControllerImpl::finish_matches(const Revival& revival, Item& item, std::vec
     tell_added(glob, shown, item.skipped);
   }
   glob.told_skipped = item.skipped.size();
+  if (!shown.empty() && glob.owner == ClientId::none) keep(glob.pid);
   if (!shown.empty()) look_at_limits_at(std::chrono::steady_clock::now());
 }
 

@@ -16,6 +16,7 @@
 
 #include "daemon/base/types.hpp"
 #include "daemon/control/controller.hpp"
+#include "daemon/control/kept.hpp"
 #include "daemon/control/planner.hpp"
 #include "daemon/events/encode.hpp"
 #include "daemon/events/feed.hpp"
@@ -66,6 +67,7 @@ struct Probe {
   pid_t pid = 0;
   ClientId owner = ClientId::none;  // none: persistent
   uid_t user = 0;                   // who has added it
+  gid_t user_group = 0;
   std::string group, name;
   std::string definition, filter;
   std::string symbol;  // "processCommand+0x0"
@@ -104,6 +106,11 @@ struct Probe {
   std::size_t told_skipped = 0;    // of a glob: matches that can't be probed, as its clients know
   std::shared_ptr<const lang::Definition> parsed;
   std::uint64_t start_time = 0;  // with pid: the process it is in
+  std::uint64_t mark = 0;        // of the program it is in (process::program_mark); only where probes are kept
+  Place place;                   // where it stood last; likewise
+  bool awaited = false;          // another daemon's, which is still to be put back
+  std::string why_gone;          // of one that couldn't be
+  std::optional<Unwatched> unwatched;
   tracer::ProgramPtr program;
   events::EventSchema schema;
   std::shared_ptr<const symbols::TargetSymbols> symbols;  // for arguments of type symbol; null: it has none
@@ -124,7 +131,9 @@ struct Target {
   TargetId id;
   std::string comm, exe;
   bool attached = false;
-  bool explicitly = false;  // by target.attach: stays without probes
+  bool explicitly = false;           // by target.attach: stays without probes
+  std::optional<Owner> attached_by;  // who has asked for that, for the target's whole life
+  std::uint64_t mark = 0;            // of its program (process::program_mark); only where probes are kept
   bool follow_fork = false;
   ClientId holder{};  // who wants it held at its entry, and will let it go on; none: nobody
   std::uint32_t threads = 0;

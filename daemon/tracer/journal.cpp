@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "daemon/base/file.hpp"
+#include "daemon/base/process.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -23,9 +24,8 @@ constexpr std::size_t kMostBytes = 1 << 30;  // of a file that is read back
 
 std::array<char, 40> boot_id() {
   std::array<char, 40> id{};
-  std::string text;
-  if (read_file("/proc/sys/kernel/random/boot_id", text, id.size()) == 0)
-    std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
+  const std::string text = process::boot_id();
+  std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
   return id;
 }
 

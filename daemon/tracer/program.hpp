@@ -28,7 +28,8 @@ struct Counters {
 
 // Shared by the probes of one batch: after this many hits none of them counts any more.
 struct HitLimit {
-  std::uint64_t remaining = 0;
+  explicit HitLimit(std::uint64_t hits) : remaining(hits) {}
+  std::atomic<std::uint64_t> remaining;  // written by the tracer thread
   std::vector<ProbeId> probes;
 };
 

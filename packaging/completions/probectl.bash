@@ -6,12 +6,12 @@ _probectl_commands='trace attach detach ps add remove enable disable list profil
 
 _probectl_options() {
   case $1 in
-  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn -o --format --verbose' ;;
+  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn --reconnect -o --format --verbose' ;;
   add) echo '-p --filter --disabled --no-optimize --max-rate --expire --pending --follow-fork --verbose' ;;
   attach) echo '--follow-fork' ;;
   remove | enable | disable) echo '--all -p' ;;
   format) echo '-p' ;;
-  stream) echo '-p --count --duration -o --format' ;;
+  stream) echo '-p --count --duration -o --format --reconnect' ;;
   functions) echo '-p --usdt --limit --no-spawn' ;;
   list | profile) echo '-p --verbose' ;;
   vars | lines) echo '-p --no-spawn' ;;
@@ -58,7 +58,7 @@ _probectl() {
     mapfile -t COMPREPLY < <(compgen -f -- "$word")
     return
     ;;
-  -e | --filter | --count | --duration | --limit) return ;;
+  -e | --filter | --count | --duration | --limit | --reconnect) return ;;
   *)
     case $command in
     '' | help) words="$_probectl_commands --socket --json --help --version" ;;

@@ -8,7 +8,7 @@ _probed() {
   --socket-group) mapfile -t COMPREPLY < <(compgen -g -- "$word") ;;
   --log-level) mapfile -t COMPREPLY < <(compgen -W 'trace debug info warn error' -- "$word") ;;
   *)
-    mapfile -t COMPREPLY < <(compgen -W '--socket --socket-mode --socket-group --state-dir --recover --queue --max-rate --max-clients
+    mapfile -t COMPREPLY < <(compgen -W '--socket --socket-mode --socket-group --state-dir --keep-probes --recover --queue --max-rate --max-clients
       --max-user-clients --max-probes --max-user-probes --log-level
       --ready-fd --lifetime-fd --help --version' -- "$word")
     ;;

@@ -1,0 +1,469 @@
+// Persistent probes outlive the daemon: they are kept in files (kept.hpp), and the next daemon puts them back.
+//
+// A file is written before the answer to whatever changed its probes, and their counters about once a second: after a
+// kill these are as they were then. A probe that is put back is an ordinary one whose code had gone, and is revived as
+// such (controller_revival.cpp); until then, and when that can't be, it is listed as gone, with the reason. Asio
+// thread.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "daemon/base/process.hpp"
+#include "daemon/control/controller_impl.hpp"
+#include "daemon/lang/parse.hpp"
+
+namespace probed::control {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = 1s;
+constexpr int kLookShare = 20;  // of the time at most one part in so many goes into writing
+constexpr auto kProven = 60s;   // a daemon that has lived so long with what it has put back doesn't end by it
+constexpr std::uint64_t kMostAttempts = 3;
+
+Error gone(std::string message, std::string hint = "remove the probe, and add it to the process of now") {
+  return {Reason::target_gone, std::move(message), std::move(hint)};
+}
+
+tracer::ProgramPtr shell_of(const KeptProbe& kept, bool returns, std::shared_ptr<tracer::HitLimit> limit) {
+  auto program = std::make_shared<tracer::ProbeProgram>();
+  program->id = kept.id;
+  program->enabled = kept.enabled;
+  program->force_step = kept.stepped;
+  program->limit = std::move(limit);
+  program->counters->hits = kept.hits;
+  program->counters->missed = kept.missed;
+  program->counters->filtered = kept.filtered;
+  if (!kept.optimize) program->no_detour = "it was added so (optimize: false)";
+  if (!returns) return program;
+  program->role = tracer::ProbeProgram::Role::entry;
+  program->returns = std::make_shared<tracer::ReturnProbe>();
+  program->returns->abandoned = kept.abandoned;
+  program->returns->unmatched = kept.unmatched;
+  return program;
+}
+
+std::shared_ptr<const lang::Definition> parsed_of(const KeptProbe& kept) {
+  auto definition = std::make_shared<lang::Definition>(lang::parse_definition(kept.definition).value());
+  if (!kept.usdt) return definition;
+  if (!std::holds_alternative<lang::UsdtLocation>(definition->location.where)) definition->location.module.clear();
+  definition->location.where = lang::UsdtLocation{kept.usdt->provider, kept.usdt->name};
+  return definition;
+}
+
+std::chrono::steady_clock::time_point time_of(std::uint64_t nanoseconds) {
+  const auto most = static_cast<std::uint64_t>(std::chrono::nanoseconds::max().count());
+  return Clock::time_point(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(nanoseconds, most))));
+}
+
+}  // namespace
+
+void ControllerImpl::keep_probes(Keeping keeping) {
+  keeping_ = std::move(keeping);
+  keep_timer_ = std::make_unique<boost::asio::steady_timer>(io_);
+  look_at_kept_later({});
+}
+
+// ---- into files -----------------------------------------------------------------------------------------------------
+
+void ControllerImpl::note_place(Probe& probe, const tracer::SitePlan& plan) const {
+  if (!keeping_ || probe.owner != ClientId::none || !plan.address) return;
+  probe.place.code.assign(plan.code().begin(), plan.code().end());
+  probe.place.backing = plan.backing;
+}
+
+KeptProbe ControllerImpl::kept(const Probe& probe) const {
+  const ProbeView shown = view(probe);
+  KeptProbe kept;
+  kept.id = probe.id;
+  kept.group = probe.group;
+  kept.name = probe.name;
+  kept.definition = probe.definition;
+  kept.filter = probe.filter;
+  kept.symbol = probe.symbol;
+  kept.module = probe.module;
+  kept.owner = {probe.user, probe.user_group};
+  kept.many = probe.many;
+  kept.enabled = probe.enabled;
+  kept.gone = shown.state == "gone" && !probe.awaited;
+  kept.optimize = probe.optimize;
+  kept.pending = probe.pending;
+  kept.stepped = probe.program->force_step;
+  kept.why_disabled = probe.why_disabled;
+  kept.why_gone = probe.why_gone;
+  if (const auto* usdt = std::get_if<lang::UsdtLocation>(&probe.parsed->location.where))
+    kept.usdt = {usdt->provider, usdt->name};
+  kept.max_rate = probe.pace.most;
+  kept.expires = shown.expires;
+  kept.hits = shown.hits;
+  kept.missed = shown.missed;
+  kept.filtered = shown.filtered;
+  kept.abandoned = shown.abandoned;
+  kept.unmatched = shown.unmatched;
+  kept.glob = probe.glob;
+  kept.from = probe.from;
+  kept.match = probe.match;
+  kept.unwanted = probe.unwanted;
+  kept.place = probe.place;
+  kept.unwatched = probe.unwatched;
+  return kept;
+}
+
+std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pid) const {
+  std::map<pid_t, KeptTarget> all;
+  std::map<const tracer::HitLimit*, std::uint64_t> batches;
+  for (const auto& [id, probe] : probes_) {
+    if (probe.owner != ClientId::none || probe.ended || !probe.committed) continue;
+    if (number(probe.leader) != 0) continue;
+    if (pid && *pid != probe.pid) continue;
+    KeptTarget& target = all[probe.pid];
+    target.id = {probe.pid, probe.start_time};
+    target.program = probe.mark;
+    target.probes.push_back(kept(probe));
+    if (const auto& limit = probe.program->limit)
+      target.probes.back().limit = {batches.try_emplace(limit.get(), batches.size() + 1).first->second,
+                                    limit->remaining.load(std::memory_order_relaxed)};
+  }
+  for (const auto& [id, target] : targets_) {
+    if (!target.attached || (pid && *pid != id)) continue;
+    if (target.attached_by) {
+      all[id].id = target.id;
+      all[id].program = target.mark;
+      all[id].attached_by = target.attached_by;
+    }
+    if (const auto it = all.find(id); it != all.end()) {
+      it->second.follow_fork = target.follow_fork;
+      it->second.followed = target.members.empty() ? 0 : target.members.size() - 1;
+    }
+  }
+  const std::string boot = process::boot_id();
+  for (auto& [id, target] : all) {
+    target.boot = boot;
+    target.armed = armed_;
+    target.optimize = optimize_;
+    const auto file = kept_.find(id);
+    target.attempts = file == kept_.end() ? 0 : file->second.attempts;
+  }
+  return all;
+}
+
+void ControllerImpl::keep(const KeptTarget& target) {
+  KeptFile& file = kept_[target.id.pid];
+  const std::string path = kept_path(keeping_->directory, target.id);
+  if (file.path != path) {
+    if (!file.path.empty()) ::unlink(file.path.c_str());
+    file = {.path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at};
+  }
+  std::size_t left_out = 0;
+  const std::string text = kept_text(target, &left_out);
+  const std::size_t now = std::hash<std::string>()(text) | 1;
+  if (now == file.written) return touch_kept(path);
+  if (left_out > 0)
+    spdlog::warn("{} probes of process {} won't outlive this daemon: their names are no UTF-8", left_out,
+                 target.id.pid);
+  auto written = write_kept(path, text);
+  if (written) return void(file.written = now);
+  spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, written.error().message);
+  ::unlink(path.c_str());  // what stands there is not so any more
+  file.written = 0;
+}
+
+void ControllerImpl::forget_kept(pid_t pid) {
+  const auto it = kept_.find(pid);
+  if (it == kept_.end()) return;
+  ::unlink(it->second.path.c_str());
+  kept_.erase(it);
+}
+
+void ControllerImpl::keep(pid_t pid) {
+  if (!keeping_) return;
+  const auto targets = kept_targets(pid);
+  if (targets.empty()) return forget_kept(pid);
+  keep(targets.begin()->second);
+}
+
+void ControllerImpl::keep_all() {
+  if (!keeping_) return;
+  const auto targets = kept_targets(std::nullopt);
+  for (const auto& [pid, target] : targets) keep(target);
+  std::vector<pid_t> over;
+  for (const auto& [pid, file] : kept_)
+    if (!targets.contains(pid)) over.push_back(pid);
+  for (const pid_t pid : over) forget_kept(pid);
+}
+
+void ControllerImpl::look_at_kept() {
+  const auto now = Clock::now();
+  for (auto& [pid, file] : kept_)
+    if (file.proven_at && now >= *file.proven_at) {
+      file.attempts = 0;
+      file.proven_at.reset();
+    }
+  keep_all();
+  look_at_kept_later(Clock::now() - now);
+}
+
+void ControllerImpl::look_at_kept_later(Clock::duration last_took) {
+  if (!keeping_) return;
+  keep_timer_->expires_after(std::max<Clock::duration>(kLook, last_took * kLookShare));
+  keep_timer_->async_wait([this](const boost::system::error_code& error) {
+    if (!error) look_at_kept();
+  });
+}
+
+// ---- out of files ---------------------------------------------------------------------------------------------------
+
+void ControllerImpl::refuse(const FoundKept& found, const std::string& why) {
+  spdlog::error("{} is refused, and its probes with it: {}", found.path, why);
+  set_aside(found.path);
+}
+
+void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void()> done) {
+  const auto left = std::make_shared<std::size_t>(1);
+  adoption_timer_ = std::make_unique<boost::asio::steady_timer>(io_, limit);
+  const auto once = std::make_shared<std::function<void()>>(std::move(done));
+  const auto over = [once] {
+    if (*once) std::exchange(*once, nullptr)();
+  };
+  adoption_timer_->async_wait([over](const boost::system::error_code&) { over(); });
+  const auto one_done = [this, left] {
+    if (--*left == 0) adoption_timer_->cancel();
+  };
+  auto all = find_kept(keeping_->directory);
+  for (const FoundKept& found : all) {  // before anything is armed
+    if (!found.target) continue;
+    armed_ &= found.target->armed;
+    optimize_ &= found.target->optimize;
+  }
+  if (!armed_) spdlog::info("disarmed, as the daemon before was");
+  tracer_->post([armed = armed_, optimize = optimize_](tracer::Engine& engine) {
+    if (!armed) engine.set_armed(false);
+    if (!optimize) engine.set_optimize(false);
+  });
+  for (FoundKept& found : all) {
+    if (found.other_boot) {
+      ::unlink(found.path.c_str());
+      continue;
+    }
+    if (!found.target) {
+      refuse(found, found.target.error().message);
+      continue;
+    }
+    ++*left;
+    adopt(std::move(found), one_done);
+  }
+  one_done();
+}
+
+// What can be said before anything is done to the process.
+std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) const {
+  const pid_t pid = kept.id.pid;
+  const auto now = process::target_id(pid);
+  if (!now) return gone(fmt::format("process {} has ended while no daemon ran", pid));
+  if (now->start_time != kept.id.start_time)
+    return gone(fmt::format("process {} has ended while no daemon ran; another one has its number now", pid));
+  if (kept.program == 0 || process::program_mark(pid) != kept.program)
+    return gone(fmt::format("process {} has begun to run another program while no daemon ran", pid));
+  if (kept.attempts >= kMostAttempts)
+    return Error{Reason::unsupported,
+                 fmt::format("{} daemons in a row have ended within {} s of putting the probes of process {} back",
+                             kMostAttempts, std::chrono::seconds(kProven).count(), pid),
+                 "look at the daemon's log; then remove the probe, and add it again"};
+  const std::size_t more = kept.probes.size();
+  if (more > probe_limits_.per_target)
+    return Error{Reason::limit_exceeded,
+                 fmt::format("process {} would have more than {} probes", pid, probe_limits_.per_target),
+                 "start probed with a higher --max-probes"};
+  return std::nullopt;
+}
+
+// As gone, for now: everybody can see them.
+void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
+  std::map<std::uint64_t, std::shared_ptr<tracer::HitLimit>> limits;
+  const auto now = Clock::now();
+  for (const KeptProbe& k : kept.probes) {
+    Probe probe;
+    probe.id = k.id;
+    probe.pid = kept.id.pid;
+    probe.start_time = kept.id.start_time;
+    probe.mark = kept.program;
+    probe.user = k.owner.user;
+    probe.user_group = k.owner.group;
+    probe.group = k.group;
+    probe.name = k.name;
+    probe.definition = k.definition;
+    probe.filter = k.filter;
+    probe.symbol = k.symbol;
+    probe.module = k.module;
+    probe.parsed = parsed_of(k);
+    probe.many = k.many;
+    probe.glob = k.glob;
+    probe.from = k.from;
+    probe.match = k.match;
+    probe.unwanted = k.unwanted;
+    probe.enabled = k.enabled;
+    probe.optimize = k.optimize;
+    probe.pending = k.pending;
+    probe.why_disabled = k.why_disabled;
+    probe.gone = probe.committed = true;
+    probe.place = k.place;
+    probe.awaited = !k.gone;
+    probe.why_gone = k.gone && k.why_gone.empty() ? "its code had gone before this daemon was started" : k.why_gone;
+    if (probe.awaited) probe.why_gone = "it is being put back";
+    probe.pace.most = k.max_rate;
+    if (k.expires) probe.expires = time_of(*k.expires);
+    if (probe.enabled && probe.expires && now >= *probe.expires) {
+      probe.enabled = false;
+      probe.why_disabled = "its time has come";
+    }
+    probe.unwatched = k.unwatched.value_or(Unwatched());
+    ++probe.unwatched->times;
+    probe.unwatched->from = last_known;
+    probe.unwatched->to = 0;
+    std::shared_ptr<tracer::HitLimit> limit;
+    if (k.limit) {
+      limit = limits[k.limit->batch];
+      if (!limit) limit = limits[k.limit->batch] = std::make_shared<tracer::HitLimit>(k.limit->remaining);
+      limit->probes.push_back(probe.id);
+    }
+    probe.program = shell_of(k, probe.parsed->kind == lang::Kind::return_probe, std::move(limit));
+    probe.program->enabled = probe.enabled;
+    probe.reported_missed = k.missed;
+    last_probe_ = std::max(last_probe_, number(probe.id));
+    probes_.emplace(probe.id, std::move(probe));
+  }
+  for (const KeptProbe& k : kept.probes)
+    if (const auto glob = probes_.find(k.from); glob != probes_.end()) ++glob->second.matches;
+}
+
+void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
+                                     const std::function<bool(const Probe&)>& of_them) {
+  if (shutdown_timer_) return;
+  for (auto& [id, probe] : probes_) {
+    if (probe.pid != pid || probe.owner != ClientId::none || number(probe.leader) != 0 || !of_them(probe)) continue;
+    if (!probe.awaited && !for_good) continue;
+    probe.why_gone = why.message;
+    if (for_good) {
+      probe.ended = true;
+      probe.awaited = false;
+    }
+    spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), pid, counts_of(probe).hits,
+                 why.message);
+  }
+}
+
+void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
+  const KeptTarget& kept = *found.target;
+  const pid_t pid = kept.id.pid;
+  const auto taken = [this](const KeptProbe& probe) { return probes_.contains(probe.id); };
+  if (kept_.contains(pid) || std::ranges::any_of(kept.probes, taken)) {
+    refuse(found, "another file has this process, or one of these ids, too");
+    return done();
+  }
+  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}};
+  enter(kept, found.last_known);
+  if (const auto why = why_not_adoptable(kept)) {
+    give_up_awaited(pid, *why, true, [](const Probe&) { return true; });
+    forget_kept(pid);
+    return done();
+  }
+  KeptFile& file = kept_[pid];
+  ++file.attempts;
+  file.proven_at = Clock::now() + kProven;
+  put_back(std::make_shared<const FoundKept>(std::move(found)), std::move(done));
+}
+
+// Each that was tried is in place now, waits for its code, or is gone.
+void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
+  if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
+  std::size_t back = 0;
+  for (const KeptProbe& k : kept.probes) {
+    const auto it = probes_.find(k.id);
+    if (it == probes_.end() || it->second.ended) continue;
+    Probe& probe = it->second;
+    if (kept.followed > 0)
+      probe.notes.push_back(
+          fmt::format("{} children that its process was followed into are not probed any more", kept.followed));
+    back += probe.gone ? 0 : 1;
+    if (!std::exchange(probe.awaited, false)) continue;
+    const auto why = std::ranges::find(failed, probe.id, &Failed::id);
+    probe.why_gone = why != failed.end() ? why->why.message : probe.pending ? "" : "its code is not there any more";
+    if (probe.pending)
+      note_watched(probe);
+    else
+      spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), probe.pid, k.hits,
+                   probe.why_gone);
+  }
+  if (kept.followed > 0)
+    spdlog::warn("{} children that process {} was followed into are not probed any more", kept.followed, kept.id.pid);
+  const std::uint64_t now = monotonic_now();
+  spdlog::info("put back {} of {} probes of process {}; nobody counted for {:.3f} s", back, kept.probes.size(),
+               kept.id.pid, static_cast<double>(now - std::min(now, last_known)) / 1e9);
+}
+
+// It is in place again, or waits for its code under our eyes.
+void ControllerImpl::note_watched(Probe& probe) const {
+  if (!probe.unwatched || probe.unwatched->to != 0) return;
+  probe.unwatched->to = std::max(monotonic_now(), probe.unwatched->from);
+  probe.unwatched->total += probe.unwatched->to - probe.unwatched->from;
+}
+
+void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::function<void()> done) {
+  const pid_t pid = found->target->id.pid;
+  const auto any = [](const Probe&) { return true; };
+  enqueue(pid, [=, this](std::function<void()> next) {
+    const auto over = [=, this] {
+      keep(pid);
+      next();
+      detach_if_unused(pid, [this, pid, done] {
+        keep(pid);
+        done();
+      });
+    };
+    const tracer::AttachParams params{found->target->follow_fork, found->target->attached_by.has_value(), false};
+    // Before the process is touched: should we end by it, that is known.
+    KeptTarget tried = *found->target;
+    tried.attempts = kept_[pid].attempts;
+    keep(tried);
+    ensure_attached(pid, params, [=, this](Result<void> attached) {
+      if (!attached && found->target->attached_by)
+        spdlog::warn("process {} is not attached to again: {}", pid, attached.error().message);
+      if (!attached) {
+        give_up_awaited(pid, attached.error(), false, any);
+        return over();
+      }
+      // From here on nothing that we do reaches the next program that it runs.
+      const KeptTarget& kept = *found->target;
+      Target& t = target(pid);
+      if (t.id.start_time != kept.id.start_time || t.mark != kept.program) {
+        give_up_awaited(pid, gone(fmt::format("process {} has ended, or runs another program", pid)), true, any);
+        return over();
+      }
+      std::map<Owner, Result<void>> allowed;
+      const auto may = [&](Owner owner) -> const Result<void>& {
+        const auto known = allowed.find(owner);
+        return known != allowed.end() ? known->second
+                                      : allowed.emplace(owner, keeping_->may_trace(owner, pid)).first->second;
+      };
+      for (const KeptProbe& k : kept.probes)
+        if (const auto& permitted = may(k.owner); !permitted)
+          give_up_awaited(pid, permitted.error(), true, [&](const Probe& p) { return p.id == k.id; });
+      if (const auto& owner = kept.attached_by; owner && !may(*owner)) {
+        spdlog::warn("process {} is not attached to again: {}", pid, may(*owner).error().message);
+      } else if (owner) {
+        t.explicitly = true;
+        t.attached_by = owner;
+      }
+      revive_awaited(pid, [=, this](const std::vector<Failed>& failed) {
+        settle(*found->target, found->last_known, failed);
+        over();
+      });
+    });
+  });
+}
+
+}  // namespace probed::control
