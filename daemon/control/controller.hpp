@@ -62,7 +62,7 @@ struct Unwatched {
   std::uint64_t times = 0;         // so often it has been put back
   std::uint64_t from = 0, to = 0;  // the last time: when the counters were last known, when it was in place again (0:
                                    // it isn't)
-  std::uint64_t total = 0;  // of all times
+  std::uint64_t total = 0;         // of all times
 };
 
 struct ArgView {

@@ -53,7 +53,7 @@ struct KeptProbe {
   };
   std::optional<Limit> limit;
   std::uint64_t hits = 0, missed = 0, filtered = 0, abandoned = 0, unmatched = 0;
-  bool glob = false;              // as Probe's members of these names
+  bool glob = false;  // as Probe's members of these names
   ProbeId from{};
   std::string match;
   std::set<std::string> unwanted;

@@ -161,6 +161,48 @@ TEST_CASE("return probes, static probes, globs and waiting probes are back, with
   client.call("probe.remove", {{"all", true}});
 }
 
+TEST_CASE("a waiting glob is back with what it has become, and finds the same code again, once") {
+  for (const bool loaded : {true, false}) {
+    CAPTURE(loaded);
+    Daemons daemons;
+    Watched target("dlopener");
+    std::vector<Json> before;
+    {
+      daemons.start();
+      RpcClient client(daemons.daemon->socket());
+      client.call("probe.add", {{"pid", target.pid()},
+                                {"persist", true},
+                                {"probes", {{{"definition", "plugin.so:plugin_*"}, {"pending", true}}}}});
+      CHECK(target.ask("open").starts_with("opened"));
+      before = list_probes(client);
+      REQUIRE(before.size() == 2);
+      if (!loaded) CHECK(target.ask("close") == "closed");
+    }
+    daemons.end(SIGKILL);
+    daemons.start();
+    RpcClient client(daemons.daemon->socket());
+    if (!loaded) {
+      for (const Json& probe : list_probes(client)) CHECK_MESSAGE(probe.at("state") == "pending", probe.dump());
+      CHECK(target.ask("open").starts_with("opened"));
+    }
+    for (int round = 0; round < 2; ++round) {
+      const auto now = list_probes(client);
+      REQUIRE_MESSAGE(now.size() == before.size(), Json(now).dump());
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        CHECK_MESSAGE(now[i].at("state") == "enabled", now[i].dump());
+        for (const char* key : {"id", "name", "symbol", "from"})
+          CHECK_MESSAGE(now[i].at(key) == before[i].at(key), key);
+      }
+      CHECK(target.ask("close") == "closed");
+      CHECK(target.ask("open").starts_with("opened"));
+    }
+    // By the name of what it was made of all of it goes.
+    client.call("probe.remove", {{"ids", {before.at(0).at("from").at("id")}}});
+    CHECK(list_probes(client).empty());
+    CHECK(daemons.files().empty());
+  }
+}
+
 TEST_CASE("a target that stays attached without probes is attached to again") {
   Daemons daemons;
   Watched target("family");
