@@ -24,6 +24,7 @@ constexpr auto kLook = 1s;
 constexpr int kLookShare = 20;  // of the time at most one part in so many goes into writing
 constexpr auto kProven = 60s;   // a daemon that has lived so long with what it has put back doesn't end by it
 constexpr std::uint64_t kMostAttempts = 3;
+constexpr std::size_t kMostKept = 2048;  // of one process: each is planned by itself when it is put back
 
 Error gone(std::string message, std::string hint = "remove the probe, and add it to the process of now") {
   return {Reason::target_gone, std::move(message), std::move(hint)};
@@ -156,8 +157,18 @@ void ControllerImpl::keep(const KeptTarget& target) {
   const std::string path = kept_path(keeping_->directory, target.id);
   if (file.path != path) {
     if (!file.path.empty()) ::unlink(file.path.c_str());
-    file = {.path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at};
+    file = {
+        .path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at, .too_many = file.too_many};
   }
+  if (target.probes.size() > kMostKept) {
+    if (std::exchange(file.too_many, true) == false)
+      spdlog::warn("the {} probes of process {} won't outlive this daemon: of one process at most {} are kept",
+                   target.probes.size(), target.id.pid, kMostKept);
+    ::unlink(path.c_str());
+    file.written = 0;
+    return;
+  }
+  file.too_many = false;
   std::size_t left_out = 0;
   const std::string text = kept_text(target, &left_out);
   const std::size_t now = std::hash<std::string>()(text) | 1;
@@ -364,7 +375,7 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
     refuse(found, "another file has this process, or one of these ids, too");
     return done();
   }
-  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}};
+  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}, .too_many = false};
   enter(kept, found.last_known);
   if (const auto why = why_not_adoptable(kept)) {
     give_up_awaited(pid, *why, true, [](const Probe&) { return true; });

@@ -105,9 +105,11 @@ void Engine::claim(Tracee& child, Process& parent) {
 // it.
 void Engine::inherit_slot(Tracee& child, const Tracee& creator) {
   if (!creator.slot || !child.process || child.slot) return;
-  if (child.process->space && child.process->space == creator.process->space) return enter_slot(child, creator.slot);
   RemoteAddr base;
-  if (const Slot* slot = creator.process->space->xol().find(creator.slot, base)) child.process->born_in = {base, *slot};
+  const Slot* slot = creator.process->space->xol().find(creator.slot, base);
+  if (!slot) return;  // the program has unmapped it
+  if (child.process->space && child.process->space == creator.process->space) return enter_slot(child, creator.slot);
+  child.process->born_in = {base, *slot};
 }
 
 // Takes a forked child, before its first instruction, to where it would be without us.

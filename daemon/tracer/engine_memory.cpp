@@ -129,6 +129,9 @@ void Engine::forget_slots(const Process& process, const XolAreas::Area& area, co
     if (site.slot && site.slot >= base && site.slot < end) lost.push_back(address);
   spdlog::debug("process {} has unmapped our code at {:#x}; {} probes go", process.id.pid, base.value, lost.size());
   drop_sites(space, lost, layout);
+  for (auto& [tid, tracee] : tracees_)
+    if (tracee.process && tracee.process->space.get() == &space && tracee.slot >= base && tracee.slot < end)
+      tracee.slot = {};
   space.xol().forget_area(base);
 }
 
