@@ -97,7 +97,7 @@ class Trace {
   Stream stream_;
   UniqueFd pidfd_;
   struct Counters {
-    std::uint64_t hits = 0, missed = 0;
+    std::uint64_t hits = 0, missed = 0, abandoned = 0, unmatched = 0;
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
   std::set<std::uint64_t> globs_;             // pending definitions of ours of which there are matches among these
@@ -185,6 +185,8 @@ void Trace::count(JsonView probes) {
     if (known == probes_.end()) return true;
     known->second.hits = std::max(known->second.hits, probe["hits"].u64_or(0));
     known->second.missed = std::max(known->second.missed, probe["missed"].u64_or(0));
+    known->second.abandoned = std::max(known->second.abandoned, probe["abandoned"].u64_or(0));
+    known->second.unmatched = std::max(known->second.unmatched, probe["unmatched"].u64_or(0));
     return true;
   });
 }
@@ -409,12 +411,23 @@ int Trace::give_up(const Error& error) {
 // count.
 void Trace::print_account() {
   Counters sum;
-  for (const auto& [id, counters] : probes_) sum.hits += counters.hits, sum.missed += counters.missed;
+  for (const auto& [id, counters] : probes_) {
+    sum.hits += counters.hits;
+    sum.missed += counters.missed;
+    sum.abandoned += counters.abandoned;
+    sum.unmatched += counters.unmatched;
+  }
   sum.hits += before_;
   const auto account = make_account(sum.hits, stream_.received(), stream_.missed());
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
+  // What return probes have seen besides returns of calls that they had seen begin.
+  if (sum.abandoned > 0)
+    note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",
+                     count_of(sum.abandoned, "call")));
+  if (sum.unmatched > 0)
+    note(fmt::format("{} of calls whose beginning was not seen", count_of(sum.unmatched, "return")));
   std::fputs(fmt::format("hits={} delivered={} missed={}\n", account.hits, account.delivered, account.missed).c_str(),
              stderr);
 }

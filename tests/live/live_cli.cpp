@@ -306,6 +306,28 @@ TEST_CASE("a trace ends with its target, with every event printed") {
   CHECK(json_lines(trace.process().output()).size() == 2000);
 }
 
+TEST_CASE("a trace says how many calls of its return probes ended without a return") {
+  for (const bool ends : {false, true}) {
+    CAPTURE(ends);
+    Daemon daemon;
+    Watched returns("returns");
+    Trace trace(daemon, {"-p", text_of(returns.pid()), "-e", "r:gone deep n", "-e", "r:back catcher n"});
+    CHECK(trace.armed() != "");
+    CHECK(returns.ask("throw 5") == "throw done 5");
+    if (ends) {
+      returns.target.send("quit\n");
+      CHECK(returns.target.finish().ok());
+    } else {
+      trace.process().signal(SIGINT);
+    }
+    CHECK(trace.process().wait() == Exit{0, 0});
+    CHECK(trace.account().hits == 1);
+    const std::string said = trace.process().errors();
+    CHECK_MESSAGE(said.find("probectl: 6 calls ended without a return") != std::string::npos, said);
+    CHECK_MESSAGE(said.find("unmatched") == std::string::npos, said);
+  }
+}
+
 TEST_CASE("a trace ends when its target executes another program") {
   Daemon daemon;
   Watched target("family");
