@@ -47,6 +47,33 @@ TEST_CASE_FIXTURE(Stacks, "what is left below is abandoned, on the same stack on
   REQUIRE(calls.leave(*first, elsewhere(0x900), 0x10));
 }
 
+TEST_CASE_FIXTURE(Stacks, "what a thread has kept takes no later call of another thread's place") {
+  const auto kept = [&](std::uint64_t time) {
+    Activation call;
+    call.probe = first;
+    call.tid = 1;
+    call.return_address = 0x10;
+    call.time = time;
+    return call;
+  };
+  Activation* other = calls.enter(first, at(0x1800), 0x10);
+  REQUIRE(other);
+  other->tid = 2;
+  other->time = 100;
+  calls.take_over(0x1800, kept(50), false);
+  CHECK(first->abandoned == 1);
+  CHECK(calls.active(*first) == 1);
+  CHECK(calls.leave(*first, at(0x1800), 0x10)->time == 100);
+  other = calls.enter(first, at(0x1800), 0x10);
+  REQUIRE(other);
+  other->tid = 2;
+  other->time = 100;
+  calls.take_over(0x1800, kept(150), false);
+  CHECK(first->abandoned == 2);
+  CHECK(calls.leave(*first, at(0x1800), 0x10)->time == 150);
+  CHECK(calls.active(*first) == 0);
+}
+
 TEST_CASE_FIXTURE(Stacks, "a call at the place of another one abandons that, unless it is the same again") {
   calls.enter(first, at(0x1800), 0x10);
   CHECK(calls.enter(first, at(0x1800), 0x10) != nullptr);
