@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <memory>
+#include <string_view>
 
 #include "tests/live/restarts.hpp"
 
@@ -41,6 +42,14 @@ struct OneSocket {
   Kept kept_;
 };
 
+// Lines that show a hit of the probe w.
+std::size_t events_in(const std::string& output) {
+  constexpr std::string_view kHit = " w: (work+0x0)";
+  std::size_t count = 0;
+  for (auto at = output.find(kHit); at != std::string::npos; at = output.find(kHit, at + 1)) ++count;
+  return count;
+}
+
 }  // namespace
 
 TEST_CASE("a trace goes on with the next daemon, says for how long it saw nothing, and its account holds") {
@@ -76,6 +85,8 @@ TEST_CASE("a trace that has started its command goes on with the next daemon, an
     return eventually([&] { return trace.output().find(answer) != std::string::npos; });
   };
   CHECK(answers("call 3", "called 3"));
+  // What hasn't arrived dies with the daemon.
+  REQUIRE(eventually([&] { return events_in(trace.output()) == 3; }));
   daemons.end(SIGKILL);
   REQUIRE(says(trace, "waiting 60 s for another one"));
   CHECK(answers("call 4", "called 4"));
