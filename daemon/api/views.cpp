@@ -5,6 +5,7 @@
 #include <concepts>
 #include <string_view>
 
+#include "daemon/control/kept.hpp"
 #include "proto/json.hpp"
 
 namespace probed::api {
@@ -55,14 +56,7 @@ void put_counters(JsonWriter& w, const control::ProbeView& p) {
   put(w, "hits", p.hits);
   put(w, "missed", p.missed);
   put(w, "filtered", p.filtered);
-  if (p.unwatched) {
-    w.key("unwatched").begin_object();
-    put(w, "times", p.unwatched->times);
-    put(w, "from", p.unwatched->from);
-    put(w, "to", p.unwatched->to);
-    put(w, "total", p.unwatched->total);
-    w.end_object();
-  }
+  if (p.unwatched) control::put_unwatched(w, *p.unwatched);
   if (p.kind != "r") return;
   put(w, "abandoned", p.abandoned);
   put(w, "unmatched", p.unmatched);

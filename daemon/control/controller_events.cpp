@@ -154,8 +154,7 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
   const auto named = [&names](const Probe& p) {
     return names.contains(std::to_string(number(p.shown()))) || names.contains(p.name) || names.contains(p.full_name());
   };
-  const auto glob = probes_.find(probe.from);
-  if (wanted.probes && !named(probe) && (glob == probes_.end() || !named(glob->second))) return false;
+  if (wanted.probes && !is_named(probe, named)) return false;
   return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
 }
 

@@ -117,8 +117,13 @@ class ControllerImpl final : public Controller {
   void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
   void erase_probe(ProbeId id);
+  // By itself, or by the glob that it is a match of.
   template <class Named>
-  bool is_named(const Probe& probe, Named named) const;
+  bool is_named(const Probe& probe, Named named) const {
+    if (named(probe)) return true;
+    const auto glob = probes_.find(probe.from);
+    return glob != probes_.end() && named(glob->second);
+  }
   void mark_gone(pid_t pid);
   std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;

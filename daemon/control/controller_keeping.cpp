@@ -117,13 +117,18 @@ KeptProbe ControllerImpl::kept(const Probe& probe) const {
 std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pid) const {
   std::map<pid_t, KeptTarget> all;
   std::map<const tracer::HitLimit*, std::uint64_t> batches;
+  const auto is_kept = [&](const Probe& probe) {
+    return probe.owner == ClientId::none && !probe.ended && probe.committed && number(probe.leader) == 0 &&
+           (!pid || *pid == probe.pid);
+  };
+  for (const auto& [id, probe] : probes_)
+    if (is_kept(probe)) ++all[probe.pid].count;
   for (const auto& [id, probe] : probes_) {
-    if (probe.owner != ClientId::none || probe.ended || !probe.committed) continue;
-    if (number(probe.leader) != 0) continue;
-    if (pid && *pid != probe.pid) continue;
+    if (!is_kept(probe)) continue;
     KeptTarget& target = all[probe.pid];
     target.id = {probe.pid, probe.start_time};
     target.program = probe.mark;
+    if (target.count > kMostKept) continue;  // nothing of it is written
     target.probes.push_back(kept(probe));
     if (const auto& limit = probe.program->limit)
       target.probes.back().limit = {batches.try_emplace(limit.get(), batches.size() + 1).first->second,
@@ -160,10 +165,10 @@ void ControllerImpl::keep(const KeptTarget& target) {
     file = {
         .path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at, .too_many = file.too_many};
   }
-  if (target.probes.size() > kMostKept) {
+  if (target.count > kMostKept) {
     if (std::exchange(file.too_many, true) == false)
       spdlog::warn("the {} probes of process {} won't outlive this daemon: of one process at most {} are kept",
-                   target.probes.size(), target.id.pid, kMostKept);
+                   target.count, target.id.pid, kMostKept);
     ::unlink(path.c_str());
     file.written = 0;
     return;

@@ -446,14 +446,6 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
   return selected;
 }
 
-// By itself, or by the glob that it is a match of.
-template <class Named>
-bool ControllerImpl::is_named(const Probe& probe, Named named) const {
-  if (named(probe)) return true;
-  const auto glob = probes_.find(probe.from);
-  return glob != probes_.end() && named(glob->second);
-}
-
 void ControllerImpl::erase_probe(ProbeId id) {
   const auto it = probes_.find(id);
   if (it == probes_.end()) return;

@@ -152,15 +152,6 @@ void put_place(JsonWriter& w, const Place& place) {
   w.end_object();
 }
 
-void put_unwatched(JsonWriter& w, const Unwatched& u) {
-  w.key("unwatched").begin_object();
-  put(w, "times", u.times);
-  put(w, "from", u.from);
-  put(w, "to", u.to);
-  put(w, "total", u.total);
-  w.end_object();
-}
-
 std::string text_of(const KeptProbe& p) {
   JsonWriter w;
   w.begin_object();
@@ -384,6 +375,7 @@ Result<KeptTarget> read_kept_text(std::string_view text) {
     if (!probe) return std::move(probe).error();
     if (!ids.insert(probe->id).second) return bad("two probes have the same id");
     target.probes.push_back(std::move(probe).value());
+    ++target.count;
   }
   return target;
 }

@@ -18,6 +18,7 @@
 #include "daemon/base/types.hpp"
 #include "daemon/control/controller.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "proto/json.hpp"
 #include "proto/result.hpp"
 
 namespace probed::control {
@@ -71,7 +72,14 @@ struct KeptTarget {
   bool armed = true, optimize = true;
   std::uint64_t attempts = 0;  // daemons in a row that have ended soon after they had put these probes back
   std::vector<KeptProbe> probes;
+  std::size_t count = 0;  // of them, also where they are too many to be gathered; not in the file
 };
+
+// "unwatched":{...}, in these files as in views of probes.
+inline void put_unwatched(proto::JsonWriter& w, const Unwatched& u) {
+  w.key("unwatched").begin_object().key("times").number(u.times).key("from").number(u.from);
+  w.key("to").number(u.to).key("total").number(u.total).end_object();
+}
 
 // One line of JSON. A probe whose names are no UTF-8 is left out, and counted.
 std::string kept_text(const KeptTarget& target, std::size_t* left_out = nullptr);

@@ -12,6 +12,7 @@
 //   engine_events.cpp clone, fork, vfork, exec, exit
 //   engine_loader.cpp the dynamic loader: held when it has loaded something, and before a program's constructors
 //   engine_optimise.cpp  from breakpoints to jumps, in the background
+//   engine_puns.cpp      jumps that borrow bytes, where no other fits
 //   engine_channels.cpp  memory that this takes in the target
 //   engine_rounds.cpp    every thread seen outside of what is to be overwritten
 //   engine_detours.cpp   threads in detours; who records into which lane

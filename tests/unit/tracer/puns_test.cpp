@@ -1,7 +1,5 @@
-// Where punned jumps can lead: pages that nothing is near, and room in those that have been mapped.
+// Where punned jumps can lead: room in the pages that have been mapped for them.
 #include <doctest/doctest.h>
-
-#include <vector>
 
 #include "daemon/tracer/detours.hpp"
 #include "daemon/tracer/xol.hpp"
@@ -12,14 +10,6 @@ using namespace probed::tracer;
 namespace {
 
 constexpr std::uint64_t kBase = 0x10000000, kMarkSize = 16;
-
-symbols::Mapping mapping(std::uint64_t start, std::uint64_t end, std::string path = "") {
-  symbols::Mapping m;
-  m.start = {start};
-  m.end = {end};
-  m.path = std::move(path);
-  return m;
-}
 
 // One page whose first bytes are a mark.
 DetourSpace space_with_page() {
@@ -61,18 +51,4 @@ TEST_CASE("a punned jump waits for bytes only where those in the way are about t
   CHECK_FALSE(space.awaits_pun(in_mark));
   space.round_done(space.begin_round());
   CHECK(space.room_for_pun(in_jump));
-}
-
-TEST_CASE("a hole keeps clear of neighbours, of stacks, and of where the heap may grow") {
-  const std::vector<symbols::Mapping> maps = {mapping(0x555555554000, 0x555555580000, "/bin/x"),
-                                              mapping(0x7ffff7c00000, 0x7ffff7e00000, "/lib/libc.so.6"),
-                                              mapping(0x7ffffffde000, 0x7ffffffff000, "[stack]")};
-  CHECK(is_hole(maps, {0x555540000000}, kPageSize));
-  CHECK_FALSE(is_hole(maps, {0x555555400000}, kPageSize));  // too near below
-  CHECK_FALSE(is_hole(maps, {0x555555560000}, kPageSize));
-  CHECK_FALSE(is_hole(maps, {0x555555600000}, kPageSize));  // too near above
-  CHECK_FALSE(is_hole(maps, {0x555565600000}, kPageSize));  // the heap's to be
-  CHECK(is_hole(maps, {0x7ffff0000000}, kPageSize));
-  CHECK_FALSE(is_hole(maps, {0x7ffff9000000}, kPageSize));  // the stack's to be
-  CHECK_FALSE(is_hole(maps, {0x1000}, kPageSize));
 }

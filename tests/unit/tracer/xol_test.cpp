@@ -65,6 +65,20 @@ TEST_CASE("a non-PIE program's low addresses have a place below or above") {
   CHECK(choose_hole(maps, {0x401000}, kPageSize, 0).has_value());
 }
 
+TEST_CASE("a hole keeps clear of neighbours, of stacks, and of where the heap may grow") {
+  const std::vector<symbols::Mapping> maps = {mapping(0x555555554000, 0x555555580000, "/bin/x"),
+                                              mapping(0x7ffff7c00000, 0x7ffff7e00000, "/lib/libc.so.6"),
+                                              mapping(0x7ffffffde000, 0x7ffffffff000, "[stack]")};
+  CHECK(is_hole(maps, {0x555540000000}, kPageSize));
+  CHECK_FALSE(is_hole(maps, {0x555555400000}, kPageSize));  // too near below
+  CHECK_FALSE(is_hole(maps, {0x555555560000}, kPageSize));
+  CHECK_FALSE(is_hole(maps, {0x555555600000}, kPageSize));  // too near above
+  CHECK_FALSE(is_hole(maps, {0x555565600000}, kPageSize));  // the heap's to be
+  CHECK(is_hole(maps, {0x7ffff0000000}, kPageSize));
+  CHECK_FALSE(is_hole(maps, {0x7ffff9000000}, kPageSize));  // the stack's to be
+  CHECK_FALSE(is_hole(maps, {0x1000}, kPageSize));
+}
+
 TEST_CASE("a retired slot is used again only when every thread sent there has been seen outside") {
   XolAreas xol;
   xol.add_area({0x10000}, kSlotSize);  // room for exactly one
