@@ -22,13 +22,13 @@ live::Target sacrifice(Scene& scene, const char* name, const std::vector<std::st
   return live::Target(name, arguments);
 }
 
-void expect_result(Scene& scene, live::Target& target, const char* name) {
+void expect_result(Scene& scene, live::Target& target, const std::string& name) {
   const live::TargetReport report = target.finish(Millis{120'000});
   ++scene.ledger.figures.targets_ended;
   std::ostringstream seen;
   seen << report.exit << ", " << report.out << target.errors();
   if (!report.ok())
-    scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, std::string(name) + " to end well",
+    scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, name + " to end well",
                       seen.str());
 }
 
@@ -142,9 +142,10 @@ void bad_pointers(Scene& scene) {
   live::add(client, faults.pid(), {"point value=+0($arg1):u64"});
   const char* const kScenarios[] = {"handler_in_place 20", "blocked_alone 10", "blocked_with_all 10", "in_children 5",
                                     "in_threads 10"};
-  for (int i = 0; i < 2; ++i) faults.send(std::string(scene.dice.any(kScenarios)) + "\n");
-  faults.send("end\n");
-  expect_result(scene, faults, "faults");
+  std::string commands;
+  for (int i = 0; i < 2; ++i) commands += std::string(scene.dice.any(kScenarios)) + "\n";
+  faults.send(commands + "end\n");
+  expect_result(scene, faults, "faults, told \"" + commands + "\",");
 }
 
 void storm_of_signals(Scene& scene) {

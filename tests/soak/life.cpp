@@ -71,7 +71,8 @@ void Sampler::take(const Json& probes) {
     std::uint64_t& last = last_[probe.at("id")];
     std::string tier = probe.at("tier");
     if (probe.at("kind") == "r") tier = "return, " + tier;
-    if (hits > last) hits_[tier] += hits - last;
+    constexpr std::uint64_t kMost = 1'000'000'000;  // in a moment; more is what somebody scribbled over its counters
+    if (hits > last && hits - last < kMost) hits_[tier] += hits - last;
     last = hits;
   }
 }
@@ -102,6 +103,14 @@ Size size_of(pid_t pid) {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmRSS:")) size.rss_kb = std::atol(line.c_str() + 6);
   return size;
+}
+
+std::vector<std::string> descriptors_of(pid_t pid) {
+  std::error_code gone;
+  std::vector<std::string> all;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone))
+    all.push_back(fs::read_symlink(entry.path(), gone).string());
+  return all;
 }
 
 }  // namespace probed::soak

@@ -1,4 +1,4 @@
-// soak [--minutes N | --kills N | --seconds N] [--seed S]: everything at once, at random, for as long as wanted, while
+// soak [--minutes N | --kills N | --seconds N] [--seed S] [--only ACTION]: everything at once, at random, for as long as wanted, while
 // daemons are killed under their targets. Prints what was done and what went wrong; exit status 1 when anything did.
 //
 // Life after life of a daemon, all with one state directory: some steps (actions.hpp), then its end, mostly SIGKILL in
@@ -27,6 +27,7 @@ struct Options {
   std::optional<unsigned> kills;
   std::optional<Clock::duration> time;
   std::uint32_t seed = std::random_device()();
+  std::string only;  // no other action is survived; the others are there to be killed in
   // More is done in each life; in a short run what counts is how many daemons die.
   bool thorough() const { return time || kills.value_or(0) > 100; }
 };
@@ -35,6 +36,11 @@ std::optional<Options> parse(std::span<char*> arguments) {
   Options options;
   for (std::size_t i = 1; i + 1 < arguments.size(); i += 2) {
     const std::string_view name = arguments[i];
+    if (name == "--only") {
+      options.only = arguments[i + 1];
+      if (std::ranges::find(actions(), options.only, &Action::name) == actions().end()) return std::nullopt;
+      continue;
+    }
     char* end = nullptr;
     const unsigned long value = std::strtoul(arguments[i + 1], &end, 10);
     if (*end != '\0' || end == arguments[i + 1]) return std::nullopt;
@@ -98,7 +104,9 @@ const Action& Soak::draw(bool may_be_killed) {
       for (const Action& action : actions()) deck_.push_back(&action);
       dice_.shuffle(deck_);
     }
-    const auto found = std::ranges::find_if(deck_, [&](const Action* a) { return a->may_be_killed || !may_be_killed; });
+    const auto found = std::ranges::find_if(deck_, [&](const Action* a) {
+      return may_be_killed ? a->may_be_killed : options_.only.empty() || a->name == options_.only;
+    });
     if (found == deck_.end()) {
       deck_.clear();
       continue;
@@ -195,7 +203,8 @@ void Soak::look_for_leaks(Scene& scene, const Size& warm) {
   if (!small)
     ledger_.fail(Wrong::leak,
                  std::to_string(most.fds) + " descriptors and " + std::to_string(most.threads) + " threads",
-                 std::to_string(now.fds) + " and " + std::to_string(now.threads));
+                 std::to_string(now.fds) + " and " + std::to_string(now.threads) + ": " +
+                     live::joined(descriptors_of(scene.daemon.pid())));
   constexpr long kMostKb = 256 * 1024;  // several times what any life here needs
   if (now.rss_kb > kMostKb)
     ledger_.fail(Wrong::leak, "a daemon of at most 256 MiB", std::to_string(now.rss_kb) + " KiB");
@@ -240,8 +249,9 @@ void Soak::one_life() {
     steps(scene, dice_.below(options_.thorough() ? 3 : 2));
     kill_in_a_step(scene);
   } else {
-    live::RpcClient(daemon.socket()).call("target.attach", {{"pid", fleet_.standing().pid()}});
-    live::RpcClient(daemon.socket()).call("target.detach", {{"pid", fleet_.standing().pid()}});
+    live::RpcClient client(daemon.socket());  // there is one when leaks are looked for, too
+    client.call("target.attach", {{"pid", fleet_.standing().pid()}});
+    client.call("target.detach", {{"pid", fleet_.standing().pid()}});
     const Size warm = size_of(daemon.pid());
     steps(scene, options_.thorough() ? 30 : 8);
     if (daemon.process().running()) look_for_leaks(scene, warm);
@@ -275,7 +285,7 @@ bool Soak::run() {
 int main(std::span<char*> arguments) {
   const auto options = parse(arguments);
   if (!options) {
-    std::fprintf(stderr, "usage: soak [--minutes N | --seconds N] [--kills N] [--seed S]\n");
+    std::fprintf(stderr, "usage: soak [--minutes N | --seconds N] [--kills N] [--seed S] [--only ACTION]\n");
     return 2;
   }
   std::printf("soak: seed %u\n", options->seed);
