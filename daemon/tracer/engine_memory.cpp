@@ -141,13 +141,15 @@ void Engine::forget_lost_code(const Process& process) {
   AddressSpace& space = *process.space;
   if (space.xol().areas().empty()) return;
   const Layout layout = Layout::of(space.memory());
+  if (!layout.known()) return;
   space.look_after_landing(layout);
   const auto is_lost = [&](const XolAreas::Area& area) {
     return area.access == XolAreas::Access::code && area.base != space.landing().page() && !space.is_ours(area, layout);
   };
   for (;;) {
     const auto lost = std::ranges::find_if(space.xol().areas(), is_lost);
-    if (lost == space.xol().areas().end()) return;
+    // A process that has ended meanwhile has lost everything; but its child may have yet to become a copy of all this.
+    if (lost == space.xol().areas().end() || space.memory().has_ended()) return;
     const RemoteAddr base = lost->base;
     if (std::ranges::find(space.detours().areas(), base, &CodeArea::base) != space.detours().areas().end()) {
       space.xol().forget_area(base);

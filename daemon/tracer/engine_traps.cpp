@@ -38,6 +38,7 @@ using ptrace::Outcome;
 constexpr auto kLookAge = 10ms;
 constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
+constexpr unsigned kMostPatience = 20;              // times kStopPatience, for threads that wait for a processor
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
@@ -157,16 +158,18 @@ bool Engine::suspect_others(const Tracee& tracee, int signal) {
   return found;
 }
 
-// Whether another thread's hit could have the handler reset just before it is called: when it begins to block SIGTRAP
-// after we have looked, that is the end of the process. So only where stopping all would cost more than a moment are
-// they trusted until one has been seen to. Faults of the program's own may be its daily business, those of ours aren't.
+// Whether another thread's hit could have the handler reset just before it is called: when it begins to block the signal
+// after we have looked, that is the end of the process. Only where stopping all would cost more than a moment are they
+// trusted until one has been seen to.
 bool Engine::others_may_reset(const Tracee& tracee, int signal) const {
-  const std::size_t threads = tracee.process->threads.size();
-  const bool trusted = signal == SIGTRAP ? threads > kMostLookedAt : true;
-  return threads > 1 && (!trusted || tracee.process->actions.of(signal).contended);
+  const Process& process = *tracee.process;
+  const std::size_t threads = process.threads.size();
+  if (threads == 1) return false;
+  if (process.actions.of(signal).contended) return true;
+  return threads <= kMostLookedAt && (signal == SIGTRAP || !process.space->detours().areas_empty());
 }
 
-// False: some are in an uninterruptible wait.
+// False: some are in an uninterruptible wait. One that only waits for a processor is waited for.
 bool Engine::stop_others(const Tracee& tracee) {
   std::vector<pid_t> others;
   for (const pid_t tid : tracee.process->threads) {
@@ -174,7 +177,11 @@ bool Engine::stop_others(const Tracee& tracee) {
     ptrace::interrupt(tid);
     others.push_back(tid);
   }
-  return waiter_.gather_from(others, kStopPatience);
+  for (unsigned i = 0; i < kMostPatience; ++i) {
+    if (waiter_.gather_from(others, kStopPatience)) return true;
+    if (std::ranges::none_of(others, is_runnable)) return false;
+  }
+  return false;
 }
 
 // Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a
@@ -324,7 +331,8 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
     const auto all = look_at_actions(tracee);
     if (!all) return true;
     const Disposition now = (*all)[forced_index(signal)];
-    const bool quiet_signal = signal != SIGTRAP && !is.contended && now == known_disposition(process, signal);
+    const bool trusted = signal != SIGTRAP && !is.contended && !others_may_reset(tracee, signal);
+    const bool quiet_signal = trusted && now == known_disposition(process, signal);
     if (!quiet_signal && (now != Disposition::standard || is.known)) {
       const bool quiet = others_may_reset(tracee, signal) && stop_others(tracee);
       if (!quiet && signal == SIGTRAP) stop_few_others(tracee);

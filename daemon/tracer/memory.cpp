@@ -54,7 +54,7 @@ std::string TargetMemory::maps_text() const {
 
 bool TargetMemory::has_ended() const {
   char first = 0;
-  return maps_ && pread(maps_.get(), &first, 1, 0) == 0;
+  return fd_ && pread(fd_.get(), &first, 1, 0) == 0;
 }
 
 std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {

@@ -9,6 +9,7 @@ namespace probed::tracer {
 bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap) {
   constexpr std::size_t kHead = arch::native::kBreakpointSize;
   const std::span<const std::uint8_t> trap(arch::native::kBreakpoint), written = after(patch), old = before(patch);
+  if (std::ranges::equal(bytes, old)) return false;  // also when the program's own instruction is such a jump
   const auto begins_with = [&](std::span<const std::uint8_t> head) {
     return std::ranges::equal(bytes.first(kHead), head.first(kHead));
   };
@@ -17,7 +18,7 @@ bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap) {
   const bool trapped = begins_with(trap) || begins_with(written);
   if ((!trapped && !begins_with(old)) || (!whole_tail && !old_tail)) return false;
   const auto wanted = keep_trap && trapped ? trap : old;
-  if (begins_with(wanted) && old_tail) return false;
+  if (begins_with(wanted) && old_tail) return false;  // a breakpoint that is to stay
   std::ranges::copy(old, bytes.begin());
   std::ranges::copy(wanted.first(kHead), bytes.begin());
   return true;

@@ -193,6 +193,32 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
       {"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()}, kills() / 3);
 }
 
+// Its first byte is that of the jump that had replaced it.
+TEST_CASE("a jump of the program's own that was probed once is whole when daemon and guard have been killed") {
+  TempDir directory;
+  const std::string socket = directory.path() + "/s", state = socket + ".state";
+  Target target("faults");
+  Process daemon({required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
+  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(state) != 0; }));
+  {
+    RpcClient client(socket);
+    const std::vector<Json> probes = add(client, target.pid(), {"leads_on", "point"}, Json::object());
+    REQUIRE(eventually([&] {
+      return std::ranges::all_of(list_probes(client), [](const Json& probe) { return probe.at("tier") == "optimized"; });
+    }));
+    client.call("probe.remove", {{"ids", {probes[0].at("id")}}});
+  }
+  kill(guard_of(state), SIGKILL);
+  daemon.signal(SIGKILL);
+  REQUIRE(daemon.wait());
+  const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
+  CHECK_MESSAGE(recovered.ok(), recovered.err);
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  target.send("handler_in_place 2\nend\n");
+  CHECK(target.finish().ok());
+}
+
 // Signals are held while a thread runs the one instruction that stands in our code. What the daemon doesn't live to
 // give back is given back by whoever cleans up. There are moments, of a microsecond or two for each signal, in which
 // one is lost, or queued behind others; none comes twice.

@@ -4,7 +4,7 @@
 // "blocking" it is at its default and blocked, in the only thread.
 //
 // point(POINTER) is probed; its first instruction counts itself and doesn't touch what it is given. Prints at the end:
-// points, result.
+// points, result. leads_on(), which is a jump, nobody calls.
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +20,9 @@ atomic_long points;
 TARGET_FUNCTION void point(const volatile void* pointer);
 __asm__(
     ".text\n.globl point\n.type point, @function\n"
-    "point: lock incq points(%rip)\nret\n.size point, . - point\n");
+    "point: lock incq points(%rip)\nret\n.size point, . - point\n"
+    ".globl leads_on\n.type leads_on, @function\n"
+    "leads_on: .byte 0xe9\n.long point - . - 4\n.size leads_on, . - leads_on\n");
 
 static atomic_long wrong;
 static _Thread_local volatile sig_atomic_t handled, last_value, last_code, may_jump;
