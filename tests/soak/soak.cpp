@@ -249,10 +249,12 @@ void Soak::one_life() {
     steps(scene, dice_.below(options_.thorough() ? 3 : 2));
     kill_in_a_step(scene);
   } else {
-    live::RpcClient client(daemon.socket());  // there is one when leaks are looked for, too
-    client.call("target.attach", {{"pid", fleet_.standing().pid()}});
-    client.call("target.detach", {{"pid", fleet_.standing().pid()}});
-    const Size warm = size_of(daemon.pid());
+    const Size warm = [&] {
+      live::RpcClient client(daemon.socket());  // there is one when leaks are looked for, too
+      client.call("target.attach", {{"pid", fleet_.standing().pid()}});
+      client.call("target.detach", {{"pid", fleet_.standing().pid()}});
+      return size_of(daemon.pid());
+    }();
     steps(scene, options_.thorough() ? 30 : 8);
     if (daemon.process().running()) look_for_leaks(scene, warm);
     end_by_term(scene, before);
