@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -89,6 +90,11 @@ RedisServer::RedisServer(const std::string& program, const std::vector<std::stri
   argv.insert(argv.end(), more.begin(), more.end());
   process_ = std::make_unique<Process>(argv, options);
   ready_or_throw("redis-server", *process_, [&] { return healthy(); });
+  // The connection that asked for that is closed by the server in its own time.
+  ready_or_throw("redis-server", *process_, [&] {
+    const auto is_socket = [](const std::string& fd) { return fd.find("socket:") != fd.npos; };
+    return std::ranges::count_if(state_of(pid()).fds, is_socket) == 1;
+  });
 }
 
 void RedisServer::start_load(int clients) {
