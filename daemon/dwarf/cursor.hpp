@@ -81,7 +81,7 @@ class Cursor {
   }
   // Up to a zero byte, which is walked over.
   std::string_view string() {
-    if (!good_) return {};
+    if (!good_ || at_ == bytes_.size()) return fail(), std::string_view();  // an empty span has no address
     const auto* start = reinterpret_cast<const char*>(bytes_.data()) + at_;
     const auto* end = static_cast<const char*>(std::memchr(start, 0, bytes_.size() - at_));
     if (end == nullptr) return fail(), std::string_view();
