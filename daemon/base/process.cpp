@@ -191,8 +191,8 @@ std::string exe(pid_t pid) {
   return path;
 }
 
-char state(pid_t pid) {
-  Result<Stat> stat = read_stat(pid);
+char state(pid_t tid) {
+  Result<Stat> stat = read_stat(tid);
   return stat ? stat->state : '\0';
 }
 

@@ -52,8 +52,8 @@ pid_t task_with_memory(pid_t pid);
 // Whether the thread executes none of its program's instructions any more: it has begun to exit, or is gone. Others may
 // know of its end (pthread_join(3), its memory given to a new one) before a tracer is told.
 bool is_exiting(pid_t tid);
-// R, S, ..., Z; '\0' when the process is gone.
-char state(pid_t pid);
+// Of a process, or of a thread of one: R, S, ..., Z; '\0' when it is gone.
+char state(pid_t tid);
 // False when the process is gone.
 bool is_kernel_thread(pid_t pid);
 // Every thread that the directory listed, ascending. Errors: no_such_process, permission_denied.

@@ -215,11 +215,11 @@ class Engine : private Waiter::Guardian {
   void reconsider_around(AddressSpace& space, RemoteAddr address);
 
   // engine_memory.cpp
-  void drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout);
+  bool drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout);
   void heal_if_moved(AddressSpace& space);
   bool trapped_in_moved_code(Process& process, RemoteAddr address);
   bool injected_code_gone(const Process& process, RemoteAddr pc);
-  void forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout);
+  bool forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout);
   void forget_lost_code(const Process& process);
   bool generated_code_gone(Process& process, RemoteAddr pc);
   bool leave_moved_jump(Tracee& tracee, int signal);

@@ -51,9 +51,10 @@ SitePlan as_it_is_now(const TargetMemory& memory, const SitePlan& plan) {
 // ---- gone and moved -------------------------------------------------------------------------------------------------
 
 // These sites' code has gone: nothing is left to probe there. Of a process that is ending all memory has, which is told
-// when it has ended.
-void Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout) {
-  if (addresses.empty() || space.memory().has_ended()) return;
+// when it has ended. False: it has, and what is known of it stays.
+bool Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout) {
+  if (addresses.empty()) return true;
+  if (space.memory().has_ended()) return false;
   std::vector<ProbeId> gone;
   for (const RemoteAddr address : addresses) {
     const Site* site = space.find(address);
@@ -65,11 +66,15 @@ void Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> address
     space.remove_site(address, layout);
     reconsider_around(space, address);
   }
-  if (gone.empty()) return;
+  if (gone.empty()) return true;
   wake_optimiser(space, {});  // threads may still be in their detours
   // What a followed child has lost, its parent may still have.
   for (const auto& [pid, process] : processes_)
-    if (process->space.get() == &space && process->root == pid) return listener_.code_gone(pid, std::move(gone));
+    if (process->space.get() == &space && process->root == pid) {
+      listener_.code_gone(pid, std::move(gone));
+      break;
+    }
+  return true;
 }
 
 // After a command that took breakpoints out: one that wasn't there may have been moved.
@@ -117,22 +122,23 @@ bool Engine::injected_code_gone(const Process& process, RemoteAddr pc) {
   const auto in = [](const XolAreas::Area& area, RemoteAddr a) { return a >= area.base && a < area.base + area.size; };
   const auto area = std::ranges::find_if(space.xol().areas(), [&](const auto& each) { return in(each, pc); });
   if (area == space.xol().areas().end()) return false;
-  forget_slots(process, *area, layout);
-  return true;
+  return forget_slots(process, *area, layout);
 }
 
-void Engine::forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout) {
+// False: the process has ended; its child may have yet to become a copy of what we know of it.
+bool Engine::forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout) {
   AddressSpace& space = *process.space;
   const RemoteAddr base = area.base, end = base + area.size;
   std::vector<RemoteAddr> lost;
   for (const auto& [address, site] : space.sites())
     if (site.slot && site.slot >= base && site.slot < end) lost.push_back(address);
+  if (!drop_sites(space, lost, layout)) return false;
   spdlog::debug("process {} has unmapped our code at {:#x}; {} probes go", process.id.pid, base.value, lost.size());
-  drop_sites(space, lost, layout);
   for (auto& [tid, tracee] : tracees_)
     if (tracee.process && tracee.process->space.get() == &space && tracee.slot >= base && tracee.slot < end)
       tracee.slot = {};
   space.xol().forget_area(base);
+  return true;
 }
 
 // The program may have unmapped our code without anybody running into that, and mapped something of its own there:
@@ -148,14 +154,13 @@ void Engine::forget_lost_code(const Process& process) {
   };
   for (;;) {
     const auto lost = std::ranges::find_if(space.xol().areas(), is_lost);
-    // A process that has ended meanwhile has lost everything; but its child may have yet to become a copy of all this.
     if (lost == space.xol().areas().end() || space.memory().has_ended()) return;
     const RemoteAddr base = lost->base;
     if (std::ranges::find(space.detours().areas(), base, &CodeArea::base) != space.detours().areas().end()) {
       space.xol().forget_area(base);
       refuse_all(space, "the process has unmapped the generated code");
-    } else {
-      forget_slots(process, *lost, layout);
+    } else if (!forget_slots(process, *lost, layout)) {
+      return;
     }
   }
 }

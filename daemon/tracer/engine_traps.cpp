@@ -158,9 +158,9 @@ bool Engine::suspect_others(const Tracee& tracee, int signal) {
   return found;
 }
 
-// Whether another thread's hit could have the handler reset just before it is called: when it begins to block the signal
-// after we have looked, that is the end of the process. Only where stopping all would cost more than a moment are they
-// trusted until one has been seen to.
+// Whether another thread's hit could have the handler reset just before it is called: when it begins to block the
+// signal after we have looked, that is the end of the process. Only where stopping all would cost more than a moment
+// are they trusted until one has been seen to.
 bool Engine::others_may_reset(const Tracee& tracee, int signal) const {
   const Process& process = *tracee.process;
   const std::size_t threads = process.threads.size();
@@ -179,7 +179,7 @@ bool Engine::stop_others(const Tracee& tracee) {
   }
   for (unsigned i = 0; i < kMostPatience; ++i) {
     if (waiter_.gather_from(others, kStopPatience)) return true;
-    if (std::ranges::none_of(others, is_runnable)) return false;
+    if (std::ranges::none_of(others, [](pid_t tid) { return process::state(tid) == 'R'; })) return false;
   }
   return false;
 }
@@ -331,10 +331,11 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
     const auto all = look_at_actions(tracee);
     if (!all) return true;
     const Disposition now = (*all)[forced_index(signal)];
-    const bool trusted = signal != SIGTRAP && !is.contended && !others_may_reset(tracee, signal);
+    const bool at_risk = others_may_reset(tracee, signal);
+    const bool trusted = signal != SIGTRAP && !is.contended && !at_risk;
     const bool quiet_signal = trusted && now == known_disposition(process, signal);
     if (!quiet_signal && (now != Disposition::standard || is.known)) {
-      const bool quiet = others_may_reset(tracee, signal) && stop_others(tracee);
+      const bool quiet = at_risk && stop_others(tracee);
       if (!quiet && signal == SIGTRAP) stop_few_others(tracee);
       // When its own instruction raises a signal that it blocks, the program is to die of it.
       const auto before = known_mask(tracee);

@@ -41,8 +41,9 @@ class TargetMemory final : public events::MemoryReader {
   // opened on (fs/proc/task_mmu.c, proc_maps_open): by its pid a vfork child that has just executed another program
   // would answer for its parent's memory.
   std::string maps_text() const;
-  // Nobody has this memory any more: /proc/PID/mem then reads as empty, and fails where nothing is mapped (fs/proc/base.c,
-  // mem_rw). The process may have ended before, if another shares the memory. False also when that can't be known.
+  // Nobody has this memory any more: /proc/PID/mem then reads as empty, and fails where nothing is mapped
+  // (fs/proc/base.c, mem_rw). The process may have ended before, if another shares the memory. False also when that
+  // can't be known.
   bool has_ended() const;
   // From now on small reads and writes go there where it takes them; null: no longer.
   void gather(TextPages* pages) { pages_ = pages; }

@@ -119,12 +119,6 @@ bool signal_in_flight(pid_t tid, int signal) {
   return read_again(fd.get(), text) && text.view().find("\nState:\tt") != std::string_view::npos;
 }
 
-bool is_runnable(pid_t tid) {
-  const UniqueFd fd = open_status(tid);
-  Text text;
-  return fd && read_again(fd.get(), text) && text.view().find("\nState:\tR") != std::string_view::npos;
-}
-
 std::uint64_t blocked_by(pid_t tid) {
   const UniqueFd fd = open_status(tid);
   Text text;

@@ -65,9 +65,6 @@ int open_thread_stat(pid_t tid);
 // stop, in one critical section (kernel/signal.c, get_signal, ptrace_stop).
 bool signal_in_flight(pid_t tid, int signal);
 
-// Whether the thread runs or waits for a processor to run on (proc_pid_stat(5), state R).
-bool is_runnable(pid_t tid);
-
 // What the thread blocks, from /proc; 0 also when it is gone.
 std::uint64_t blocked_by(pid_t tid);
 

@@ -114,11 +114,11 @@ std::uint64_t blocked_but(pid_t pid, int handled) {
   return at == status.npos ? 0 : std::stoull(status.substr(at + 8), nullptr, 16) & ~(1ULL << (handled - 1));
 }
 
-// False: the target has died or computed something else.
-bool one_kill(Target& target, const std::string& directory, const Mode& mode, std::mt19937& random, bool guard_too) {
-  const std::string socket = directory + "/s", state = socket + ".state";
-  Process daemon({required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
-  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(state) != 0; }));
+// A daemon that has its guard and takes clients.
+std::unique_ptr<Process> start_daemon(const std::string& socket) {
+  auto daemon = std::make_unique<Process>(
+      std::vector<std::string>{required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
+  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(socket + ".state") != 0; }));
   REQUIRE(eventually([&] {
     try {
       RpcClient probe(socket);
@@ -127,19 +127,29 @@ bool one_kill(Target& target, const std::string& directory, const Mode& mode, st
       return false;
     }
   }));
+  return daemon;
+}
+
+// What a killed guard has left undone.
+void recover(const std::string& socket) {
+  const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
+  CHECK_MESSAGE(recovered.ok(), recovered.err);
+}
+
+// False: the target has died or computed something else.
+bool one_kill(Target& target, const std::string& directory, const Mode& mode, std::mt19937& random, bool guard_too) {
+  const std::string socket = directory + "/s", state = socket + ".state";
+  const auto daemon = start_daemon(socket);
   CAPTURE(guard_too);
   const pid_t guard = guard_of(state);
   std::thread client([&, s = random()] { work_until_killed(socket, target.pid(), mode, static_cast<unsigned>(s)); });
   std::this_thread::sleep_for(std::chrono::microseconds(20'000 + random() % 150'000));  // a random moment is the point
   if (guard_too) kill(guard, SIGKILL);
-  daemon.signal(SIGKILL);
+  daemon->signal(SIGKILL);
   client.join();
-  REQUIRE(daemon.wait());
+  REQUIRE(daemon->wait());
   if (target.wait(Millis{0}) || !target.errors().empty()) return false;
-  if (guard_too) {
-    const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
-    CHECK_MESSAGE(recovered.ok(), recovered.err);
-  }
+  if (guard_too) recover(socket);
   CHECK(eventually([&] { return !has_journals(state) && guard_of(state) == 0; }));
   if (!target.running() || !target.errors().empty()) return false;
   CHECK_MESSAGE(tracer_of(target.pid()) == 0, tracer_of(target.pid()));
@@ -196,23 +206,20 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
 // Its first byte is that of the jump that had replaced it.
 TEST_CASE("a jump of the program's own that was probed once is whole when daemon and guard have been killed") {
   TempDir directory;
-  const std::string socket = directory.path() + "/s", state = socket + ".state";
+  const std::string socket = directory.path() + "/s";
   Target target("faults");
-  Process daemon({required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
-  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(state) != 0; }));
+  const auto daemon = start_daemon(socket);
   {
     RpcClient client(socket);
     const std::vector<Json> probes = add(client, target.pid(), {"leads_on", "point"}, Json::object());
-    REQUIRE(eventually([&] {
-      return std::ranges::all_of(list_probes(client), [](const Json& probe) { return probe.at("tier") == "optimized"; });
-    }));
+    const auto is_jump = [](const Json& probe) { return probe.at("tier") == "optimized"; };
+    REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
     client.call("probe.remove", {{"ids", {probes[0].at("id")}}});
   }
-  kill(guard_of(state), SIGKILL);
-  daemon.signal(SIGKILL);
-  REQUIRE(daemon.wait());
-  const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
-  CHECK_MESSAGE(recovered.ok(), recovered.err);
+  kill(guard_of(socket + ".state"), SIGKILL);
+  daemon->signal(SIGKILL);
+  REQUIRE(daemon->wait());
+  recover(socket);
   const auto differences = text_differences(target.pid());
   CHECK_MESSAGE(differences.empty(), joined(differences));
   target.send("handler_in_place 2\nend\n");

@@ -28,8 +28,7 @@ void expect_result(Scene& scene, live::Target& target, const std::string& name) 
   std::ostringstream seen;
   seen << report.exit << ", " << report.out << target.errors();
   if (!report.ok())
-    scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, name + " to end well",
-                      seen.str());
+    scene.ledger.fail(report.exit.signal != 0 ? Wrong::target_lost : Wrong::result, name + " to end well", seen.str());
 }
 
 // Also what it says beside the answer that is waited for.

@@ -105,12 +105,4 @@ Size size_of(pid_t pid) {
   return size;
 }
 
-std::vector<std::string> descriptors_of(pid_t pid) {
-  std::error_code gone;
-  std::vector<std::string> all;
-  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone))
-    all.push_back(fs::read_symlink(entry.path(), gone).string());
-  return all;
-}
-
 }  // namespace probed::soak

@@ -69,7 +69,5 @@ struct Size {
   long rss_kb = 0, fds = 0, threads = 0;
 };
 Size size_of(pid_t pid);
-// What each of its descriptors leads to.
-std::vector<std::string> descriptors_of(pid_t pid);
 
 }  // namespace probed::soak

@@ -1,5 +1,6 @@
-// soak [--minutes N | --kills N | --seconds N] [--seed S] [--only ACTION]: everything at once, at random, for as long as wanted, while
-// daemons are killed under their targets. Prints what was done and what went wrong; exit status 1 when anything did.
+// soak [--minutes N | --kills N | --seconds N] [--seed S] [--only ACTION]: everything at once, at random, for as long
+// as wanted, while daemons are killed under their targets. Prints what was done and what went wrong; exit status 1 when
+// anything did.
 //
 // Life after life of a daemon, all with one state directory: some steps (actions.hpp), then its end, mostly SIGKILL in
 // the middle of the last step, with its guard before it or alone. The next life begins when the guard has cleaned up,
@@ -200,11 +201,13 @@ void Soak::look_for_leaks(Scene& scene, const Size& warm) {
     now = size_of(scene.daemon.pid());
     return now.fds <= most.fds && now.threads <= most.threads;
   });
-  if (!small)
+  if (!small) {
+    const auto fds = live::state_of(scene.daemon.pid()).fds;
     ledger_.fail(Wrong::leak,
                  std::to_string(most.fds) + " descriptors and " + std::to_string(most.threads) + " threads",
                  std::to_string(now.fds) + " and " + std::to_string(now.threads) + ": " +
-                     live::joined(descriptors_of(scene.daemon.pid())));
+                     live::joined({fds.begin(), fds.end()}));
+  }
   constexpr long kMostKb = 256 * 1024;  // several times what any life here needs
   if (now.rss_kb > kMostKb)
     ledger_.fail(Wrong::leak, "a daemon of at most 256 MiB", std::to_string(now.rss_kb) + " KiB");
