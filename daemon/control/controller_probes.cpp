@@ -240,16 +240,20 @@ void ControllerImpl::read_all_symbols(const symbols::TargetSymbols& symbols) {
 // many thousands long.
 class ControllerImpl::Names {
  public:
-  Names(const std::map<ProbeId, Probe>& probes, pid_t pid, ClientId owner) {
+  Names(const std::map<ProbeId, Probe>& probes, pid_t pid, ClientId owner, std::size_t more) {
+    taken_.reserve(more);
     for (const auto& [id, p] : probes)
       if (p.pid == pid && p.owner == owner && holds_name(p)) taken_.insert(p.full_name());
   }
   void take(const std::string& group, const std::string& name) { taken_.insert(group + "/" + name); }
   // `wanted`, or the first of wanted_1, wanted_2, ... that is free; taken from then on.
-  std::string take_free(const std::string& group, const std::string& wanted) {
-    std::string name = wanted;
+  std::string take_free(const std::string& group, std::string wanted) {
+    if (taken_.insert(group + "/" + wanted).second) return wanted;
     unsigned& last = last_number_[group + "/" + wanted];
-    while (!taken_.insert(group + "/" + name).second) name = fmt::format("{}_{}", wanted, ++last);
+    std::string name;
+    do
+      name = fmt::format("{}_{}", wanted, ++last);
+    while (!taken_.insert(group + "/" + name).second);
     return name;
   }
 
@@ -289,7 +293,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   Target& t = target(request.pid);
   if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
   if (auto room = check_room(plan); !room) return room;
-  Names names(probes_, request.pid, plan.owner);
+  Names names(probes_, request.pid, plan.owner, plan.planned.size());
+  plan.ids.reserve(plan.planned.size());
+  t.known.reserve(t.known.size() + plan.planned.size());
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(*request.limit) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
@@ -300,7 +306,9 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     const ProbeSpec& spec = request.probes[planned.spec];
     auto& parsed = shared[planned.spec];
     if (!parsed) parsed = std::make_shared<lang::Definition>(definition);
-    Probe probe;
+    const ProbeId id{++last_probe_};
+    Probe& probe = probes_.try_emplace(probes_.end(), id)->second;
+    probe.id = id;
     probe.parsed = planned.where.usdt ? named_exactly(definition, *planned.where.usdt) : parsed;
     probe.start_time = t.id.start_time;
     probe.pending = spec.pending;
@@ -309,7 +317,6 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.many = (probe.gone && !probe.glob) || planned.where.usdt || !planned.where.one_probe.empty();
     probe.from = plan.from;
     plan.any_pending |= spec.pending;
-    probe.id = ProbeId{++last_probe_};
     probe.pid = request.pid;
     probe.owner = plan.owner;
     probe.user = plan.user;
@@ -326,8 +333,10 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
       const auto [entry, first] = entries.try_emplace(planned.returns.get(), probe.id);
       if (!first) follow(probe, entry->second);
     }
-    if (probe.name.empty()) probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
-    names.take(probe.group, probe.name);
+    if (probe.name.empty())
+      probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
+    else
+      names.take(probe.group, probe.name);
     probe.definition = spec.definition;
     probe.filter = spec.filter.value_or("");
     probe.symbol = probe.gone ? definition.location.text : symbol_of(planned.where);
@@ -346,8 +355,8 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.pace.most = request.max_rate;
     if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
     if (!probe.gone) t.known.insert_or_assign(planned.plan.address, planned.plan);
-    plan.ids.push_back(probe.id);
-    link(probes_.emplace(probe.id, std::move(probe)).first->second);
+    plan.ids.push_back(id);
+    link(probe);
   }
   return {};
 }
@@ -382,6 +391,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
             added.probes.push_back(view(it->second));
         std::vector<RemoteAddr> sites;
+        sites.reserve(plan->planned.size());
         for (const PlannedProbe& planned : plan->planned)
           if (planned.plan.address) sites.push_back(planned.plan.address);
         analyse_code(plan->request.pid, plan->execs, plan->symbols, std::move(sites));
