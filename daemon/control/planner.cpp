@@ -61,8 +61,7 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
 }
 
 Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> args,
-                              const std::optional<std::string>& filter, const events::CompileContext& context,
-                              symbols::Site site) {
+                              const std::optional<std::string>& filter, const events::CompileContext& context) {
   auto fetch = events::FetchProgram::compile(args, context);
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
@@ -73,7 +72,6 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
   }
   PlannedProbe probe;
   probe.spec = spec;
-  probe.where = std::move(site);
   probe.fetch = std::move(fetch).value();
   probe.filter = std::move(checked);
   return probe;
@@ -367,20 +365,26 @@ events::CompileContext Planner::context_of(const symbols::Site& site) const {
 // A fault of the arguments or the filter is the definition's, and the same at each of its places; a fault of the place
 // is that place's.
 Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition& definition,
-                                       const std::optional<std::string>& filter, symbols::Site site) {
+                                       const std::optional<std::string>& filter, const symbols::Site& site) {
   const events::CompileContext context = context_of(site);
   std::vector<std::string> notes;
   if (!site.note.empty()) notes.push_back(site.note);
   auto args = arguments(definition, site, notes);
   if (!args) return std::move(args).error();
-  auto probe = compiled(spec, *args, filter, context, std::move(site));
+  auto probe = compiled(spec, *args, filter, context);
   if (!probe) return probe;
   probe->notes = std::move(notes);
+  const bool plain = args->empty() && !probe->filter;
+  if (plain && plain_detour_) {
+    probe->detour = plain_detour_;
+    return probe;
+  }
   auto detour = events::plan_detour(probe->fetch, probe->filter ? *probe->filter : lang::Filter(), pid_);
   if (detour)
     probe->detour = std::make_shared<const events::DetourPlan>(std::move(detour).value());
   else
     probe->no_detour = std::move(detour).error().message;
+  if (plain) plain_detour_ = probe->detour;
   return probe;
 }
 
@@ -391,7 +395,7 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   context.file_bias = 0;
   context.no_place = true;
   if (definition.kind == lang::Kind::return_probe) return return_without_place(spec, definition, filter, context);
-  return compiled(spec, definition.args, filter, context, {});
+  return compiled(spec, definition.args, filter, context);
 }
 
 Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& definition,
@@ -435,6 +439,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       planned.skipped.push_back({site.symbol, site.address, std::move(probe).error()});
       continue;
     }
+    probe->where = std::move(site);
     probe->plan = std::move(fit).value();
     if (const RemoteAddr semaphore = probe->where.semaphore)
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);

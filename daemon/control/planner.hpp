@@ -101,8 +101,9 @@ class Planner {
   Result<PlannedProbe> plan_exit(const symbols::Site& entry, const arch::Exit& exit, std::uint64_t bias);
   Result<std::vector<lang::FetchArg>> arguments(const lang::Definition& definition, const symbols::Site& site,
                                                 std::vector<std::string>& notes) const;
+  // But for where it is.
   Result<PlannedProbe> plan_one(std::size_t spec, const lang::Definition& definition,
-                                const std::optional<std::string>& filter, symbols::Site site);
+                                const std::optional<std::string>& filter, const symbols::Site& site);
   std::vector<std::uint8_t> original_bytes(RemoteAddr from, std::size_t size);
   std::size_t read(RemoteAddr from, std::span<std::uint8_t> to);
 
@@ -116,6 +117,8 @@ class Planner {
   std::vector<std::uint8_t> window_;
   RemoteAddr window_start_{};
   bool shadow_stack_;
+  // Of a probe that only tells of its hits: what a detour captures is the same everywhere. Null: not known yet.
+  std::shared_ptr<const events::DetourPlan> plain_detour_;
 };
 
 }  // namespace probed::control
