@@ -53,6 +53,8 @@ std::string replace_lone_surrogates(std::string_view json);
 // Builds JSON text front to back; commas are its business, balance is the caller's.
 class JsonWriter {
  public:
+  JsonWriter() = default;
+  explicit JsonWriter(std::string room) : out_(std::move(room)) {}  // goes on behind what is there
   JsonWriter& begin_object() { return open('{'); }
   JsonWriter& end_object() { return close('}'); }
   JsonWriter& begin_array() { return open('['); }

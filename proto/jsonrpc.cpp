@@ -149,11 +149,11 @@ Message parse_message(std::string_view text) {
   return message;
 }
 
-std::string make_response(std::string_view id, std::string_view result) {
-  std::string out;
-  out.reserve(id.size() + result.size() + 40);
-  out.append(R"({"jsonrpc":"2.0","id":)").append(id).append(",\"result\":").append(result).append("}");
-  return out;
+std::string make_response(std::string_view id, std::string result) {
+  std::string head = R"({"jsonrpc":"2.0","id":)";
+  head.append(id).append(",\"result\":");
+  result.reserve(head.size() + result.size() + 1);
+  return std::move(result.insert(0, head).append("}"));
 }
 
 std::string make_error(std::string_view id, const RpcError& error) {

@@ -53,7 +53,8 @@ struct Message {
 Message parse_message(std::string_view text);
 
 // Answers and messages, without framing. `id` is JSON text; `result` and `params` are JSON text.
-std::string make_response(std::string_view id, std::string_view result);
+// Around the result where that is: it may be tens of megabytes.
+std::string make_response(std::string_view id, std::string result);
 std::string make_error(std::string_view id, const RpcError& error);
 std::string make_notification(std::string_view method, std::string_view params);
 std::string make_request(std::uint64_t id, std::string_view method, std::string_view params);

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <string_view>
 
+#include "daemon/base/room.hpp"
 #include "daemon/control/kept.hpp"
 #include "proto/json.hpp"
 
@@ -12,6 +13,15 @@ namespace probed::api {
 namespace {
 
 using proto::JsonWriter;
+
+// A view's usual size, with what the message around it needs.
+constexpr std::size_t kProbeSize = 400;
+
+std::string room_for(std::size_t probes) {
+  std::string room;
+  make_room(room, (probes + 1) * kProbeSize);
+  return room;
+}
 
 void put(JsonWriter& w, std::string_view key, std::string_view value) { w.key(key).string(value); }
 void put(JsonWriter& w, std::string_view key, std::same_as<bool> auto value) { w.key(key).boolean(value); }
@@ -171,8 +181,9 @@ void put_failed(JsonWriter& w, const std::vector<control::Failed>& failed) {
 }
 
 template <class T>
-std::string listed(std::string_view key, const std::vector<T>& items, void (*each)(JsonWriter&, const T&)) {
-  JsonWriter w;
+std::string listed(std::string_view key, const std::vector<T>& items, void (*each)(JsonWriter&, const T&),
+                   std::string room = {}) {
+  JsonWriter w(std::move(room));
   w.begin_object().key(key).begin_array();
   for (const T& item : items) each(w, item);
   w.end_array().end_object();
@@ -211,9 +222,11 @@ std::string target_json(const control::TargetView& target) {
 std::string targets_json(const std::vector<control::TargetView>& targets) {
   return listed("targets", targets, put_target);
 }
-std::string probes_json(const std::vector<control::ProbeView>& probes) { return listed("probes", probes, put_probe); }
+std::string probes_json(const std::vector<control::ProbeView>& probes) {
+  return listed("probes", probes, put_probe, room_for(probes.size()));
+}
 std::string added_json(const control::Added& added) {
-  JsonWriter w;
+  JsonWriter w(room_for(added.probes.size()));
   w.begin_object().key("probes").begin_array();
   for (const auto& probe : added.probes) put_probe(w, probe);
   w.end_array().key("skipped").begin_array();
@@ -222,7 +235,7 @@ std::string added_json(const control::Added& added) {
   return std::move(w).text();
 }
 std::string changed_json(const control::Changed& changed) {
-  JsonWriter w;
+  JsonWriter w(room_for(changed.probes.size()));
   w.begin_object().key("probes").begin_array();
   for (const auto& probe : changed.probes) put_probe(w, probe);
   w.end_array();

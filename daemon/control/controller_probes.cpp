@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "daemon/base/room.hpp"
 #include "daemon/control/controller_parts.hpp"
 #include "daemon/symbols/match.hpp"
 
@@ -387,6 +388,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           it->second.committed = true;
         }
         look_at_limits_at(std::chrono::steady_clock::now());
+        make_room(added.probes, plan->ids.size());
         for (const ProbeId id : plan->ids)
           if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
             added.probes.push_back(view(it->second));
@@ -477,6 +479,7 @@ void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeV
   auto removed = [this, ids, reply = std::move(reply)] {
     drain_all();
     std::vector<ProbeView> views;
+    make_room(views, ids.size());
     std::set<pid_t> pids, keep_anew;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "arch/arch.hpp"
+#include "daemon/base/room.hpp"
 #include "daemon/control/planner_returns.hpp"
 #include "daemon/control/variable_arguments.hpp"
 #include "daemon/events/usdt_arguments.hpp"
@@ -409,7 +410,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
   Planned planned;
   for (symbols::LeftOut& left : places->left_out)
     planned.skipped.push_back({std::move(left.symbol), left.address, std::move(left.why)});
-  planned.probes.reserve(places->sites.size());
+  make_room(planned.probes, places->sites.size());
   // A fault of the arguments is the definition's, unless they are found by what debug information says of each place.
   const auto is_of_place = [&](const symbols::Site& site, const Error& error) {
     return places->by_glob && error.reason != Reason::bad_filter &&

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "daemon/base/hex.hpp"
+#include "daemon/base/room.hpp"
 #include "daemon/symbols/demangle.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -193,6 +194,7 @@ Result<Places> TargetSymbols::Impl::places_of_glob(std::span<const Found> found,
     if (chosen.empty()) leave_out(f, undetermined_ifunc(f));
     for (const RemoteAddr a : chosen) starts.try_emplace(a, f);
   }
+  make_room(places.sites, starts.size());
   for (const auto& [start, f] : starts) {
     Result<Site> site = site_of(f, start, offset);
     if (site)

@@ -79,6 +79,8 @@ void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> reques
   batch->execs = execs;
   batch->requests = std::move(requests);
   batch->done = std::move(done);
+  batch->slots.reserve(batch->requests.size());
+  batch->new_sites.reserve(batch->requests.size());
   continue_batch(std::move(batch));
 }
 
