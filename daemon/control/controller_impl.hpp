@@ -182,9 +182,9 @@ class ControllerImpl final : public Controller {
   void revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done);
   void revive(std::shared_ptr<Revival> revival);
   void place(std::shared_ptr<Revival> revival);
-  bool place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps, bool with_last);
+  void place_one(const Revival& revival, Item& item, std::size_t index, Step& step);
   void place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step);
-  void place_each(const std::shared_ptr<Revival>& revival, const Step& together);
+  bool place_halves(const std::shared_ptr<Revival>& revival, const Step& together);
   void finish(const std::shared_ptr<Revival>& revival);
   void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
 

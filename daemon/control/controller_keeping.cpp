@@ -24,7 +24,7 @@ constexpr auto kLook = 1s;
 constexpr int kLookShare = 20;  // of the time at most one part in so many goes into writing
 constexpr auto kProven = 60s;   // a daemon that has lived so long with what it has put back doesn't end by it
 constexpr std::uint64_t kMostAttempts = 3;
-constexpr std::size_t kMostKept = 2048;  // of one process: each is planned by itself when it is put back
+constexpr std::size_t kMostKept = 65536;
 
 Error gone(std::string message, std::string hint = "remove the probe, and add it to the process of now") {
   return {Reason::target_gone, std::move(message), std::move(hint)};
@@ -397,6 +397,8 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
 void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
   if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
   std::size_t back = 0;
+  std::map<ProbeId, const std::string*> whys;
+  for (const Failed& f : failed) whys.emplace(f.id, &f.why.message);
   for (const KeptProbe& k : kept.probes) {
     const auto it = probes_.find(k.id);
     if (it == probes_.end() || it->second.ended) continue;
@@ -406,8 +408,8 @@ void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, co
           fmt::format("{} children that its process was followed into are not probed any more", kept.followed));
     back += probe.gone ? 0 : 1;
     if (!std::exchange(probe.awaited, false)) continue;
-    const auto why = std::ranges::find(failed, probe.id, &Failed::id);
-    probe.why_gone = why != failed.end() ? why->why.message : probe.pending ? "" : "its code is not there any more";
+    const auto why = whys.find(probe.id);
+    probe.why_gone = why != whys.end() ? *why->second : probe.pending ? "" : "its code is not there any more";
     if (probe.pending)
       note_watched(probe);
     else
@@ -465,9 +467,11 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
         return known != allowed.end() ? known->second
                                       : allowed.emplace(owner, keeping_->may_trace(owner, pid)).first->second;
       };
-      for (const KeptProbe& k : kept.probes)
-        if (const auto& permitted = may(k.owner); !permitted)
-          give_up_awaited(pid, permitted.error(), true, [&](const Probe& p) { return p.id == k.id; });
+      for (const KeptProbe& k : kept.probes) may(k.owner);
+      for (const auto& [owner, permitted] : allowed)
+        if (!permitted)
+          give_up_awaited(pid, permitted.error(), true,
+                          [&](const Probe& p) { return Owner{p.user, p.user_group} == owner; });
       if (const auto& owner = kept.attached_by; owner && !may(*owner)) {
         spdlog::warn("process {} is not attached to again: {}", pid, may(*owner).error().message);
       } else if (owner) {

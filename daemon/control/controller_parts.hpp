@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "daemon/control/controller_impl.hpp"
 
@@ -78,11 +79,13 @@ struct ControllerImpl::Revival {
   bool wants_watch = false;
   std::optional<Watch> watch_plan;
   tracer::ProgramPtr watch;
-  std::size_t unplaced = 0;  // of what the tracer has been asked to add
+  std::size_t unplaced = 0;  // steps that the tracer has not answered
+  std::unordered_map<const tracer::ProbeProgram*, Error> refused;  // by the tracer
   std::function<void(std::vector<Failed>)> done;
 };
 
-// What the tracer is asked to add at once: all places of a function's return probe, or just one place.
+// What the tracer is asked to add at once, because that is quicker. What it refuses is divided (place_halves()): all
+// places of a function's return probe stay together, and every other place is one by itself.
 struct ControllerImpl::Step {
   struct Part {
     tracer::SiteRequest request;
@@ -90,7 +93,6 @@ struct ControllerImpl::Step {
     bool joins = false;
   };
   std::vector<Part> parts;
-  bool divisible = false;  // a glob's matches, added at once because that is quicker: each is one by itself
 };
 
 // Places that have it in common are one probe; empty: this one is one by itself.

@@ -377,14 +377,13 @@ Probe& ControllerImpl::add_place(const Item& item) {
 }
 
 // A found place's program, visible before the tracer's answer: its first hits may come before that.
-bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, std::vector<Step>& steps,
-                               bool with_last) {
+void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, Step& step) {
   Item::Found& found = item.found[index];
   const bool joins = number(found.id) == 0;
   const tracer::ProgramPtr leaders = probes_.at(item.leader).program;
   if (joins) found.id = add_place(item).id;
   const auto it = probes_.find(found.id);
-  if (it == probes_.end() || !it->second.gone) return false;
+  if (it == probes_.end() || !it->second.gone) return;
   Probe& probe = it->second;
   probe.address = found.planned.where.address;
   probe.symbol = symbol_of(found.planned.where);
@@ -401,14 +400,13 @@ bool ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   found.program->streaming = !probe.subscriptions.empty();
   if (found.program->returns && probe.program->returns && found.program->role == tracer::ProbeProgram::Role::entry)
     found.program->returns->take_over(*probe.program->returns);
-  if (!with_last) steps.emplace_back();
-  steps.back().parts.push_back({{plan, found.program}, joins ? leaders : probe.program, joins});
-  return true;
+  step.parts.push_back({{plan, found.program}, joins ? leaders : probe.program, joins});
 }
 
-// Each by itself: that one can't be placed doesn't hinder the others.
+// That one can't be placed doesn't hinder the others.
 void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   std::vector<Step> steps;
+  Step single;
   for (Item& item : revival->items) {
     if (!probes_.contains(item.leader)) continue;
     if (item.glob) {
@@ -416,19 +414,16 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
       continue;
     }
     std::ranges::stable_sort(item.found, {}, [](const Item::Found& f) { return f.planned.returns.get(); });
-    const tracer::ReturnProbe* last = nullptr;
-    for (std::size_t i = 0; i < item.found.size(); ++i) {
-      const tracer::ReturnProbe* const function = item.found[i].planned.returns.get();
-      if (place_one(*revival, item, i, steps, function != nullptr && function == last)) last = function;
-    }
+    for (std::size_t i = 0; i < item.found.size(); ++i) place_one(*revival, item, i, single);
   }
+  if (!single.parts.empty()) steps.push_back(std::move(single));
   if (revival->watch_plan) {
     revival->watch = std::make_shared<tracer::ProbeProgram>();
     revival->watch->id = ProbeId{++last_probe_};
     revival->watch->watches_loader = true;
     revival->watch->loader_state = revival->watch_plan->state;
     target(revival->pid).loader_watch = revival->watch->id;
-    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}, false});
+    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}});
   }
   if (steps.empty()) return finish(revival);
   revival->unplaced = steps.size();
@@ -442,7 +437,7 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
   std::vector<tracer::SiteRequest> requests;
   std::vector<tracer::ProgramPtr> programs;
   for (const auto& [request, before, joins] : step.parts) {
-    const bool again = before && request.program->limit == before->limit && before->limit;  // see place_each()
+    const bool again = before && request.program->limit == before->limit && before->limit;  // see place_halves()
     const tracer::ProgramPtr& program = request.program;
     if (before && !joins)
       engine.remove(std::array{program->id}, nullptr);  // what a followed child may still have of it
@@ -452,34 +447,34 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
     programs.push_back(program);
   }
   engine.add(revival->pid, revival->execs, std::move(requests), [this, revival, step, programs](Result<void> added) {
-    if (!added && step.divisible) return place_each(revival, step);
+    if (!added && place_halves(revival, step)) return;
     post([this, revival, programs, added = std::move(added)]() mutable {
-      const auto is_one = [&](const tracer::ProgramPtr& p) { return std::ranges::find(programs, p) != programs.end(); };
-      for (Item& item : revival->items)
-        for (Item::Found& found : item.found)
-          if (!added && found.program && is_one(found.program)) found.why = added.error();
-      if (!added && revival->watch && is_one(revival->watch)) target(revival->pid).loader_watch = {};
+      if (!added)
+        for (const tracer::ProgramPtr& program : programs) revival->refused.emplace(program.get(), added.error());
       if (--revival->unplaced == 0) finish(revival);
     });
   });
 }
 
-// Tracer thread: what couldn't be placed together, each function by itself.
-void ControllerImpl::place_each(const std::shared_ptr<Revival>& revival, const Step& together) {
-  std::vector<Step> steps;
-  const tracer::ReturnProbe* last = nullptr;
-  for (const Step::Part& part : together.parts) {
-    const tracer::ReturnProbe* const function = part.request.program->returns.get();
-    if (function == nullptr || function != last) steps.emplace_back();
-    last = function;
-    steps.back().parts.push_back(part);
-  }
-  post([this, revival, steps = std::move(steps)] {
-    revival->unplaced += steps.size() - 1;
-    tracer_->post([this, revival, steps](tracer::Engine& engine) {
-      for (const Step& step : steps) place_step(engine, revival, step);
+// Tracer thread: what couldn't be placed together, in two halves; of many thousands those that can't be are found soon.
+// False: that was one function, or one place.
+bool ControllerImpl::place_halves(const std::shared_ptr<Revival>& revival, const Step& together) {
+  const auto function = [](const Step::Part& part) { return part.request.program->returns.get(); };
+  const std::vector<Step::Part>& parts = together.parts;
+  auto half = parts.begin() + static_cast<std::ptrdiff_t>(parts.size() / 2);
+  const auto splits_function = [&] { return function(*half) && function(*half) == function(*std::prev(half)); };
+  while (half != parts.begin() && splits_function()) --half;
+  if (half == parts.begin())
+    for (++half; half != parts.end() && splits_function();) ++half;
+  if (half == parts.end()) return false;
+  post([this, revival, first = Step{{parts.begin(), half}}, second = Step{{half, parts.end()}}] {
+    ++revival->unplaced;
+    tracer_->post([this, revival, first, second](tracer::Engine& engine) {
+      place_step(engine, revival, first);
+      place_step(engine, revival, second);
     });
   });
+  return true;
 }
 
 void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
@@ -488,8 +483,12 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
   std::vector<ProbeId> back, ownerless;
   std::vector<RemoteAddr> sites;
   std::vector<Failed> failed;
+  if (revival->watch && revival->refused.contains(revival->watch.get())) target(revival->pid).loader_watch = {};
   for (Item& item : revival->items) {
     bool any = false;
+    for (Item::Found& found : item.found)
+      if (const auto refused = revival->refused.find(found.program.get()); refused != revival->refused.end())
+        found.why = refused->second;
     if (item.glob) {
       finish_matches(*revival, item, ownerless, sites);
       continue;
@@ -515,7 +514,7 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       probe.committed = true;
       probe.program = found.program;
       probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
-      if (std::ranges::find(back, probe.shown()) == back.end()) back.push_back(probe.shown());
+      if (back.empty() || back.back() != probe.shown()) back.push_back(probe.shown());  // an item's are in a row
       sites.push_back(probe.address);
     }
     const auto leader = probes_.find(item.leader);

@@ -109,7 +109,6 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
     return void(item.why = std::move(registered).error());
   }
   Step& step = steps.emplace_back();
-  step.divisible = true;
   for (std::size_t i = 0; i < plan.ids.size(); ++i) {
     Probe& probe = probes_.at(plan.ids[i]);
     probe.match = match_of(plan.planned[i].where);
