@@ -82,10 +82,19 @@ void Engine::begin_journal(const Process& process) {
     space.journal()->note_landing(landing->ours, landing->before);
 }
 
+void take_left_landing(const Process& process, ActionCalls& calls, std::optional<Action>& now) {
+  const auto& landing = process.actions.landing;
+  if (!now || (landing && now->handler == landing->ours.handler)) return;
+  if (!Landing::is_left(process.space->memory(), *now)) return;
+  // Whatever the default action's flags were.
+  if (calls.replace(SIGTRAP, *now, Action{})) now = Action{};
+}
+
 void install_landing(Process& process, ActionCalls& calls) {
   const Landing& landing = process.space->landing();
   if (!landing.ready() || process.actions.of(SIGTRAP).known) return;
   auto now = calls.get(SIGTRAP);
+  take_left_landing(process, calls, now);
   if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
   if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
   if (calls.replace(SIGTRAP, *now, landing.action())) process.actions.landing = LandingAction{landing.action(), *now};

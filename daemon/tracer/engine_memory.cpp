@@ -28,6 +28,7 @@ using namespace std::chrono_literals;
 
 // Of a whole process, to be sure that nobody writes to a page that is about to be given back.
 constexpr auto kStopPatience = 50ms;
+constexpr auto kMostPatience = 500ms;  // for threads that only wait for a processor
 // After a removal, in case more follow, or the detach.
 constexpr auto kGiveBackAfter = 200ms;
 
@@ -268,7 +269,7 @@ bool Engine::others_stopped(const Tracee& tracee) {
     if (!other.process->detaching || std::ranges::find(to_ask, tid) != to_ask.end()) ptrace::interrupt(tid);
     others.push_back(tid);
   }
-  return waiter_.gather_from(others, kStopPatience);
+  return waiter_.gather_from(others, kStopPatience, kMostPatience);
 }
 
 // Islands that no thread stands at. Precondition: all threads stand still.

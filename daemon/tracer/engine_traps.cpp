@@ -38,7 +38,7 @@ using ptrace::Outcome;
 constexpr auto kLookAge = 10ms;
 constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
-constexpr unsigned kMostPatience = 20;              // times kStopPatience, for threads that wait for a processor
+constexpr auto kMostPatience = 2s;                  // for threads that only wait for a processor
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
@@ -71,6 +71,7 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   if (!now) return Seen::unknown;
   is.fetched = coarse_now();
   const bool landing_was_here = signal == SIGTRAP && process.actions.landing_in_place();
+  if (signal == SIGTRAP) take_left_landing(process, calls, now);
   if (signal == SIGTRAP && note_landing(process, calls, now)) {
     is.owed = false;
     is.known.reset();
@@ -177,11 +178,7 @@ bool Engine::stop_others(const Tracee& tracee) {
     ptrace::interrupt(tid);
     others.push_back(tid);
   }
-  for (unsigned i = 0; i < kMostPatience; ++i) {
-    if (waiter_.gather_from(others, kStopPatience)) return true;
-    if (std::ranges::none_of(others, [](pid_t tid) { return process::state(tid) == 'R'; })) return false;
-  }
-  return false;
+  return waiter_.gather_from(others, kStopPatience, kMostPatience);
 }
 
 // Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "daemon/tracer/xol.hpp"
+
 namespace probed::tracer {
 namespace {
 
@@ -23,6 +25,18 @@ Action Landing::action() const {
   action.flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | kSaRestorer;
   action.restorer = page_.value + code_.restorer;
   return action;
+}
+
+bool Landing::is_left(TargetMemory& memory, const Action& action) {
+  const RemoteAddr page{action.handler / kPageSize * kPageSize};
+  const arch::LandingCode left = native::build_landing(page.value);
+  if (left.code.empty() || action.handler != page.value + left.handler) return false;
+  std::vector<std::uint8_t> now(left.code.size());
+  if (!memory.read(page, std::as_writable_bytes(std::span(now)))) return false;
+  const auto code = [](const std::vector<std::uint8_t>& bytes) {  // not what it finds behind that
+    return std::span(bytes).first(std::min(bytes.size(), arch::kLandingData));
+  };
+  return std::ranges::equal(code(now), code(left.code));
 }
 
 bool Landing::write_code(TargetMemory& memory, RemoteAddr page) {

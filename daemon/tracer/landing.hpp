@@ -28,6 +28,8 @@ class Landing {
   // What SIGTRAP's action is to be; the landing must be ready.
   Action action() const;
   bool is_ours(const Action& action) const { return ready() && action.handler == this->action().handler; }
+  // Whether the action is some daemon's landing, by its code.
+  static bool is_left(TargetMemory& memory, const Action& action);
 
   // The program has taken it out of its memory: nothing is written there again, and nobody lands.
   void lose() { lost_ = true; }

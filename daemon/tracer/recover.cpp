@@ -30,10 +30,11 @@ using Kind = WaitStatus::Kind;
 
 constexpr std::uint64_t kNeverBlocked = signal_bit(SIGKILL) | signal_bit(SIGSTOP);
 constexpr auto kStopPatience = 2s;       // until every thread stands still
+constexpr auto kMostPatience = 30s;      // for threads that only wait for a processor, on a machine that is full
 constexpr auto kTryAgain = 2ms;          // a process that can't be had yet
 constexpr auto kLookAgain = 5ms;         // for threads that are new, or haven't stopped
 constexpr auto kMaskPatience = 200ms;    // for what the program does with a mask of ours
-constexpr auto kInjectPatience = 100ms;  // a stopped thread that goes on needs a processor
+constexpr auto kInjectPatience = 100ms;  // a stopped thread that goes on
 
 SitePlan plan_of(const JournalRecord& record) {
   SitePlan plan;
@@ -150,6 +151,20 @@ class Text {
 
 // ---- threads --------------------------------------------------------------------------------------------------------
 
+class Patience {
+ public:
+  explicit Patience(Clock::duration usual) : until_(Clock::now() + usual) {}
+  // Longer than usual as long as waiting for more promises to be of use.
+  template <class F>
+  bool lasts(F promises) const {
+    const auto now = Clock::now();
+    return now < until_ || (now < most_ && promises());
+  }
+
+ private:
+  Clock::time_point until_, most_ = Clock::now() + kMostPatience;
+};
+
 // Every thread of a process, seized, brought to a stop in which nothing of ours is on its way to it, and let go.
 class Threads {
  public:
@@ -165,8 +180,11 @@ class Threads {
 
   // False: some are in an uninterruptible wait.
   bool stop() {
-    const auto until = Clock::now() + kStopPatience;
-    while (Clock::now() < until) {
+    const Patience patience(kStopPatience);
+    const auto may_yet_stop = [this] {
+      return running_.empty() ? !refused_ : std::ranges::any_of(running_, [](pid_t t) { return process::state(t) != 'D'; });
+    };
+    while (patience.lasts(may_yet_stop)) {
       const bool found = seize_others();
       for (const pid_t tid : running_) ptrace::interrupt(tid);
       if (!found && running_.empty() && !refused_) return true;
@@ -262,9 +280,9 @@ class Threads {
     siginfo_t next = held.info;
     stopped_.erase(held.tid);
     ptrace::resume(held.tid, 0);
-    const auto until = Clock::now() + kInjectPatience;
-    while (Clock::now() < until) {
-      waiter_.set_alarm(until);
+    const Patience patience(kInjectPatience);
+    while (patience.lasts([&] { return process::state(held.tid) == 'R'; })) {
+      waiter_.set_alarm(Clock::now() + kInjectPatience);
       const auto stop = waiter_.wait();
       if (!stop) {
         waiter_.take_wake();  // maybe of an alarm that was set before
@@ -341,7 +359,7 @@ void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& head
   if (header.landing == 0 || found == threads.stopped().end()) return;
   const pid_t tid = found->first;
   AddressSpace space(TargetMemory::open(header.pid));
-  RemoteSyscalls remote(waiter, tid, space.call_pad(tid));
+  RemoteSyscalls remote(waiter, tid, space.call_pad(tid), 0, {}, kMostPatience);
   ActionCalls calls(remote, space);
   const auto now = calls.get(SIGTRAP);
   if (now && now->handler == header.landing) calls.replace(SIGTRAP, *now, header.action);

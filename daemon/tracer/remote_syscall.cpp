@@ -12,7 +12,6 @@
 namespace probed::tracer {
 namespace {
 
-using namespace std::chrono_literals;
 namespace native = arch::native;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
@@ -20,8 +19,6 @@ using Kind = WaitStatus::Kind;
 // Nothing is delivered in between: not even a trap that the thread has just run into, whose registers are the saved
 // ones. No instruction but the system call's own runs, so none can raise another.
 constexpr std::uint64_t kEverything = ~0ULL;
-// For one system call, under load. The daemon serves nobody else meanwhile.
-constexpr auto kPatience = 1s;
 constexpr unsigned kMostStops = 64;  // until the one we wait for; job control may make some more
 
 bool is_forced(int signal) {
@@ -47,8 +44,13 @@ void Borrowed::go_on_to_event_stop(pid_t tid, int signal) const {
   ptrace::resume(tid, signal);
 }
 
-RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back, RemoteAddr trapped_at)
-    : waiter_(waiter), tid_(tid), syscall_insn_(pad.at ? pad.at : pad.plain_call), put_back_(put_back) {
+RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back, RemoteAddr trapped_at,
+                               Waiter::Clock::duration patience)
+    : waiter_(waiter),
+      tid_(tid),
+      syscall_insn_(pad.at ? pad.at : pad.plain_call),
+      put_back_(put_back),
+      patience_(patience) {
   if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
   if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
   if ((refusal_ = why_not()) != nullptr) return;
@@ -110,7 +112,7 @@ bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {
 std::optional<WaitStatus> RemoteSyscalls::next_stop(bool resumed) {
   if (!resumed) return std::nullopt;
   bool is_late = false;
-  const auto status = waiter_.wait_for(tid_, Waiter::Clock::now() + kPatience, is_late);
+  const auto status = waiter_.wait_for(tid_, Waiter::Clock::now() + patience_, is_late);
   if (is_late) {
     ptrace::interrupt(tid_);
     late_ = saved_;

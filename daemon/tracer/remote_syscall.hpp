@@ -48,7 +48,9 @@ class RemoteSyscalls {
   // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
   // `trapped_at`: the breakpoint that the signal is of, when that is dropped: the thread is given back in front of it, to
   // run into it again if nobody is left to send it elsewhere.
-  RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back = 0, RemoteAddr trapped_at = {});
+  // `patience`: for one system call, under load; whoever serves others meanwhile has little.
+  RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back = 0, RemoteAddr trapped_at = {},
+                 Waiter::Clock::duration patience = std::chrono::seconds(1));
   RemoteSyscalls(const RemoteSyscalls&) = delete;
   RemoteSyscalls& operator=(const RemoteSyscalls&) = delete;
   ~RemoteSyscalls();
@@ -81,6 +83,7 @@ class RemoteSyscalls {
   pid_t tid_;
   RemoteAddr syscall_insn_;  // 0: the target has none
   int put_back_;  // signal to pass on at the next resumption
+  Waiter::Clock::duration patience_;
   Borrowed saved_;
   const char* refusal_ = nullptr;
   bool usable_ = false;

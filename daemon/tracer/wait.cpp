@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "daemon/base/check.hpp"
+#include "daemon/base/process.hpp"
 #include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
@@ -341,6 +342,15 @@ bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
     if (Clock::now() >= deadline) return false;
     nanosleep(&kBlink, nullptr);
   }
+}
+
+bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit, Clock::duration most) {
+  const auto deadline = Clock::now() + most;
+  const auto is_starved = [](pid_t tid) { return process::state(tid) == 'R'; };
+  do
+    if (gather_from(tids, limit)) return true;
+  while (Clock::now() < deadline && std::ranges::any_of(tids, is_starved));
+  return false;
 }
 
 bool Waiter::take_wake() { return woken_.load(std::memory_order_relaxed) && woken_.exchange(false); }

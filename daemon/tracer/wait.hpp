@@ -123,6 +123,8 @@ class Waiter {
   // Waits until each of these tracees has stopped or ended, polling, `limit` in all; wait() and wait_for() hand out
   // what they say afterwards. False: some haven't.
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
+  // The same, but `most` as long as some of them only wait for a processor.
+  bool gather_from(std::span<const pid_t> tids, Clock::duration limit, Clock::duration most);
   // The report of the stop that was handed out last, if it is this thread's, stands no longer: should we die, the thread
   // goes on without its signal. Before another signal than that is put in its place, whose siginfo wouldn't fit.
   void take_report(pid_t tid);

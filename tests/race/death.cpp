@@ -4,9 +4,12 @@
 // PROBED_TEST_SEED=N repeats a run; PROBED_TEST_KILLS=N says how often (default 50).
 #include <dirent.h>
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <random>
 #include <thread>
@@ -223,6 +227,119 @@ TEST_CASE("a jump of the program's own that was probed once is whole when daemon
   const auto differences = text_differences(target.pid());
   CHECK_MESSAGE(differences.empty(), joined(differences));
   target.send("handler_in_place 2\nend\n");
+  CHECK(target.finish().ok());
+}
+
+namespace {
+
+// The threads of a process, as proc(5) has them: their numbers, and what they are doing.
+std::map<pid_t, char> thread_states(pid_t pid) {
+  std::map<pid_t, char> states;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", error)) {
+    const std::string stat = read_file(entry.path() / "stat");
+    if (const auto name_end = stat.rfind(')'); name_end != stat.npos)
+      states.emplace(std::stoi(entry.path().filename()), stat[name_end + 2]);
+  }
+  return states;
+}
+
+// Arms a breakpoint there, and kills the guard and the daemon when it is hit.
+void arm_and_kill(const std::string& socket, pid_t pid, const std::string& definition) {
+  const auto daemon = start_daemon(socket);
+  RpcClient client(socket);
+  client.call("daemon.optimize", {{"enabled", false}});
+  const std::vector<Json> probes = add(client, pid, {definition}, Json::object());
+  REQUIRE(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
+  kill(guard_of(socket + ".state"), SIGKILL);
+  daemon->signal(SIGKILL);
+  REQUIRE(daemon->wait());
+}
+
+void check_computes(Target& target) {
+  target.send("pause\nresume\n");
+  const auto line = target.next_line();
+  CHECK_MESSAGE((line && line->ends_with(" 0")), (line ? *line : "no answer"), target.wait(Millis{0}));
+  CHECK(target.next_line());
+}
+
+// Keeps one CPU busy for a while, and everybody off it who isn't as urgent.
+pid_t start_hog(int cpu, std::chrono::seconds time) {
+  const pid_t hog = fork();
+  if (hog != 0) return hog;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) != 0 || setpriority(PRIO_PROCESS, 0, -20) != 0) _exit(1);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+TEST_CASE("threads that get no processor are waited for when daemon and guard have been killed") {
+  TempDir directory;
+  Target target("soaked", {"4"});
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 5; }));
+  const TargetState before = state_of(target.pid());
+  cpu_set_t may, one;
+  REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
+  if (CPU_COUNT(&may) < 2) SKIP_TEST("there is one CPU only: who recovers would get none, either");
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &may)) ++cpu;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  arm_and_kill(directory.path() + "/s", target.pid(), "work");
+  for (const auto& [tid, state] : thread_states(target.pid())) {
+    CHECK(sched_setaffinity(tid, sizeof one, &one) == 0);
+    CHECK(setpriority(PRIO_PROCESS, static_cast<id_t>(tid), 19) == 0);
+  }
+  const pid_t hog = start_hog(cpu, std::chrono::seconds(4));
+  recover(directory.path() + "/s");
+  int status = 0;
+  CHECK(waitpid(hog, &status, 0) == hog);
+  CHECK_MESSAGE((WIFEXITED(status) && WEXITSTATUS(status) == 0), "the CPU was not kept busy");
+  CHECK(state_of(target.pid()).signals == before.signals);
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  check_computes(target);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
+// One that sleeps uninterruptibly can't be: the SIGTRAP action of the daemon that was killed stays.
+TEST_CASE("a target that could not be recovered whole survives the death of the next daemon, too") {
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  Target target("soaked", {"2"});
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 3; }));
+  const TargetState before = state_of(target.pid());
+  target.send("fork\n");
+  REQUIRE(target.next_line());
+  REQUIRE(eventually([&] {
+    const auto states = thread_states(target.pid());
+    return std::ranges::any_of(states, [](const auto& thread) { return thread.second == 'D'; });
+  }));
+  arm_and_kill(socket, target.pid(), "work");
+  recover(socket);
+  CHECK_MESSAGE(state_of(target.pid()).signals != before.signals, "it was recovered whole: this shows nothing");
+  target.send("join\n");
+  REQUIRE(target.next_line());
+  check_computes(target);
+  for (const char* definition : {"leaf", "nest", "work"}) {
+    arm_and_kill(socket, target.pid(), definition);
+    check_computes(target);
+    recover(socket);
+    const auto differences = text_differences(target.pid());
+    CHECK_MESSAGE(differences.empty(), joined(differences));
+    CHECK(state_of(target.pid()).signals == before.signals);
+  }
+  target.send("quit\n");
   CHECK(target.finish().ok());
 }
 

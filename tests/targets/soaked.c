@@ -4,6 +4,8 @@
 //   go       they begin
 //   pause    "paused ROUNDS FIRST WRONG": rounds of all threads, of thread 0, calls that computed something else
 //   resume   "running"
+//   fork     "forked": one more thread is in vfork(2), in an uninterruptible wait
+//   join     "joined": not any more
 //   quit     the end
 //
 // A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
@@ -11,6 +13,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "work.h"
 
@@ -98,6 +102,30 @@ static long total_wrong(void) {
   return sum;
 }
 
+// Its child executes nothing of ours: it waits to read a byte, and ends.
+static pthread_t forking;
+static int gate[2];
+static void* fork_and_wait(void* unused) {
+  (void)unused;
+  char byte;
+  const pid_t child = vfork();
+  if (child == 0) {
+    syscall(SYS_read, gate[0], &byte, 1);
+    syscall(SYS_exit_group, 0);
+  }
+  waitpid(child, NULL, 0);
+  return NULL;
+}
+static void start_forking(void) {
+  if (pipe(gate) != 0 || pthread_create(&forking, NULL, fork_and_wait, NULL) != 0) exit(2);
+}
+static void end_forking(void) {
+  if (write(gate[1], "", 1) != 1) exit(2);
+  pthread_join(forking, NULL);
+  close(gate[0]);
+  close(gate[1]);
+}
+
 static void obey(const char* line) {
   if (strcmp(line, "pause") == 0) {
     pause_all();
@@ -105,6 +133,12 @@ static void obey(const char* line) {
   } else if (strcmp(line, "resume") == 0) {
     resume_all();
     printf("running\n");
+  } else if (strcmp(line, "fork") == 0) {
+    start_forking();
+    printf("forked\n");
+  } else if (strcmp(line, "join") == 0) {
+    end_forking();
+    printf("joined\n");
   } else {
     printf("unknown %s\n", line);
   }
