@@ -130,7 +130,9 @@ bool Stream::reconnect(const std::string& socket, Clock::duration patience) {
   output_.flush({next_deadline(), wake_.get(), {}});
   end_ = End::none;
   while (end_ == End::none) {
-    if (auto connection = Connection::connect(socket)) {
+    // One that is dying still takes connections for a moment, and answers nothing.
+    if (auto connection = Connection::connect(socket);
+        connection && connection->call("daemon.status", "{}", {deadline, wake_.get(), {}})) {
       connection_ = std::move(connection).value();
       connection_.on_notification([this](const Notification& notification) { handle(notification); });
       failure_.reset();

@@ -133,6 +133,30 @@ TEST_CASE("a trace that waits for a daemon ends on ^C, and when its target ends"
   }
 }
 
+// A daemon that is being killed closes one client's connection after the other, and its listening socket last.
+TEST_CASE("many streams go on with the next daemon, whenever they learn that the one before has been killed") {
+  OneSocket daemons(Kept::yes);
+  Watched target("family");
+  REQUIRE(run_command(daemons.probectl({"add", "-p", std::to_string(target.pid()), "p:steady work"})).ok());
+  const auto are_subscribed = [&](unsigned count) {
+    return eventually([&] { return RpcClient(daemons.socket).call("daemon.status").at("subscriptions") == count; });
+  };
+  std::vector<std::unique_ptr<Process>> streams;
+  for (int i = 0; i < 12; ++i)
+    streams.push_back(std::make_unique<Process>(daemons.probectl({"stream", "steady", "--reconnect", "60"})));
+  for (int round = 0; round < 4; ++round) {
+    CAPTURE(round);
+    REQUIRE(are_subscribed(12));
+    daemons.end(SIGKILL);
+    daemons.start();
+  }
+  CHECK_MESSAGE(are_subscribed(12), "some have given up");
+  for (const auto& stream : streams) {
+    stream->signal(SIGINT);
+    CHECK_MESSAGE((stream->wait() == Exit{0, 0}), stream->errors());
+  }
+}
+
 TEST_CASE("a stream of kept probes goes on with the next daemon, and counts what never arrived") {
   OneSocket daemons(Kept::yes);
   Watched target("family");
