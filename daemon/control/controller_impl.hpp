@@ -134,7 +134,6 @@ class ControllerImpl final : public Controller {
     std::size_t written = 0;  // hash of what stands there; 0: nothing
     std::uint64_t attempts = 0;
     std::optional<std::chrono::steady_clock::time_point> proven_at;  // when putting it back has done no harm
-    bool too_many = false;  // there are more than are kept, and that has been said
   };
   void keep(pid_t pid);
   void keep_all();

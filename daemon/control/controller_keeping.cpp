@@ -1,7 +1,7 @@
 // Persistent probes outlive the daemon: they are kept in files (kept.hpp), and the next daemon puts them back.
 //
-// A file is written before the answer to whatever changed its probes, and their counters about once a second: after a
-// kill these are as they were then. A probe that is put back is an ordinary one whose code had gone, and is revived as
+// A file is written before the answer to whatever changed its probes (of very many: when their counters are), and their
+// counters about once a second: after a kill these are as they were then. A probe that is put back is an ordinary one whose code had gone, and is revived as
 // such (controller_revival.cpp); until then, and when that can't be, it is listed as gone, with the reason. Asio
 // thread.
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "daemon/base/process.hpp"
+#include "daemon/base/room.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/lang/parse.hpp"
 
@@ -24,7 +25,7 @@ constexpr auto kLook = 1s;
 constexpr int kLookShare = 20;  // of the time at most one part in so many goes into writing
 constexpr auto kProven = 60s;   // a daemon that has lived so long with what it has put back doesn't end by it
 constexpr std::uint64_t kMostAttempts = 3;
-constexpr std::size_t kMostKept = 65536;
+constexpr std::size_t kMostAtOnce = 4096;  // that are written before every answer; more are with their counters
 
 Error gone(std::string message, std::string hint = "remove the probe, and add it to the process of now") {
   return {Reason::target_gone, std::move(message), std::move(hint)};
@@ -59,6 +60,10 @@ std::shared_ptr<const lang::Definition> parsed_of(const KeptProbe& kept) {
 std::chrono::steady_clock::time_point time_of(std::uint64_t nanoseconds) {
   const auto most = static_cast<std::uint64_t>(std::chrono::nanoseconds::max().count());
   return Clock::time_point(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(nanoseconds, most))));
+}
+
+bool is_kept(const Probe& probe) {
+  return probe.owner == ClientId::none && !probe.ended && probe.committed && number(probe.leader) == 0;
 }
 
 }  // namespace
@@ -117,18 +122,15 @@ KeptProbe ControllerImpl::kept(const Probe& probe) const {
 std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pid) const {
   std::map<pid_t, KeptTarget> all;
   std::map<const tracer::HitLimit*, std::uint64_t> batches;
-  const auto is_kept = [&](const Probe& probe) {
-    return probe.owner == ClientId::none && !probe.ended && probe.committed && number(probe.leader) == 0 &&
-           (!pid || *pid == probe.pid);
-  };
+  const auto is_one = [&](const Probe& probe) { return is_kept(probe) && (!pid || *pid == probe.pid); };
   for (const auto& [id, probe] : probes_)
-    if (is_kept(probe)) ++all[probe.pid].count;
+    if (is_one(probe)) ++all[probe.pid].count;
   for (const auto& [id, probe] : probes_) {
-    if (!is_kept(probe)) continue;
+    if (!is_one(probe)) continue;
     KeptTarget& target = all[probe.pid];
     target.id = {probe.pid, probe.start_time};
     target.program = probe.mark;
-    if (target.count > kMostKept) continue;  // nothing of it is written
+    if (target.probes.empty()) make_room(target.probes, target.count);
     target.probes.push_back(kept(probe));
     if (const auto& limit = probe.program->limit)
       target.probes.back().limit = {batches.try_emplace(limit.get(), batches.size() + 1).first->second,
@@ -162,18 +164,8 @@ void ControllerImpl::keep(const KeptTarget& target) {
   const std::string path = kept_path(keeping_->directory, target.id);
   if (file.path != path) {
     if (!file.path.empty()) ::unlink(file.path.c_str());
-    file = {
-        .path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at, .too_many = file.too_many};
+    file = {.path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at};
   }
-  if (target.count > kMostKept) {
-    if (std::exchange(file.too_many, true) == false)
-      spdlog::warn("the {} probes of process {} won't outlive this daemon: of one process at most {} are kept",
-                   target.count, target.id.pid, kMostKept);
-    ::unlink(path.c_str());
-    file.written = 0;
-    return;
-  }
-  file.too_many = false;
   std::size_t left_out = 0;
   const std::string text = kept_text(target, &left_out);
   const std::size_t now = std::hash<std::string>()(text) | 1;
@@ -197,6 +189,8 @@ void ControllerImpl::forget_kept(pid_t pid) {
 
 void ControllerImpl::keep(pid_t pid) {
   if (!keeping_) return;
+  const auto of_it = [&](const auto& entry) { return entry.second.pid == pid && is_kept(entry.second); };
+  if (static_cast<std::size_t>(std::ranges::count_if(probes_, of_it)) > kMostAtOnce) return;
   const auto targets = kept_targets(pid);
   if (targets.empty()) return forget_kept(pid);
   keep(targets.begin()->second);
@@ -286,9 +280,11 @@ std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) c
     return gone(fmt::format("process {} has begun to run another program while no daemon ran", pid));
   if (kept.attempts >= kMostAttempts)
     return Error{Reason::unsupported,
-                 fmt::format("{} daemons in a row have ended within {} s of putting the probes of process {} back",
+                 fmt::format("{} daemons in a row have ended within {} s of putting the probes of process {} back: see "
+                             "their log; `probectl enable` puts them back",
                              kMostAttempts, std::chrono::seconds(kProven).count(), pid),
-                 "look at the daemon's log; then remove the probe, and add it again"};
+                 "",
+                 {}};
   const std::size_t more = kept.probes.size();
   if (more > probe_limits_.per_target)
     return Error{Reason::limit_exceeded,
@@ -380,16 +376,17 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
     refuse(found, "another file has this process, or one of these ids, too");
     return done();
   }
-  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}, .too_many = false};
+  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}};
   enter(kept, found.last_known);
+  KeptFile& file = kept_[pid];
+  file.proven_at = Clock::now() + kProven;
   if (const auto why = why_not_adoptable(kept)) {
-    give_up_awaited(pid, *why, true, [](const Probe&) { return true; });
-    forget_kept(pid);
+    const bool for_good = why->reason == Reason::target_gone;
+    give_up_awaited(pid, *why, for_good, [](const Probe&) { return true; });
+    if (for_good) forget_kept(pid);
     return done();
   }
-  KeptFile& file = kept_[pid];
   ++file.attempts;
-  file.proven_at = Clock::now() + kProven;
   put_back(std::make_shared<const FoundKept>(std::move(found)), std::move(done));
 }
 

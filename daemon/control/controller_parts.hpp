@@ -59,7 +59,8 @@ struct ControllerImpl::Item {
   std::vector<Skipped> skipped;
 
   void plan(Planner& planner);
-  void hold_to_expected();
+  void plan_places(Planner& planner);
+  bool is_as_expected() const;
   void plan_matches(Planner& planner);
 };
 

@@ -40,10 +40,41 @@ bool may_come_back(const Probe& probe) { return probe.committed && probe.pending
 
 }  // namespace
 
-// Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
-// new.
+// What another daemon probed is put back where its very code still is.
 void ControllerImpl::Item::plan(Planner& planner) {
   if (glob) return plan_matches(planner);
+  if (!expected) return plan_places(planner);
+  const std::vector<Lost> all = lost;
+  plan_places(planner);
+  const bool one_function = !many || definition.kind == lang::Kind::return_probe;
+  if (!is_as_expected() && one_function && expected->backing.from_file()) {
+    // Several may have its name: static functions, or versions of one. Its place in the file says which it was.
+    lost = all;
+    found.clear();
+    why.reset();
+    definition.location.where = lang::FileOffsetLocation{expected->backing.offset};
+    plan_places(planner);
+  }
+  if (is_as_expected() || found.empty()) return;
+  found.clear();
+  why = Error{Reason::unmapped_address,
+              fmt::format("the code at {} isn't what it was: its file has been replaced, or it was rewritten, while no "
+                          "daemon ran",
+                          all.empty() ? definition.location.text : all.front().symbol),
+              "`probectl enable` probes what is there now",
+              {}};
+}
+
+bool ControllerImpl::Item::is_as_expected() const {
+  const auto first = std::ranges::find(found, leader, &Found::id);
+  if (first == found.end()) return false;
+  const tracer::SitePlan& plan = first->planned.plan;
+  return std::ranges::equal(plan.code(), expected->code) && plan.backing == expected->backing;
+}
+
+// Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
+// new.
+void ControllerImpl::Item::plan_places(Planner& planner) {
   auto planned = planner.plan(0, definition, filter.empty() ? std::nullopt : std::optional(filter));
   if (!planned) return void(why = std::move(planned).error());
   auto& places = planned->probes;
@@ -65,22 +96,6 @@ void ControllerImpl::Item::plan(Planner& planner) {
   take([](const PlannedProbe&, const Lost&) { return true; });
   if (many)
     for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
-  if (expected) hold_to_expected();
-}
-
-// What another daemon probed is put back where its very code still is.
-void ControllerImpl::Item::hold_to_expected() {
-  const auto first = std::ranges::find(found, leader, &Found::id);
-  if (first == found.end()) return;
-  const tracer::SitePlan& plan = first->planned.plan;
-  if (std::ranges::equal(plan.code(), expected->code) && plan.backing == expected->backing) return;
-  why = Error{Reason::unmapped_address,
-              fmt::format("the code at {} isn't what it was: its file has been replaced, or it was rewritten, while no "
-                          "daemon ran",
-                          symbol_of(first->planned.where)),
-              "`probectl enable` probes what is there now",
-              {}};
-  found.clear();
 }
 
 namespace {

@@ -319,8 +319,58 @@ TEST_CASE("three daemons that have ended soon after they put a probe back: the n
       daemons.end(SIGKILL);
     }
   });
-  lost.is_gone("3 daemons in a row");
+  CHECK(lost.probe.at("state") == "gone");
+  // It stays known from daemon to daemon, and who asks for it gets it.
+  lost.daemons.end(SIGKILL);
+  lost.daemons.start();
+  RpcClient client(lost.daemons.daemon->socket());
+  const Json probe = named(client, "probes/steady");
+  CHECK(probe.at("state") == "gone");
+  CHECK(probe.at("hits") == 4);
+  const std::string reason = probe.value("stateReason", "");
+  CHECK_MESSAGE(reason.find("3 daemons in a row") != reason.npos, reason);
+  CHECK(says(lost.daemons.daemon->process(), "3 daemons in a row"));
+  CHECK(tracer_of(target.pid()) == 0);
+  client.call("probe.enable", {{"names", {"steady"}}});
+  CHECK(target.ask("call 2") == "called 2");
+  CHECK(hits(client, "probes/steady", 6));
+  client.call("probe.remove", {{"names", {"steady"}}});
   CHECK(let_go(target));
+}
+
+TEST_CASE("very many probes outlive their daemon, each with its own counter") {
+  Daemons daemons;
+  daemons.start();
+  Watched target("soaked", {"2"});
+  std::size_t count = 0;
+  const auto hits_of_round = [](RpcClient& client) {
+    return named(client, "probes/round").at("hits").get<std::uint64_t>();
+  };
+  {
+    RpcClient client(daemons.daemon->socket());
+    count = add(client, target.pid(), {"p libc.so.6:*", "p:round work"}, {{"persist", true}}).size();
+    CHECK_MESSAGE(count > 2000, count);
+    target.target.go();
+    CHECK(eventually([&] { return hits_of_round(client) > 10; }));
+  }
+  REQUIRE(eventually([&] {
+    const auto files = daemons.files();
+    const Json json = files.empty() ? Json() : parse_json(read_file(files[0]));
+    return json.is_object() && json.at("probes").size() == count && json.at("probes").back().at("hits") > 10;
+  }));
+  daemons.end(SIGKILL);
+  daemons.start();
+  RpcClient client(daemons.daemon->socket());
+  const auto probes = list_probes(client, target.pid());
+  CHECK(probes.size() == count);
+  const auto is_back = [](const Json& probe) { return probe.at("state") == "enabled"; };
+  CHECK(std::ranges::count_if(probes, is_back) == static_cast<std::ptrdiff_t>(count));
+  const std::uint64_t before = hits_of_round(client);
+  CHECK(before > 10);
+  CHECK(eventually([&] { return hits_of_round(client) > before; }));
+  client.call("probe.remove", {{"all", true}});
+  target.target.send("quit\n");
+  CHECK(target.target.finish().ok());
 }
 
 TEST_CASE("a library that was replaced while no daemon ran: its probe is gone, and comes back when it is asked for") {
