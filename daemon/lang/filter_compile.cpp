@@ -180,16 +180,18 @@ class Compiler {
                    start == text_.size() ? "a comparison is expected at the end of the filter"
                                          : "expected a field before " + quoted(text_.substr(start)),
                    "write FIELD OP VALUE; " + field_hint());
-    is_char_ = false;
+    is_char_ = is_bool_ = false;
+    names_ = nullptr;
     return find_argument(start, p) || (!error_.column && find_common(start, p));
   }
 
   // False without an error: there is no such argument.
   bool find_argument(std::size_t start, Predicate& p) {
+    const auto is_result = [this](std::size_t k) {
+      return args_[k].name == "$retval" && (name_ == "retval" || name_ == "arg" + std::to_string(k + 1));
+    };
     for (std::size_t k = 0; k < args_.size(); ++k)
-      if (args_[k].name == name_ ||
-          (args_[k].name == "$retval" && name_ == "arg" + std::to_string(k + 1) && !has_argument()))
-        return use_argument(start, k, p);
+      if (args_[k].name == name_ || (is_result(k) && !has_argument())) return use_argument(start, k, p);
     return false;
   }
   bool has_argument() const {
@@ -208,19 +210,27 @@ class Compiler {
     p.is_signed = type.bitfield ? type.bitfield->is_signed : events::is_signed(type.base);
     p.size = events::size_of(type.base);
     is_char_ = type.base == BaseType::chr;
+    is_bool_ = type.base == BaseType::boolean;
+    names_ = type.names.get();
     for (std::size_t n = out_.types.size(); n <= k; ++n) out_.types.push_back(args_[n].type);
     return true;
   }
 
   bool find_common(std::size_t start, Predicate& p) {
+    const std::string_view plain = name_ == "$comm" || name_ == "$duration" ? name_.substr(1) : name_;
     for (const CommonField& common : kCommonFields) {
-      if (common.name != name_ || (common.returns_only && !is_return_)) continue;
+      if (common.name != plain) continue;
+      if (common.returns_only && !is_return_)
+        return wrong(start, quoted(name_) + " is a field of return probes only", "probe FUNCTION%return");
       p.field = common.field;
       p.is_string = common.field == FilterField::comm;
       p.is_signed = common.is_signed;
       p.size = common.field == FilterField::duration ? 8 : 4;
       return true;
     }
+    if (rest().starts_with("->") || rest().starts_with("["))
+      return wrong(start, "expected the name of an argument, not an expression",
+                   "make it an argument, NAME=EXPRESSION, and compare NAME; " + field_hint());
     return wrong(start, "unknown field " + quoted(name_), field_hint());
   }
 
@@ -248,7 +258,8 @@ class Compiler {
                      "use == != < <= > >= or &");
       return true;
     }
-    return wrong(start, "expected an operator behind " + quoted(name_), "operators: == != < <= > >= & ~");
+    return wrong(start, "expected an operator behind " + quoted(name_),
+                 rest().starts_with('=') ? "did you mean ==?" : "operators: == != < <= > >= & ~");
   }
 
   // ---- VALUE ----
@@ -273,6 +284,7 @@ class Compiler {
     const std::string_view inner = text_.substr(start + 1, close - start - 1);
     i_ = close + 1;
     if (p.is_string) return text(p, start, inner);
+    if (const auto value = named_value(inner)) return set_number(p, *value);
     const bool comparable = p.op == FilterOp::eq || p.op == FilterOp::ne;
     if (!is_char_ || inner.size() != 1 || !comparable)
       return wrong(start, quoted(name_) + " is a number, and " + quoted(inner) + " is text",
@@ -284,15 +296,39 @@ class Compiler {
   bool number(Predicate& p, std::size_t start, std::string_view word) {
     const char* const hint = p.is_signed ? "write a decimal, 0x or leading-0 octal number; - is allowed"
                                          : "write a decimal, 0x or leading-0 octal number; the field is unsigned";
-    std::optional<std::uint64_t> parsed;
+    std::optional<std::uint64_t> parsed = named_value(word);
+    if (parsed) return set_number(p, *parsed);
     if (p.is_signed) {
       if (const auto v = parse_signed(word)) parsed = static_cast<std::uint64_t>(*v);
     } else {
       parsed = parse_unsigned(word);
     }
-    if (!parsed || word[0] == '+') return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), hint);
-    p.value = cut(*parsed, p.size, p.is_signed);
+    if (!parsed && word.find_first_not_of("0123456789", word[0] == '-' ? 1 : 0) == word.npos && word[0] != '0')
+      return wrong(start, quoted(word) + " is out of range for " + quoted(name_), hint);
+    if (!parsed || word[0] == '+')
+      return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), names_ ? known_names() : hint);
+    return set_number(p, *parsed);
+  }
+
+  static bool set_number(Predicate& p, std::uint64_t value) {
+    p.value = cut(value, p.size, p.is_signed);
     return true;
+  }
+
+  // What events show in a number's place.
+  std::optional<std::uint64_t> named_value(std::string_view word) const {
+    if (is_bool_ && (word == "true" || word == "false")) return word == "true";
+    if (!names_) return std::nullopt;
+    for (const auto& [value, name] : names_->names)
+      if (name == word) return static_cast<std::uint64_t>(value);
+    return std::nullopt;
+  }
+
+  std::string known_names() const {
+    std::string hint = "write a number, or one of";
+    for (const auto& [value, name] : std::span(names_->names).first(std::min<std::size_t>(names_->names.size(), 16)))
+      hint += " " + name;
+    return hint;
   }
 
   bool text(Predicate& p, std::size_t start, std::string_view text) {
@@ -309,7 +345,8 @@ class Compiler {
   std::size_t i_ = 0;
   FilterProgram out_;
   std::string_view name_;  // of the field being compared
-  bool is_char_ = false;
+  bool is_char_ = false, is_bool_ = false;
+  const Enumeration* names_ = nullptr;  // null: its values have none
   Error error_;
 };
 

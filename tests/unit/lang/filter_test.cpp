@@ -242,13 +242,48 @@ TEST_CASE("a record that is cut off reads as nulls") {
 
 TEST_CASE("an unnamed $retval is $retval, and argN as in the kernel") {
   const auto args = test::parse_args("$retval:s32", true);
-  for (const char* text : {"$retval < 0", "arg1 < 0"}) {
+  for (const char* text : {"$retval < 0", "retval < 0", "arg1 < 0"}) {
     CAPTURE(text);
     auto filter = Filter::compile(text, args);
     REQUIRE(filter.ok());
     CHECK(filter->matches(Packed().number(static_cast<std::uint64_t>(-1)), {}));
     CHECK_FALSE(filter->matches(Packed().number(1), {}));
   }
+}
+
+TEST_CASE("what events show in a number's place can be compared with") {
+  auto args = test::parse_args("kind=%di:s32 ok=%si:u8");
+  args[0].type.names = std::make_shared<Enumeration>(Enumeration{{{-1, "BAD"}, {2, "ns::MEDIUM"}, {3, "LARGE"}}});
+  args[1].type.base = BaseType::boolean;
+  const auto matches = [&](const char* text, std::int64_t kind, std::uint64_t ok) {
+    auto filter = Filter::compile(text, args);
+    REQUIRE_MESSAGE(filter.ok(), text);
+    return filter->matches(Packed().number(static_cast<std::uint64_t>(kind)).number(ok).bytes(), {});
+  };
+  CHECK(matches("kind == ns::MEDIUM", 2, 0));
+  CHECK(matches("kind == \"ns::MEDIUM\"", 2, 0));
+  CHECK_FALSE(matches("kind == LARGE", 2, 0));
+  CHECK(matches("kind > BAD && kind < LARGE", 2, 0));
+  CHECK(matches("kind == BAD", -1, 0));
+  CHECK(matches("ok == true", 0, 1));
+  CHECK(matches("ok == false && ok != true", 0, 0));
+  for (const char* text : {"kind == MEDIUM", "kind == true", "ok == BAD"}) CHECK_FALSE(Filter::compile(text, args).ok());
+  CHECK(Filter::compile("kind == SMALL", args).error().hint.find("BAD ns::MEDIUM LARGE") != std::string::npos);
+}
+
+TEST_CASE("a filter that was meant for something else says for what") {
+  const Event event;
+  const auto error = [&](const char* text) {
+    const auto filter = Filter::compile(text, event.args);
+    REQUIRE_FALSE(filter.ok());
+    return filter.error().message + " | " + filter.error().hint;
+  };
+  const auto says = [](const std::string& text, const char* what) { return text.find(what) != text.npos; };
+  CHECK(says(error("duration > 1000"), "return probes only | probe FUNCTION%return"));
+  CHECK(says(error("$duration > 1000"), "return probes only"));
+  CHECK(says(error("job->id == 3"), "NAME=EXPRESSION"));
+  CHECK(says(error("u = 3"), "did you mean ==?"));
+  CHECK(says(error("s64 == 99999999999999999999"), "out of range"));
 }
 
 TEST_CASE("wrong filters are refused where they are wrong") {
