@@ -38,7 +38,9 @@ struct Child {
 }
 
 Error cannot_run(std::string_view name, int error) {
-  return {Reason::bad_params, fmt::format("cannot run {}: {}", name, text_of_errno(error)), "", {}};
+  const bool in_path = error == ENOENT && name.find('/') == name.npos;
+  return {Reason::bad_params, fmt::format("cannot run {}: {}", name, text_of_errno(error)),
+          in_path ? "it was looked for in $PATH: a file beside you is ./NAME" : "", {}};
 }
 
 }  // namespace

@@ -282,6 +282,14 @@ std::string unknown_word(const std::string& word) {
   return "there is no sub-command '" + word + "'" + guess;
 }
 
+std::string unknown_option(const CLI::App& sub, const std::string& word) {
+  std::string guess;
+  for (const CLI::Option* option : sub.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (nearly_equal(word.substr(2), name)) guess = "; did you mean --" + name + "?";
+  return unknown_word(word) + guess;
+}
+
 // CLI11's "--pid: At Most 1 required but received 2" and "--pid: 1 required PID missing", for people. Empty: another
 // message.
 std::string counted_wrong(const std::string& text) {
@@ -358,6 +366,10 @@ struct Parser {
     const std::string text = e.what();
     if (sub_command() == "trace" && options.probes.empty() && !unused.empty() && !unused.front().starts_with('-'))
       return "what to probe is given with -e: write -e '" + unused.front() + "'";
+    if (!app.get_subcommands().empty())
+      for (const auto& word : unused)
+        if (word.starts_with("--")) return unknown_option(*app.get_subcommands().front(), word);
+    if (text == "--probe is required") return "say what to probe: -e PROBE";
     const auto counted = counted_wrong(text);
     return counted.empty() ? text : counted;
   }

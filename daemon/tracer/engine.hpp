@@ -167,6 +167,8 @@ class Engine : private Waiter::Guardian {
   void handle(const Stop& stop);
   std::optional<Waiter::Clock::time_point> next_deadline() const;
   void check_deadlines();
+  // Whether the optimiser has asked threads to stop for a moment that haven't stopped yet.
+  bool awaits_interrupted();
   bool idle() const { return tracees_.empty(); }
   CpuFollower& cpu_follower() { return recorder_.cpu_follower(); }
 

@@ -80,6 +80,13 @@ bool Engine::passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc,
   return true;
 }
 
+bool Engine::awaits_interrupted() {
+  return std::ranges::any_of(one_for_each_space(), [](const Process* process) {
+    const auto& round = process->space->optimisation().round;
+    return round && !round->awaited.empty();
+  });
+}
+
 void Engine::look_at(AddressSpace& space, pid_t tid) {
   Round& round = *space.optimisation().round;
   const auto it = tracees_.find(tid);

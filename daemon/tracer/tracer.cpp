@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
+constexpr auto kMostBefore = 1ms;
 // Between two looks at commands and deadlines at most: some hundred microseconds.
 constexpr unsigned kStopsBetween = 64;
 
@@ -60,8 +61,22 @@ bool Tracer::run_commands(Engine& engine) {
     if (stopping_) return false;
     commands.swap(mailbox_);
   }
+  if (!commands.empty()) let_interrupted_go_on(engine);
   for (auto& command : commands) command(engine);
   return true;
+}
+
+// A command may take long: 50,000 probes come or go at once. Threads that the optimiser has just asked to stop don't
+// stand still meanwhile; they stop as soon as they are told to, if they have a processor.
+void Tracer::let_interrupted_go_on(Engine& engine) {
+  constexpr timespec kBlink{0, 20'000};
+  const auto until = Waiter::Clock::now() + kMostBefore;
+  while (engine.awaits_interrupted() && Waiter::Clock::now() < until) {
+    if (const auto stop = waiter_.poll())
+      engine.handle(*stop);
+    else
+      nanosleep(&kBlink, nullptr);
+  }
 }
 
 // While there are stops a tick goes off every now and then, and what is due by time is looked at then: not at every

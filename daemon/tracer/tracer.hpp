@@ -30,6 +30,7 @@ class Tracer {
  private:
   void run(Listener& listener, HitSink sink, pid_t consumer);
   bool run_commands(Engine& engine);
+  void let_interrupted_go_on(Engine& engine);
 
   Waiter waiter_;
   std::mutex mutex_;

@@ -60,7 +60,7 @@ class Bench:
 def measure_row(bench, row, calls):
     with tempfile.TemporaryDirectory(prefix="probed-bench-") as directory:
         prefix = row.prefix(bench, directory) if row.prefix else ()
-        cpu = bench.cpu if row.pinned else -1
+        cpu = -2 if row.apart else bench.cpu if row.pinned else -1
         with target(bench.program(row.program), row.function, row.threads, cpu, prefix) as measured:
             with row.arm(bench, measured) as meter:
                 measured.go(max(calls // WARM_UP, 1), meter.pids, row.how)

@@ -34,6 +34,7 @@ class Row:
     arm: Callable
     threads: int = 1
     pinned: bool = True  # the target, to one CPU
+    apart: bool = False  # each of its threads on a CPU of its own
     rounds: int = 1000  # at most
     prefix: Callable = None  # (bench, directory) -> a command to start the target under
     how: str = "go {}"  # bench-target's command for so many calls
@@ -278,7 +279,7 @@ GROUPS = {
         recorded("jump-copy", "2 arguments, streamed, ordinary instructions", ARGUMENTS, COPY),
         recorded("jump-6", "6 arguments, streamed", SIX_ARGUMENTS),
         recorded("jump-string", "a string of 40 bytes, streamed", STRING),
-        recorded("jump-2-threads", "2 arguments, two threads", ARGUMENTS, threads=2, pinned=False),
+        recorded("jump-2-threads", "2 arguments, two threads", ARGUMENTS, threads=2, pinned=False, apart=True),
         Row("jump-filtered", "2 arguments, a filter turns it away", NOP, FREE, optimised(ARGUMENTS, filter="a == -1")),
         Row("jump-counted", "counted only", NOP, FREE, optimised()),
         recorded("jump-return", "entry and return, result, streamed", "result=$retval", kind="r"),
@@ -286,7 +287,7 @@ GROUPS = {
         Row("jump-return-counted", "entry and return, counted only", NOP, FREE, optimised(kind="r")),
         Row("jump-return-filtered", "a filter turns the entry away", NOP, FREE,
             optimised("a=$arg1:s64", kind="r", filter="a == -1")),
-        Row("jump-counted-2-threads", "counted only, two threads", NOP, FREE, optimised(), threads=2, pinned=False),
+        Row("jump-counted-2-threads", "counted only, two threads", NOP, FREE, optimised(), threads=2, pinned=False, apart=True),
     ],
     "--baseline: another build of probed": [
         Row("baseline", "2 arguments, streamed to a client", NOP, MANY, ours(ARGUMENTS, stream=True, baseline=True)),
@@ -301,7 +302,8 @@ GROUPS = {
         Row("kernel-nop5", "5-byte nop", NOP, MANY, kernel("p", KERNEL_ARGUMENTS)),
         Row("kernel-return", "uretprobe (the result)", PUSH, MANY, kernel("r", "result=$retval")),
         Row("kernel-return-nop5", "uretprobe on a 5-byte nop", NOP, MANY, kernel("r", "result=$retval")),
-        Row("kernel-2-threads", "int3, emulated, two threads", PUSH, MANY // 2, kernel("p", KERNEL_ARGUMENTS), threads=2, pinned=False),
+        Row("kernel-2-threads", "int3, emulated, two threads", PUSH, MANY // 2, kernel("p", KERNEL_ARGUMENTS), threads=2,
+            pinned=False, apart=True),
     ],
     "Other tracers": [
         Row("gdb", "gdb, breakpoint with silent, continue", NOP, FEW, gdb(GDB_BREAK), rounds=3),

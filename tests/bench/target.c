@@ -1,11 +1,10 @@
 // bench-target FUNCTION THREADS CPU: calls FUNCTION (functions_*.S), and measures itself.
-// CPU: where all of its threads stay; -1: wherever the scheduler puts them.
+// CPU: where all of its threads stay; -1: wherever the scheduler puts them; -2: each on a CPU of its own.
 //
 // Prints "ready PID 0xADDRESS", so that probes can be armed, then answers lines:
 //   go CALLS               each thread makes CALLS calls, timed over the loop
-//   burst CALLS SIZE NAP   the same in bursts of SIZE calls; before each all threads sleep NAP microseconds, which
-//   isn't timed pace CALLS PERIOD      one thread calls every PERIOD nanoseconds; a call that is late delays those
-//   after it
+//   burst CALLS SIZE NAP   the same in bursts of SIZE calls; before each all threads sleep NAP microseconds, untimed
+//   pace CALLS PERIOD      one thread calls every PERIOD nanoseconds; a call that is late delays those after it
 // The answer, one line: seconds that the slowest thread's calls took, seconds of CPU time of all threads, voluntary
 // context switches of all threads, involuntary ones, checksum. A thread that stops for a tracer switches voluntarily,
 // once a stop; nothing else in the loop does, naps aside, which aren't counted. Ends with its input.
@@ -44,6 +43,7 @@ static const char text[] = "a string of some forty characters, as is";
 static long first, count;  // of the burst under way
 static Function* function;
 static pthread_barrier_t start, end;
+static int apart;  // each thread on a CPU of its own
 
 static double seconds(clockid_t clock) {
   struct timespec t;
@@ -86,7 +86,18 @@ static void measure(struct Worker* worker, long from, long times) {
   worker->involuntary += after.ru_nivcsw - before.ru_nivcsw;
 }
 
+// The index-th of the CPUs that it may use.
+static void stay_on(long index) {
+  cpu_set_t may, one;
+  CPU_ZERO(&one);
+  if (sched_getaffinity(0, sizeof may, &may) != 0) return;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &may) && index-- == 0) CPU_SET(cpu, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+
 static void* run_worker(void* argument) {
+  if (apart) stay_on((struct Worker*)argument - workers);
   for (;;) {
     pthread_barrier_wait(&start);
     measure(argument, first, count);
@@ -146,6 +157,7 @@ static int prepare(int argc, char** argv) {
   thread_count = atol(argv[2]);
   const int cpu = atoi(argv[3]);
   if (function == NULL || thread_count < 1 || thread_count > kMaxThreads) return 0;
+  apart = cpu == -2;
   if (cpu < 0) return 1;
   cpu_set_t set;
   CPU_ZERO(&set);
