@@ -307,7 +307,9 @@ std::string counted_wrong(const std::string& text) {
 void turn_help_around(std::vector<std::string>& args) {
   if (args.empty() || args.front() != "help") return;
   args.erase(args.begin());
-  args.push_back("--help");
+  const auto is_one = [&](const SubCommand& row) { return args.front() == row.name; };
+  if (args.empty() || args.front().starts_with('-') || std::ranges::any_of(kSubCommands, is_one))
+    args.push_back("--help");  // else it is said that there is none
 }
 
 void protect_removals(std::vector<std::string>& args) {

@@ -162,6 +162,14 @@ TEST_CASE("wrong usage is explained in words of the command line, not of the par
   CHECK(usage_error_of({"quux"}).find("did you mean") == std::string::npos);
 }
 
+TEST_CASE("what is missing or mistyped is named as people write it") {
+  CHECK(usage_error_of({"trace", "-p", "7"}).find("-e PROBE") != std::string::npos);
+  CHECK(usage_error_of({"trace", "-p", "7", "-e", "f", "--cuont", "1"}).find("'--cuont'; did you mean --count?") !=
+        std::string::npos);
+  CHECK(usage_error_of({"list", "--bogus"}).find("did you mean") == std::string::npos);
+  CHECK(usage_error_of({"help", "trce"}).find("did you mean trace?") != std::string::npos);
+}
+
 TEST_CASE("help can be asked for as git has it, and the version by its letter") {
   const auto text_of = [](const Args& args) {
     const auto parsed = parse_options(args);
