@@ -49,6 +49,7 @@ enum Tag : std::uint16_t {
 enum AttributeName : std::uint16_t {
   AT_location = 0x02,
   AT_name = 0x03,
+  AT_ordering = 0x09,
   AT_byte_size = 0x0b,
   AT_bit_offset = 0x0c,
   AT_bit_size = 0x0d,

@@ -9,6 +9,7 @@ namespace {
 
 constexpr unsigned kMaxChain = 32;
 constexpr unsigned kMaxNesting = 8;
+constexpr std::size_t kMaxDimensions = 32;
 constexpr unsigned kMaxLooked = 1u << 16;  // members that are looked at for one
 constexpr std::size_t kMaxMembers = 4096;
 
@@ -51,22 +52,26 @@ std::optional<std::uint64_t> count_of(Die subrange) {
   return *last - lower + 1;
 }
 
+// The one whose elements are the furthest apart first.
 std::vector<Die> dimensions_of(Die array) {
+  constexpr std::uint64_t kByColumns = 1;  // DW_ORD_col_major
   std::vector<Die> out;
   each_child(array, [&](Die child) {
     if (tag(child) == TAG_subrange_type) out.push_back(child);
-    return out.size() < kMaxNesting;
+    return out.size() < kMaxDimensions;
   });
+  if (number_of(array, AT_ordering) == kByColumns) std::ranges::reverse(out);
   return out;
 }
 
 // Arrays of arrays, enumerations of enumerations: a type that is its own part must end somewhere.
 Type type_at(Die written, unsigned depth);
 
-Type array_type(Die die, std::size_t dimension, unsigned depth) {
+Type array_type(Die die, unsigned dimension, unsigned depth) {
   Type type;
   type.kind = TypeKind::array;
   type.die = die;
+  type.dimension = dimension;
   type.element = referenced(die, AT_type);
   const std::vector<Die> dimensions = dimensions_of(die);
   if (dimension >= dimensions.size()) return type;
@@ -153,10 +158,8 @@ Type type_at(Die written, unsigned depth) {
 }  // namespace
 
 Type element_of(const Type& array) {
-  const std::vector<Die> dimensions = dimensions_of(array.die);
-  if (dimensions.size() <= 1) return type_itself(array.element);
-  // The inner dimensions: an array of the same entry with one dimension less. Only two are told apart.
-  return array_type(array.die, 1, 0);
+  if (array.dimension + 1 >= dimensions_of(array.die).size()) return type_itself(array.element);
+  return array_type(array.die, array.dimension + 1, 0);
 }
 
 // ---- names ----
@@ -187,6 +190,16 @@ std::string with_suffix(Die type, std::string_view suffix, unsigned depth) {
   return name.append(" ").append(suffix);
 }
 
+std::string name_of_dimensions(Die array, std::size_t first) {
+  std::string out;
+  const std::vector<Die> dimensions = dimensions_of(array);
+  for (std::size_t i = first; i < dimensions.size(); ++i) {
+    const auto count = count_of(dimensions[i]);
+    out.append("[").append(count ? std::to_string(*count) : "").append("]");
+  }
+  return out;
+}
+
 std::string name_of_type(Die type, unsigned depth) {
   if (depth > kMaxNesting) return "...";
   const std::uint16_t t = tag(type);
@@ -210,11 +223,7 @@ std::string name_of_type(Die type, unsigned depth) {
     case TAG_array_type: {
       if (!name.empty()) return std::string(name);
       std::string out = name_of_type(referenced(type, AT_type), depth + 1) + " ";
-      for (const Die dimension : dimensions_of(type)) {
-        const auto count = count_of(dimension);
-        out.append("[").append(count ? std::to_string(*count) : "").append("]");
-      }
-      return out;
+      return out.append(name_of_dimensions(type, 0));
     }
     case TAG_subroutine_type: return "function";
     case 0: return "void";
@@ -226,7 +235,11 @@ std::string name_of_type(Die type, unsigned depth) {
 
 }  // namespace
 
-std::string type_name(Die type) { return type ? name_of_type(type, 0) : "void"; }
+std::string type_name(Die type, unsigned dimension) {
+  if (type && dimension > 0)
+    return type_name(referenced(type, AT_type)).append(" ").append(name_of_dimensions(type, dimension));
+  return type ? name_of_type(type, 0) : "void";
+}
 
 // ---- members ----
 

@@ -31,6 +31,7 @@ struct Type {
   bool is_signed = false;
   std::uint64_t size = 0;           // bytes; 0: not known
   std::optional<std::uint64_t> count;  // elements of an array; absent: not known
+  unsigned dimension = 0;           // of the array's dimensions, which its one entry may have several of, the first
   Die die;                          // without qualifiers and typedefs
   Die element;                      // what a pointer points to, an array holds; as written; none: void
 
@@ -40,8 +41,8 @@ struct Type {
 // The type an entry has (AT_type), or is.
 Type type_of(Die die);
 Type type_itself(Die type);
-// "struct client *", "const char *", "int [4]".
-std::string type_name(Die type);
+// "struct client *", "const char *", "int [4]". dimension: of an array's entry, the first one that counts.
+std::string type_name(Die type, unsigned dimension = 0);
 
 struct Member {
   std::string_view name;
@@ -57,7 +58,7 @@ std::optional<Member> find_member(const Type& structure, std::string_view name);
 // Those it has itself, in order; bases are members with their type's name, anonymous ones have none.
 std::vector<Member> members_of(const Type& structure);
 
-// The elements of an array whose type is `array`: of several dimensions, those of the first.
+// The elements of an array whose type is `array`; of several dimensions they are arrays themselves.
 Type element_of(const Type& array);
 
 }  // namespace probed::dwarf

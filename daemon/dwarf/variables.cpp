@@ -24,6 +24,8 @@ Error wrong(std::string message, std::string hint = {}) {
   return {Reason::bad_definition, std::move(message), std::move(hint), {}};
 }
 
+std::string type_name(const Object& object) { return dwarf::type_name(object.written, object.type.dimension); }
+
 // ---- how values are shown ----
 
 BaseType base_of(const Type& type) {
@@ -201,7 +203,7 @@ class Follower {
     }
     const bool is_word = object.type.is_number() || object.type.kind == TypeKind::pointer;
     if (!is_word || object.type.kind == TypeKind::floating)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " can't be cast",
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " can't be cast",
                    "cast its address: *(TYPE*)&x");
     const Die target = finder_.type_named(name);
     if (!target && !(name == "void" && stars > 0))
@@ -256,7 +258,7 @@ class Follower {
   Result<Object> dereference(Object object, std::string_view path) const {
     if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
     if (object.type.kind != TypeKind::pointer)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " is no pointer");
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " is no pointer");
     const Die target = object.type.element;
     if (!target) return wrong("\"" + std::string(path) + "\": what a void pointer leads to has no type");
     return without_reference({behind(object.location, 0), type_itself(target), target, {}, 0});
@@ -276,7 +278,7 @@ class Follower {
       if (!target) return target;
       object = std::move(*target);
     }
-    const std::string owner = type_name(object.written);
+    const std::string owner = type_name(object);
     if (object.type.kind != TypeKind::structure)
       return wrong("\"" + std::string(path) + "\": a " + owner + " has no members");
     const auto found = find_member(object.type, name);
@@ -301,7 +303,7 @@ class Follower {
       return without_reference(element_at(object, index));
     }
     if (object.type.kind != TypeKind::pointer)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object.written) + " has no elements");
+      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " has no elements");
     const Type type = type_itself(object.type.element);
     std::uint64_t offset = 0;
     if (type.size == 0 || __builtin_mul_overflow(type.size, index, &offset))
@@ -341,7 +343,7 @@ Value plain(const Object& object) {
   value.shape = shape_of(object.type);
   value.size = object.type.kind == TypeKind::function ? 8 : object.type.size;
   value.is_signed = object.type.is_signed;
-  value.declared = type_name(object.written);
+  value.declared = type_name(object);
   value.place = place_of(object.location, std::max<std::uint64_t>(1, value.size));
   if (const auto type = shown_as(object.type)) value.type = *type;
   value.text = counted_text(object);
@@ -409,7 +411,7 @@ class Expander {
       if (part.type.kind == TypeKind::reference) part.type.kind = TypeKind::pointer;
       const std::size_t first = out_.size();
       add(part, inner, depth + 1);
-      if (is_nameless(m)) settle(first, path.size(), members.size() == 1, type_name(part.written), names);
+      if (is_nameless(m)) settle(first, path.size(), members.size() == 1, dwarf::type_name(part.written), names);
     }
     if (out_.size() == before) add_nothing(object, path);
   }
@@ -446,7 +448,7 @@ class Expander {
     if (out_.size() >= limit_) return;
     Value value;
     value.path = path;
-    value.declared = type_name(object.written);
+    value.declared = type_name(object);
     value.place.absent = "it has no members that can be shown";
     out_.push_back(std::move(value));
   }

@@ -18,14 +18,14 @@ TEST_CASE("$retval has the function's declared type, wherever it is returned") {
     RpcClient client(daemon.socket());
     TellingTarget user(build);
     const auto probes = add(client, user.pid(), {"r:g/ give_* n $retval"});
-    REQUIRE(probes.size() == 21);
+    REQUIRE(probes.size() == 22);
     Events events(client);
     for (const int n : {1, 5}) {
       CAPTURE(n);
       const std::size_t before = events.all().size();
       const Json truth = user.truth("call " + std::to_string(n));
-      REQUIRE(events.reach(before + 21));
-      for (std::size_t i = before; i < before + 21; ++i) {
+      REQUIRE(events.reach(before + 22));
+      for (std::size_t i = before; i < before + 22; ++i) {
         const Json& event = events.all().at(i);
         const std::string name = event.at("func").get<std::string>();
         const std::string function = name.substr(0, name.find('('));

@@ -137,6 +137,48 @@ TEST_CASE("members, elements, pointees and addresses are read along a path; stru
   }
 }
 
+TEST_CASE("arrays of several dimensions are lists of lists, in both tiers, and every index counts") {
+  for (const std::string& build : builds()) {
+    for (const bool optimize : {false, true}) {
+      CAPTURE(build);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+      TellingTarget user(build);
+      const auto probes = add(client, user.pid(),
+                              {"p:a arrays all=*all grid one=grid[1] last=grid[2][1] name=all->names[1] "
+                               "deep=all->deep[1][0][2] row=rows[1] short=rows[1][3] pair=pairs[2] number=pairs[2][0] "
+                               "y=all->points[1][0].y row_of=all->rows[0] letter=all->names[0][2]"});
+      Events events(client);
+      Json truth;
+      const std::size_t rounds = optimize ? 40 : 1;
+      for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("arrays 9");
+      REQUIRE(events.reach(rounds));
+      const Json& args = events.all().at(rounds - 1).at("args");
+      CAPTURE(args.dump());
+      CHECK(args.at("all") == truth);
+      CHECK(args.at("name") == "de");
+      CHECK(args.at("deep") == 6);
+      CHECK(args.at("row") == Json({5, 6, 7, -8}));
+      CHECK(args.at("short") == -8);
+      CHECK(args.at("pair") == Json({5, 6}));
+      CHECK(args.at("number") == 5);
+      CHECK(args.at("y") == 6);
+      CHECK(args.at("row_of") == Json({1, 2, 3, 4}));
+      CHECK(args.at("letter") == "c");
+      // Optimised across units there may be nothing left of what nobody changes.
+      const bool is_gone = build == "variables-lto";
+      CHECK((args.at("grid") == Json::parse("[[1,2],[3,4],[5,6]]") || is_gone));
+      CHECK((args.at("one") == Json({3, 4}) || is_gone));
+      CHECK((args.at("last") == 6 || is_gone));
+      remove_all(client, probes);
+      CHECK(user.unharmed());
+      CHECK(user.ends_well());
+    }
+  }
+}
+
 TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
   Daemon daemon;
   RpcClient client(daemon.socket());

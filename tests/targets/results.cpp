@@ -57,6 +57,12 @@ struct Tracked {  // returned and handed over by its address
   Tracked(const Tracked& other) : id(other.id) {}
   ~Tracked() { KEEP(&id); }
 };
+struct Grid {
+  short cells[3][3];
+};
+struct Tile {
+  char cells[2][2];
+};
 struct Buffer {
   int length;
   char text[16];
@@ -95,6 +101,7 @@ TARGET_FUNCTION Doubles give_doubles(int n) { return {n + 0.125, -n - 0.125}; }
 TARGET_FUNCTION Floats give_floats(int n) { return {static_cast<float>(n), 2.5f, -3.5f}; }
 TARGET_FUNCTION Small give_small(int n) { return {'s', static_cast<short>(-n), -2, 21}; }
 TARGET_FUNCTION Big give_big(int n) { return {{n, 2, -3, 4}, "big text", {'b', 7, 1, 3}}; }
+TARGET_FUNCTION Grid give_grid(int n) { return {{{static_cast<short>(n), 2, 3}, {4, 5, -6}, {7, 8, 9}}}; }
 TARGET_FUNCTION Tracked give_tracked(int n) { return Tracked(n * 2); }
 TARGET_FUNCTION std::string give_string(int n) { return "string " + std::to_string(n); }
 
@@ -140,13 +147,15 @@ TARGET_FUNCTION int fill(Buffer* out, const char* name, int number, const Small&
 }
 
 TARGET_FUNCTION int take(DoubleInt first, Floats second, Big third, Longs fourth, Doubles fifth, Small sixth,
-                         Longs last) {
+                         Grid seventh, Tile tile, Longs last) {
   KEEP(&first);
   KEEP(&second);
   KEEP(&third);
   KEEP(&fourth);
   KEEP(&fifth);
   KEEP(&sixth);
+  KEEP(&seventh);
+  KEEP(&tile);
   KEEP(&last);
   return first.number;
 }
@@ -171,6 +180,7 @@ static void call(int n) {
   use(give_small(n));
   use(give_big(n));
   use(made_derived(n));
+  use(give_grid(n));
   use(give_tracked(n));
   use(give_string(n));
   use(give_buffer(n));
@@ -185,6 +195,7 @@ static void call(int n) {
   printf("\"give_small\":{\"letter\":\"s\",\"number\":%d,\"flag\":-2,\"rest\":21},", -n);
   printf("\"give_big\":{\"values\":[%d,2,-3,4],\"text\":\"big text\",", n);
   printf("\"inner\":{\"letter\":\"b\",\"number\":7,\"flag\":1,\"rest\":3}},");
+  printf("\"give_grid\":{\"cells\":[[%d,2,3],[4,5,-6],[7,8,9]]},", n);
   printf("\"give_tracked\":{\"id\":%d},\"give_string\":\"string %d\",\"give_buffer\":\"%p\"}\n", n * 2, n,
          static_cast<void*>(buffers));
 }
@@ -212,11 +223,13 @@ static void obey(const char* line) {
     printf("{\"result\":%d,\"count\":%d}\n", fill(&buffers[0], "a name", n, {'s', 1, 2, 3}), before + 1);
   } else if (std::sscanf(line, "take %d", &n) == 1) {
     take({n + 0.5, n}, {1.5f, 2.5f, 3.5f}, {{n, 2, 3, 4}, "third", {'t', 1, -1, 9}}, {n, -n}, {0.25, 0.75},
-         {'x', -5, 3, 30}, {7, 8});
+         {'x', -5, 3, 30}, {{{1, 2, 3}, {4, 5, static_cast<short>(-n)}, {7, 8, 9}}},
+         {{"a", "b"}}, {7, 8});
     printf("{\"first\":{\"real\":%g,\"number\":%d},\"second\":{\"x\":1.5,\"y\":2.5,\"z\":3.5},", n + 0.5, n);
     printf("\"third\":{\"values\":[%d,2,3,4],\"text\":\"third\",", n);
     printf("\"inner\":{\"letter\":\"t\",\"number\":1,\"flag\":-1,\"rest\":9}},\"fourth\":{\"a\":%d,\"b\":%d},", n, -n);
     printf("\"fifth\":{\"x\":0.25,\"y\":0.75},\"sixth\":{\"letter\":\"x\",\"number\":-5,\"flag\":3,\"rest\":30},");
+    printf("\"seventh\":{\"cells\":[[1,2,3],[4,5,%d],[7,8,9]]},", -n);
     printf("\"last\":{\"a\":7,\"b\":8}}\n");
   } else {
     printf("unknown command\n");

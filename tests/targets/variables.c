@@ -4,6 +4,7 @@
 //   take N    one call of take(); answers with the values of its variables
 //   late N    one call of late(), whose variables are computed on the way
 //   chain N   one call of chain()
+//   arrays N  one call of arrays()
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
 #include <stdbool.h>
@@ -39,6 +40,17 @@ struct Node {
   enum Colour colour;
 };
 
+typedef short Row[4];
+
+struct Grids {
+  int plain[3][2];
+  char names[2][4];
+  unsigned char deep[2][1][3];
+  Row rows[2];
+  struct Point points[2][2];
+};
+
+static int grid[3][2] = {{1, 2}, {3, 4}, {5, 6}};
 static long file_static = -77;
 unsigned short global_number = 65000;
 const char* global_words[3] = {"one", "two", "three"};
@@ -92,7 +104,13 @@ TARGET_FUNCTION int late(int number) {
 
 TARGET_FUNCTION int chain(struct Node* list, int index) { return list->next->values[index & 3]; }
 
+TARGET_FUNCTION int arrays(struct Grids* all, Row* rows, int (*pairs)[2]) {
+  KEEP(grid);
+  return all->plain[2][1] + rows[1][3] + pairs[1][0];
+}
+
 static struct Node nodes[2];
+static struct Grids grids;
 
 static void set_up(int n) {
   struct Node node = {&nodes[1], {"abcdefg", "a text", {n, -n}, 5, -7}, n + 0.25, {1, -2, 300, -400},
@@ -127,6 +145,18 @@ static void obey(const char* line) {
   } else if (sscanf(line, "chain %d", &n) == 1) {
     set_up(n);
     printf("{\"value\":%d}\n", chain(nodes, n));
+  } else if (sscanf(line, "arrays %d", &n) == 1) {
+    struct Grids all = {{{n, 2}, {3, 4}, {5, 6}},
+                        {"abc", "de"},
+                        {{{1, 2, 3}}, {{4, 5, 6}}},
+                        {{1, 2, 3, 4}, {5, 6, 7, -8}},
+                        {{{1, 2}, {3, 4}}, {{5, 6}, {7, 8}}}};
+    grids = all;
+    arrays(&grids, grids.rows, grid);
+    printf("{\"plain\":[[%d,2],[3,4],[5,6]],\"names\":[\"abc\",\"de\"],\"deep\":[[[1,2,3]],[[4,5,6]]],"
+           "\"rows\":[[1,2,3,4],[5,6,7,-8]],"
+           "\"points\":[[{\"x\":1,\"y\":2},{\"x\":3,\"y\":4}],[{\"x\":5,\"y\":6},{\"x\":7,\"y\":8}]]}\n",
+           n);
   } else if (strcmp(line, "go") != 0) {
     printf("unknown command\n");
   }
