@@ -278,14 +278,16 @@ std::vector<Die> parameters_of(Die function) {
     if (tag(child) == TAG_formal_parameter && !(is_go && is_go_result(child))) out.push_back(child);
     return true;
   });
-  // An instance may leave out those that have been optimised away: the order is the original's.
+  // An instance may leave out those that have been optimised away: the order is the original's. Of the compiler's own it
+  // has those there are: of two constructors of a class with virtual bases, made from one, only one gets __vtt_parm.
   const Die original = abstract_instance(function);
   if (original == function) return out;
   std::vector<Die> all;
   each_child(original, [&](Die child) {
     if (tag(child) != TAG_formal_parameter) return true;
     const auto instance = std::ranges::find_if(out, [&](Die d) { return origin(d) == child; });
-    all.push_back(instance == out.end() ? child : *instance);
+    const bool is_left_out = instance == out.end() && !all.empty() && flag_of(child, AT_artificial);
+    if (!is_left_out) all.push_back(instance == out.end() ? child : *instance);
     return true;
   });
   return all.size() >= out.size() ? all : out;

@@ -181,5 +181,24 @@ TEST_CASE("structures handed over by value are found in all the registers that h
   }
 }
 
+TEST_CASE("constructors of classes with virtual bases have the parameters that were written, whichever is called") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    add(client, user.pid(), {"p:h/ Heir::Heir* number wide name", "p:l/ Last::Last* number name"});
+    Events events(client);
+    user.truth("make 6");
+    REQUIRE(events.reach(3));
+    std::vector<Json> args;
+    for (const Json& event : events.all()) args.push_back(event.at("args"));
+    CHECK(args.at(0) == Json{{"number", 6}, {"wide", 8}, {"name", "nine"}});
+    CHECK(args.at(1) == Json{{"number", 6}, {"name", "ten"}});
+    CHECK(args.at(2) == Json{{"number", 7}, {"wide", 20}, {"name", "ten"}});
+    CHECK(user.ends_well());
+  }
+}
+
 }  // namespace
 }  // namespace probed::live

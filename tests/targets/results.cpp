@@ -4,6 +4,7 @@
 //   odd N    one call of each odd_*(), whose results can't be shown
 //   fill N   one call of fill(), which writes through its pointers
 //   take N   one call of take(): structures by value
+//   make N   an Heir, and one that is a part of a Last
 //   quit
 // Built with several compilers and options (meson.build).
 #include <cstdint>
@@ -160,6 +161,22 @@ TARGET_FUNCTION int take(DoubleInt first, Floats second, Big third, Longs fourth
   return first.number;
 }
 
+// Of constructors of classes with virtual bases there are two, of which one is told where those are.
+struct Ancestor {
+  int rank = 1;
+  virtual ~Ancestor() { KEEP(&rank); }
+};
+struct Heir : virtual Ancestor {
+  int id;
+  __attribute__((noinline)) Heir(int number, long wide, const char* name) : id(number) {
+    KEEP(wide);
+    KEEP(name);
+  }
+};
+struct Last : Heir {
+  __attribute__((noinline)) Last(int number, const char* name) : Heir(number + 1, 20, name) { KEEP(number); }
+};
+
 static void call(int n) {
   use(give_int(n));
   use(give_byte(n));
@@ -231,6 +248,10 @@ static void obey(const char* line) {
     printf("\"fifth\":{\"x\":0.25,\"y\":0.75},\"sixth\":{\"letter\":\"x\",\"number\":-5,\"flag\":3,\"rest\":30},");
     printf("\"seventh\":{\"cells\":[[1,2,3],[4,5,%d],[7,8,9]]},", -n);
     printf("\"last\":{\"a\":7,\"b\":8}}\n");
+  } else if (std::sscanf(line, "make %d", &n) == 1) {
+    use(Heir(n, 8, "nine"));
+    use(Last(n, "ten"));
+    printf("{}\n");
   } else {
     printf("unknown command\n");
   }
