@@ -228,18 +228,29 @@ std::uint64_t DebugInfo::prologue_end(Die function) const {
   return second != ~0ull ? second : *start;
 }
 
+void DebugInfo::find_globals() const {
+  if (std::exchange(have_globals_, true)) return;
+  each_unit([&](const Unit& unit) {
+    for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+      const Die die{&unit, i};
+      if (unit.tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
+      if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
+      if (const Die from = origin(die); from != die) completed_.try_emplace({from.unit, from.index}, die);
+      const auto [known, fresh] = globals_.try_emplace(std::string(name_of(die)), die);
+      if (!fresh && flag_of(die, AT_external) && !flag_of(known->second, AT_external)) known->second = die;
+    }
+  });
+}
+
+Die DebugInfo::completed(Die declared) const {
+  find_globals();
+  const Die from = origin(declared);
+  const auto found = completed_.find({from.unit, from.index});
+  return found == completed_.end() ? Die{} : found->second;
+}
+
 Die DebugInfo::global(std::string_view name) const {
-  if (!have_globals_) {
-    have_globals_ = true;
-    each_unit([&](const Unit& unit) {
-      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
-        const Die die{&unit, i};
-        if (unit.tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
-        if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
-        globals_.try_emplace(std::string(name_of(die)), die);
-      }
-    });
-  }
+  find_globals();
   const auto found = globals_.find(std::string(name));
   return found == globals_.end() ? Die{} : found->second;
 }

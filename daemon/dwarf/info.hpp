@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "daemon/dwarf/die.hpp"
@@ -108,6 +110,9 @@ class DebugInfo {
   std::uint64_t prologue_end(Die function) const;
   // A variable of any unit's outermost scope, by its last name.
   Die global(std::string_view name) const;
+  // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.
+  Die completed(Die declared) const;
+  void find_globals() const;
   // A type of that name: "struct client", "client", "unsigned long"; of several the one in `near` is preferred.
   Die type_named(std::string_view name, const Unit* near) const;
   // Where what a skeleton unit stands for really is; itself when it is none, or that can't be found.
@@ -134,6 +139,7 @@ class DebugInfo {
   mutable bool have_units_ = false;
   mutable std::unordered_map<const Unit*, std::vector<FunctionInterval>> functions_;
   mutable std::unordered_map<std::string, Die> globals_;
+  mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;
 };
 

@@ -219,16 +219,21 @@ Result<Object> VariableFinder::find(std::string_view name) const {
     for (std::uint32_t i = original.index; i < original.unit->entries()[original.index].end; ++i)
       if (const Die die{original.unit, i}; is_variable(tag(die)) && name_of(die) == name) return object_of(die);
   }
-  // Optimised across units, a function is in another one than the source it was made from.
-  for (const Unit* unit : {scope_->function.unit, origin(scope_->function).unit, origin(function_around()).unit})
+  for (const Unit* unit : units_around())
     if (const Die file_wide = in_unit_or_imported(*unit, name)) return object_of(file_wide);
   const std::size_t scopes = name.rfind("::");
   if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
   return no_such_variable(name);
 }
 
+// Optimised across units, a function is in another one than the source it was made from, which many sources share: what
+// its own source means by a name comes first.
+std::array<const Unit*, 3> VariableFinder::units_around() const {
+  return {origin(function_around()).unit, origin(scope_->function).unit, scope_->function.unit};
+}
+
 Die VariableFinder::type_named(std::string_view name) const {
-  return info_.type_named(name, scope_ ? scope_->function.unit : nullptr);
+  return info_.type_named(name, scope_ ? units_around().front() : nullptr);
 }
 
 Die VariableFinder::pointer_to(Die type) const {
@@ -265,10 +270,11 @@ Result<std::vector<VisibleVariable>> VariableFinder::visible() const {
       if (is_variable(tag(child))) add(child, tag(child) == TAG_formal_parameter ? "parameter" : "local");
       return true;
     });
-  each_child(scope_->function.unit->root(), [&](Die child) {
-    if (tag(child) == TAG_variable) add(child, "static");
-    return true;
-  });
+  for (const Unit* unit : units_around())
+    each_child(unit->root(), [&](Die child) {
+      if (tag(child) == TAG_variable) add(child, "static");
+      return true;
+    });
   return out;
 }
 
@@ -288,6 +294,8 @@ Location VariableFinder::location_of(Die variable) const {
     piece.constant.assign(value->block.begin(), value->block.end());
     return {std::move(piece)};
   }
+  if (const Die definition = info_.completed(variable))
+    if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
   const bool is_outer = !is_variable(tag(variable)) || flag_of(variable, AT_external);
   if (is_outer && tag(variable) == TAG_variable) {
     if (const Die definition = info_.global(name_of(variable)); definition && definition != variable)

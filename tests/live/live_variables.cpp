@@ -179,6 +179,27 @@ TEST_CASE("arrays of several dimensions are lists of lists, in both tiers, and e
   }
 }
 
+TEST_CASE("of several variables, and types, of one name a function's own file has its own, optimised across files, too") {
+  for (const std::string& build : runnable({"variables-O0", "variables-O2", "variables-lto", "variables-clang-O2"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes =
+        add(client, user.pid(), {"p:a arrays twice_named y=((struct Point*)all->points)->y",
+                                 "p:w twin twice_named", "p:v variables_twin.c:17 text=((struct Point*)hidden)->text"});
+    Events events(client);
+    user.truth("arrays 1");
+    user.truth("twin 2");
+    REQUIRE(events.reach(3));
+    CHECK(events.of(probes.at(0)).at(0).at("args") == Json{{"twice_named", 5}, {"y", 2}});
+    CHECK(events.of(probes.at(1)).at(0).at("args").at("twice_named") == 500);
+    const Json text = events.of(probes.at(2)).at(0).at("args").at("text");
+    CHECK((text == "twin" || (text.is_null() && build != "variables-O0")));
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
   Daemon daemon;
   RpcClient client(daemon.socket());

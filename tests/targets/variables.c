@@ -5,6 +5,7 @@
 //   late N    one call of late(), whose variables are computed on the way
 //   chain N   one call of chain()
 //   arrays N  one call of arrays()
+//   twin N    one call of twin() (variables_twin.c), in builds that have it
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
 #include <stdbool.h>
@@ -52,6 +53,7 @@ struct Grids {
 
 static int grid[3][2] = {{1, 2}, {3, 4}, {5, 6}};
 static long file_static = -77;
+static long twice_named = 5;  // and in variables_twin.c
 unsigned short global_number = 65000;
 const char* global_words[3] = {"one", "two", "three"};
 struct Node* global_list;
@@ -106,8 +108,12 @@ TARGET_FUNCTION int chain(struct Node* list, int index) { return list->next->val
 
 TARGET_FUNCTION int arrays(struct Grids* all, Row* rows, int (*pairs)[2]) {
   KEEP(grid);
+  ++twice_named;
+  KEEP(&twice_named);
   return all->plain[2][1] + rows[1][3] + pairs[1][0];
 }
+
+__attribute__((weak)) long twin(long number);
 
 static struct Node nodes[2];
 static struct Grids grids;
@@ -157,6 +163,9 @@ static void obey(const char* line) {
            "\"rows\":[[1,2,3,4],[5,6,7,-8]],"
            "\"points\":[[{\"x\":1,\"y\":2},{\"x\":3,\"y\":4}],[{\"x\":5,\"y\":6},{\"x\":7,\"y\":8}]]}\n",
            n);
+  } else if (sscanf(line, "twin %d", &n) == 1) {
+    if (twin) twin(n);
+    printf("{}\n");
   } else if (strcmp(line, "go") != 0) {
     printf("unknown command\n");
   }
