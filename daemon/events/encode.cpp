@@ -264,7 +264,8 @@ void EventEncoder::put_element(const lang::Type& type, PackedReader& packed, con
   }
   const std::uint64_t value = packed.value();
   if (type.names) return put_named(type, value);
-  if (type.bitfield && !type.bitfield->is_signed) return void(at_ = put_number(at_, value));
+  if (type.bitfield && !type.bitfield->is_signed && type.base != BaseType::boolean)
+    return void(at_ = put_number(at_, value));
   if (is_hexadecimal(type.base)) return void(at_ = put_hex_string(at_, value));
   if (is_signed(type.base)) return void(at_ = put_number(at_, static_cast<std::int64_t>(value)));
   if (type.base == BaseType::symbol) return put_symbol(value, symbols);
