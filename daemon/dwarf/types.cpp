@@ -245,8 +245,24 @@ std::string type_name(Die type, unsigned dimension) {
 
 namespace {
 
+// Of a bit field that begins at bit `first` of the structure: a container of its type, where it lies in an aligned one;
+// else (it is packed) the least that holds it and doesn't end behind the structure.
+void place_bits(Member& m, std::uint64_t first, std::uint64_t structure_size) {
+  std::uint64_t size = m.type.size == 0 || m.type.size > 8 ? 8 : m.type.size;
+  m.offset = first / (size * 8) * size;
+  if (first - m.offset * 8 + m.bit_size > size * 8) {
+    m.offset = first / 8;
+    for (size = 1; size < 8 && first % 8 + m.bit_size > size * 8;) size *= 2;
+    if (m.offset + size > structure_size && size <= structure_size) m.offset = structure_size - size;
+    m.type.size = size;
+  }
+  if (m.type.kind == TypeKind::character) m.type.kind = TypeKind::integer;
+  if (first - m.offset * 8 + m.bit_size > 64) m.absent = "its bits lie in nine bytes or more";
+  m.bit_offset = static_cast<std::uint8_t>(first - m.offset * 8);
+}
+
 // False: its place isn't a constant (a virtual base).
-bool place_member(Member& m) {
+bool place_member(Member& m, std::uint64_t structure_size) {
   if (const auto location = attribute(m.die, AT_data_member_location)) {
     if (!location->is_block()) {
       m.offset = location->number;
@@ -259,7 +275,8 @@ bool place_member(Member& m) {
   }
   const auto bits = number_of(m.die, AT_bit_size);
   if (!bits) return true;
-  if (*bits == 0 || *bits > 64) return false;
+  if (*bits == 0) return false;
+  m.bit_size = static_cast<std::uint8_t>(std::min<std::uint64_t>(*bits, 255));
   std::uint64_t first = 0;  // bit of the structure
   if (const auto at = number_of(m.die, AT_data_bit_offset)) {
     first = *at;
@@ -270,13 +287,7 @@ bool place_member(Member& m) {
   } else {
     first = m.offset * 8;
   }
-  // Within an aligned container of its type, where it lies in one; else in whatever begins at its byte.
-  const std::uint64_t size = m.type.size == 0 || m.type.size > 8 ? 8 : m.type.size;
-  m.offset = first / (size * 8) * size;
-  if (first - m.offset * 8 + *bits > size * 8) return false;
-  m.bit_offset = static_cast<std::uint8_t>(first - m.offset * 8);
-  m.bit_size = static_cast<std::uint8_t>(*bits);
-  return true;
+  return place_bits(m, first, structure_size), true;
 }
 
 std::optional<Member> find_member_in(const Type& structure, std::string_view name, unsigned depth, unsigned& looked) {
@@ -305,9 +316,9 @@ std::vector<Member> members_of(const Type& structure) {
     const std::uint16_t t = tag(child);
     const bool is_static = attribute(child, AT_declaration) || attribute(child, AT_external);
     if ((t != TAG_member && t != TAG_inheritance) || is_static) return true;
-    Member m{name_of(child), child, type_of(child), 0, {}, 0};
+    Member m{name_of(child), child, type_of(child), 0, {}, 0, {}};
     if (t == TAG_inheritance) m.name = name_of(m.type.die);
-    if (place_member(m)) out.push_back(std::move(m));
+    if (place_member(m, structure.size)) out.push_back(std::move(m));
     return out.size() < kMaxMembers;
   });
   return out;

@@ -52,6 +52,7 @@ struct Member {
   // Of a bit field: the bits of the `type.size` bytes at offset.
   std::optional<std::uint8_t> bit_offset;
   std::uint8_t bit_size = 0;
+  std::string_view absent;  // why it can't be read; empty: it can
 };
 // By name, in it, in its anonymous members and in its bases.
 std::optional<Member> find_member(const Type& structure, std::string_view name);

@@ -73,6 +73,7 @@ Object member_of(const Object& structure, const Member& m) {
   part.location = part_of(structure.location, m.offset, std::max<std::uint64_t>(1, m.type.size));
   part.bit_offset = m.bit_offset;
   part.bit_size = m.bit_size;
+  if (!m.absent.empty()) part.location = absent(std::string(m.absent));
   return part;
 }
 

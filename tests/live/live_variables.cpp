@@ -200,6 +200,34 @@ TEST_CASE("of several variables, and types, of one name a function's own file ha
   }
 }
 
+TEST_CASE("bit fields have their values wherever they lie, or are null and said to be; of bool they are true and false") {
+  for (const std::string& build : builds()) {
+    for (const bool optimize : {false, true}) {
+      CAPTURE(build);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+      TellingTarget user(build);
+      const auto probes = add(client, user.pid(), {"p:b bits all=*packed copy over=packed->over last=packed->last"});
+      const std::string note = probes.at(0).at("notes").at(0);
+      CHECK(note.starts_with("all.wider is null: "));
+      Events events(client);
+      Json truth;
+      const std::size_t rounds = optimize ? 40 : 1;
+      for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("bits -200");
+      REQUIRE(events.reach(rounds));
+      const Json& args = events.all().at(rounds - 1).at("args");
+      CHECK(args.at("all") == truth);
+      CHECK(args.at("copy") == truth);
+      CHECK(args.at("over") == truth.at("over"));
+      CHECK(args.at("last") == -200);
+      remove_all(client, probes);
+      CHECK(user.ends_well());
+    }
+  }
+}
+
 TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -5,6 +5,7 @@
 //   late N    one call of late(), whose variables are computed on the way
 //   chain N   one call of chain()
 //   arrays N  one call of arrays()
+//   bits N    one call of bits()
 //   twin N    one call of twin() (variables_twin.c), in builds that have it
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
@@ -42,6 +43,17 @@ struct Node {
 };
 
 typedef short Row[4];
+
+struct __attribute__((packed)) Packed {
+  unsigned low : 5;
+  unsigned over : 30;  // its bits lie in two words
+  int whole;
+  bool yes : 1;
+  long long wide : 60;  // and in eight bytes
+  long long wider : 62; // and in nine
+  bool no : 1;
+  int last : 9;
+};
 
 struct Grids {
   int plain[3][2];
@@ -115,7 +127,13 @@ TARGET_FUNCTION int arrays(struct Grids* all, Row* rows, int (*pairs)[2]) {
 
 __attribute__((weak)) long twin(long number);
 
+TARGET_FUNCTION int bits(struct Packed* packed, struct Packed copy) {
+  KEEP(&copy);
+  return packed->last;
+}
+
 static struct Node nodes[2];
+static struct Packed packed;
 static struct Grids grids;
 
 static void set_up(int n) {
@@ -163,6 +181,13 @@ static void obey(const char* line) {
            "\"rows\":[[1,2,3,4],[5,6,7,-8]],"
            "\"points\":[[{\"x\":1,\"y\":2},{\"x\":3,\"y\":4}],[{\"x\":5,\"y\":6},{\"x\":7,\"y\":8}]]}\n",
            n);
+  } else if (sscanf(line, "bits %d", &n) == 1) {
+    struct Packed all = {17, 0x2aaaaaaa, -4, true, -0x0edcba987654321, 5, false, n};
+    packed = all;
+    bits(&packed, all);
+    printf("{\"low\":17,\"over\":%d,\"whole\":-4,\"yes\":true,\"wide\":%lld,\"wider\":null,\"no\":false,"
+           "\"last\":%d}\n",
+           0x2aaaaaaa, -0x0edcba987654321LL, n);
   } else if (sscanf(line, "twin %d", &n) == 1) {
     if (twin) twin(n);
     printf("{}\n");
