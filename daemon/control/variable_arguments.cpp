@@ -203,6 +203,7 @@ class Placer {
       if (part.text) one.type.base = lang::BaseType::string;
       one.expr = shown(part, arg.expr->column);
       note_absence(one);
+      if (!part.note.empty() && part.place.absent.empty()) notes_.push_back(one.name + " is " + part.note);
       out_.push_back(std::move(one));
     }
     return {};

@@ -297,7 +297,7 @@ class Follower {
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
     if (object.type.kind == TypeKind::array) {
-      if (object.type.count && index >= *object.type.count)
+      if (object.type.count.value_or(0) > 0 && index >= *object.type.count)
         return wrong("\"" + std::string(path) + "\": the last element is [" + std::to_string(*object.type.count - 1) +
                      "]");
       return without_reference(element_at(object, index));
@@ -355,7 +355,7 @@ Value plain(const Object& object) {
   return value;
 }
 
-// char[N] and lists of what is shown at once; of no known length: nothing but where it is.
+// char[N] and lists of what is shown at once.
 Value list(const Object& object, Value value) {
   const Type element = element_of(object.type);
   if (value.shape == Shape::characters) {
@@ -365,9 +365,28 @@ Value list(const Object& object, Value value) {
     return value;
   }
   value.type = *shown_as(element);
-  const std::uint64_t count = object.type.count.value_or(1);
-  value.type.array = static_cast<std::uint16_t>(std::clamp<std::uint64_t>(count, 1, lang::kMaxArray));
+  const std::uint64_t count = object.type.count.value_or(0);
+  value.type.array = static_cast<std::uint16_t>(std::min<std::uint64_t>(count, lang::kMaxArray));
   value.is_signed = element.is_signed;
+  return value;
+}
+
+// Of an array whose length only the running program knows.
+Value only_where(Value value) {
+  value.shape = Shape::pointer;
+  value.type = {};
+  value.size = 8;
+  value.is_signed = false;
+  if (value.place.absent.empty() && !value.place.in_memory) value.place.absent = "it is in registers here";
+  value.place.in_memory = false;
+  value.note = "its address: how many elements a " + value.declared + " has isn't known here; name them: [0], [1]";
+  return value;
+}
+
+Value empty_list(Value value) {
+  value.type = {};
+  value.type.base = BaseType::u8;
+  value.type.array = 0;
   return value;
 }
 
@@ -387,14 +406,23 @@ class Expander {
     const Type& type = object.type;
     const bool is_structure = type.kind == TypeKind::structure && !as_text(object);
     if (is_structure && depth < kMaxDepth) return add_members(object, path, depth, before);
-    if (type.kind == TypeKind::array && !shown_as(element_of(type)) && depth < kMaxDepth && type.count)
+    const bool has_elements = type.kind == TypeKind::array && type.count.value_or(0) > 0;
+    if (has_elements && shape_of(type) == Shape::array && !shown_as(element_of(type)) && depth < kMaxDepth)
       return add_elements(object, path, depth);
-    Value value = plain(object);
-    const bool is_list =
-        value.shape == Shape::characters || (value.shape == Shape::array && shown_as(element_of(type)));
-    if (is_list) value = list(object, std::move(value));
+    Value value = value_of(object);
     value.path = path;
     out_.push_back(std::move(value));
+  }
+
+  static Value value_of(const Object& object) {
+    Value value = plain(object);
+    if (value.shape == Shape::characters) return list(object, std::move(value));
+    if (value.shape != Shape::array) return value;
+    if (!object.type.count) return only_where(std::move(value));
+    if (*object.type.count == 0) return empty_list(std::move(value));
+    if (shown_as(element_of(object.type))) return list(object, std::move(value));
+    value.shape = Shape::other;
+    return value;
   }
 
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {

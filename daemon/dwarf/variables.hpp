@@ -44,6 +44,7 @@ struct Value {
   Shape shape = Shape::other;
   lang::Type type;                  // how it is shown; of numbers, pointers, texts and arrays of such
   std::string declared;             // its type in the source's language
+  std::string note;                 // what is shown in its place; empty: itself
   std::optional<CountedText> text;  // of a structure that is known as one
 };
 

@@ -228,6 +228,34 @@ TEST_CASE("bit fields have their values wherever they lie, or are null and said 
   }
 }
 
+TEST_CASE("an array of no known length is its address, and said to be; one of no elements is an empty list") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto line = std::to_string(user.truth("lengths 3").at("line").get<int>());
+    const auto probes = add(client, user.pid(), {"p:o lengths open=*open first=open->rest[1]",
+                                                 "p:l variables.c:" + line + " list third=list[2]"});
+    CHECK(probes.at(0).at("notes").dump().find("open.rest is its address: ") != std::string::npos);
+    Events events(client);
+    user.truth("lengths 3");
+    REQUIRE(events.reach(2));
+    const Json open = events.of(probes.at(0)).at(0).at("args");
+    CHECK(open.at("open").at("none") == Json::array());
+    CHECK(open.at("open").at("no_points") == Json::array());
+    CHECK(open.at("open").at("after") == 3);
+    CHECK(open.at("open").at("rest").get<std::string>().starts_with("0x"));
+    CHECK(open.at("first") == 4);
+    const Json list = events.of(probes.at(1)).at(0).at("args");
+    CAPTURE(list.dump());
+    CHECK((list.at("list").is_null() || list.at("list").get<std::string>().starts_with("0x")));
+    CHECK((list.at("third") == 3 || list.at("list").is_null()));
+    if (build.ends_with("O0")) CHECK(list.at("third") == 3);
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("a line without code moves to the next that has some, and the probe says so") {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -5,6 +5,7 @@
 //   late N    one call of late(), whose variables are computed on the way
 //   chain N   one call of chain()
 //   arrays N  one call of arrays()
+//   lengths N one call of lengths(); {"line":N}: the one to probe
 //   bits N    one call of bits()
 //   twin N    one call of twin() (variables_twin.c), in builds that have it
 //   quit
@@ -44,6 +45,13 @@ struct Node {
 
 typedef short Row[4];
 
+struct Open {
+  int none[0];
+  struct Point no_points[0];
+  int after;
+  int rest[];
+};
+
 struct __attribute__((packed)) Packed {
   unsigned low : 5;
   unsigned over : 30;  // its bits lie in two words
@@ -73,7 +81,7 @@ struct Node* global_list;
 // The value is needed here, wherever the compiler keeps it.
 #define KEEP(value) __asm__ volatile("" : : "g"(value) : "memory")
 
-static int take_line, late_line;
+static int take_line, late_line, lengths_line;
 
 TARGET_FUNCTION long take(int number, unsigned char byte, const char* text, struct Node* node, enum Colour colour,
                           bool flag, double real, float small, int64_t seventh, int16_t eighth) {
@@ -132,6 +140,19 @@ TARGET_FUNCTION int bits(struct Packed* packed, struct Packed copy) {
   return packed->last;
 }
 
+TARGET_FUNCTION int lengths(int count, struct Open* open) {
+  int list[count];
+  for (int i = 0; i < count; ++i) list[i] = i + 1;
+  KEEP(&list);
+  lengths_line = __LINE__ + 1;
+  KEEP(count);
+  KEEP(&list);
+  const int sum = list[count - 1] + open->after;
+  KEEP(sum);
+  KEEP(open);
+  return sum;
+}
+
 static struct Node nodes[2];
 static struct Packed packed;
 static struct Grids grids;
@@ -188,6 +209,15 @@ static void obey(const char* line) {
     printf("{\"low\":17,\"over\":%d,\"whole\":-4,\"yes\":true,\"wide\":%lld,\"wider\":null,\"no\":false,"
            "\"last\":%d}\n",
            0x2aaaaaaa, -0x0edcba987654321LL, n);
+  } else if (sscanf(line, "lengths %d", &n) == 1) {
+    static union {
+      struct Open open;
+      int words[3];
+    } open;
+    open.words[0] = n;
+    open.words[2] = n + 1;
+    lengths(n, &open.open);
+    printf("{\"line\":%d}\n", lengths_line);
   } else if (sscanf(line, "twin %d", &n) == 1) {
     if (twin) twin(n);
     printf("{}\n");
