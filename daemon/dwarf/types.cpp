@@ -64,6 +64,17 @@ std::vector<Die> dimensions_of(Die array) {
   return out;
 }
 
+// DWARF 2 doesn't say what an enumeration's values are; only negative ones tell.
+bool has_negative(Die enumeration) {
+  bool found = false;
+  each_child(enumeration, [&](Die child) {
+    const auto value = attribute(child, AT_const_value);
+    found = value && value->form == FORM_sdata && static_cast<std::int64_t>(value->number) < 0;
+    return !found;
+  });
+  return found;
+}
+
 // Arrays of arrays, enumerations of enumerations: a type that is its own part must end somewhere.
 Type type_at(Die written, unsigned depth);
 
@@ -137,7 +148,7 @@ Type type_at(Die written, unsigned depth) {
     case TAG_enumeration_type: {
       type.kind = TypeKind::enumeration;
       const Type underlying = attribute(die, AT_type) ? type_at(referenced(die, AT_type), depth + 1) : Type{};
-      type.is_signed = underlying.is_signed;
+      type.is_signed = attribute(die, AT_type) ? underlying.is_signed : has_negative(die);
       if (type.size == 0) type.size = underlying.size;
       break;
     }

@@ -10,7 +10,7 @@ namespace probed::live {
 namespace {
 
 std::vector<std::string> builds() {
-  return runnable({"variables-O0", "variables-O2", "variables-lto", "variables-dwarf4", "variables-clang-O0",
+  return runnable({"variables-O0", "variables-O2", "variables-lto", "variables-dwarf2", "variables-dwarf4", "variables-clang-O0",
                    "variables-clang-O2", "variables-split", "variables-split4", "variables-clang-split",
                    "variables-dwp4", "variables-dwp5", "variables-dwz"});
 }
