@@ -23,6 +23,7 @@ enum Tag : std::uint16_t {
   TAG_union_type = 0x17,
   TAG_inheritance = 0x1c,
   TAG_inlined_subroutine = 0x1d,
+  TAG_ptr_to_member_type = 0x1f,
   TAG_subrange_type = 0x21,
   TAG_base_type = 0x24,
   TAG_const_type = 0x26,

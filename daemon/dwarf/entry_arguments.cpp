@@ -38,6 +38,12 @@ bool is_go_result(Die parameter) { return flag_of(parameter, AT_variable_paramet
 
 enum class Passing : std::uint8_t { value, reference, unknown };
 
+bool made_by_gcc(Die die) {
+  const Die root = die.unit->root();
+  const auto producer = attribute(root, AT_producer);
+  return producer && text_of(root, *producer).starts_with("GNU ");
+}
+
 bool is_copying(Die constructor, const Type& type) {
   std::vector<Die> parameters;
   each_child(constructor, [&](Die child) {
@@ -53,9 +59,7 @@ bool is_copying(Die constructor, const Type& type) {
 // defaulted; and of copying constructors it isn't said which of them are deleted.
 Passing declared_passing(const Type& type) {
   constexpr std::uint64_t kInClass = 1;  // DW_DEFAULTED_in_class
-  const Die root = type.die.unit->root();
-  const auto producer = attribute(root, AT_producer);
-  const bool is_gcc = producer && text_of(root, *producer).starts_with("GNU ");
+  const bool is_gcc = made_by_gcc(type.die);
   const std::string_view whole = name_of(type.die);
   const std::string_view name = whole.substr(0, whole.find('<'));
   Passing passing = Passing::value;
@@ -90,11 +94,17 @@ Passing passing_of(const Type& type, unsigned& budget) {
   return passing;
 }
 
-// C++ hands over nothing at all for those.
+// C++ hands over nothing at all for those. Who is larger has parts without a name.
 bool is_empty(const Type& type, unsigned& budget) {
   if (type.kind != TypeKind::structure || budget == 0) return false;
   --budget;
-  return std::ranges::all_of(members_of(type), [&](const Member& m) { return is_empty(m.type, budget); });
+  const std::vector<Member> members = members_of(type);
+  if (members.empty()) return type.size <= 1;
+  return std::ranges::all_of(members, [&](const Member& m) { return is_empty(m.type, budget); });
+}
+
+bool is_complex(const Type& type) {
+  return tag(type.die) == TAG_base_type && number_of(type.die, AT_encoding) == ATE_complex_float;
 }
 
 // Of 16 bytes there can't be many members: who has more is damaged, and not known.
@@ -189,7 +199,9 @@ class Assigner {
   Location next(const Type& type) {
     if (unknown_) return unknown();
     const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
-    if (type.kind == TypeKind::floating && (type.size == 4 || type.size == 8)) return floating();
+    if (type.kind == TypeKind::floating && type.size <= 8) return floating();
+    if (native::kClassifiesWords)
+      if (auto found = wide(type)) return *std::move(found);
     if (scalar && type.size > 0 && type.size <= 8) return integer();
     const Passing passing = passing_of(type, budget_);
     if (passing == Passing::reference) return behind(integer());
@@ -204,7 +216,32 @@ class Assigner {
   }
 
  private:
-  static Location unknown() { return absent("how it is passed isn't known; probe a line behind the function's entry"); }
+  // What is handed over as structures are, though it is none, and what isn't handed over at all (System V psABI 3.2.3).
+  std::optional<Location> wide(const Type& type) {
+    if (type.kind == TypeKind::floating && type.size == 16 && name_of(type.die) == "long double") return aligned(2);
+    if (type.kind == TypeKind::integer && type.size == 16) {
+      if (integers_ + 2 <= native::kRegisterArguments) return structure({Word::integer, Word::integer});
+      // LLVM didn't align it there until version 18, and put a half of it into the last register.
+      return made_by_gcc(type.die) ? std::optional(aligned(2)) : std::nullopt;
+    }
+    if (is_complex(type) && type.size == 8) return floating();
+    if (is_complex(type) && type.size == 16) return structure({Word::vector, Word::vector});
+    if (is_complex(type) && type.size == 32) return aligned(4);
+    if (tag(type.die) == TAG_ptr_to_member_type) {
+      const bool is_function = type_of(type.die).kind == TypeKind::function;
+      return structure({Word::integer, is_function ? Word::integer : Word::none});
+    }
+    const bool is_nothing = type.kind == TypeKind::structure && !attribute(type.die, AT_declaration) &&
+                            is_empty(type, budget_) && passing_of(type, budget_) == Passing::value;
+    return is_nothing ? std::optional(absent("nothing is handed over for an empty class")) : std::nullopt;
+  }
+
+  Location aligned(unsigned words) {
+    stack_ += stack_ % 2;
+    return on_stack(words);
+  }
+
+  static Location unknown() { return absent("how it is passed isn't known; probe a later line: FILE:LINE"); }
 
   Location integer() { return structure({Word::integer, Word::none}); }
 

@@ -4,6 +4,7 @@
 //   odd N    one call of each odd_*(), whose results can't be shown
 //   fill N   one call of fill(), which writes through its pointers
 //   take N   one call of take(): structures by value
+//   wide N   one call of wide(): parameters that lie in several registers, or in none
 //   make N   an Heir, and one that is a part of a Last
 //   quit
 // Built with several compilers and options (meson.build).
@@ -161,6 +162,31 @@ TARGET_FUNCTION int take(DoubleInt first, Floats second, Big third, Longs fourth
   return first.number;
 }
 
+struct Nothing {};
+struct Method {
+  int field, other;
+  int get() const { return field; }
+};
+__extension__ TARGET_FUNCTION int wide(int first, Nothing nothing, int second, long double big, int third,
+                                       __int128 huge, _Complex double wave, _Complex float ripple, double fourth,
+                                       int Method::*data, int (Method::*get)() const, int fifth, __int128 behind,
+                                       int sixth) {
+  KEEP(&nothing);
+  KEEP(&big);
+  KEEP(&huge);
+  KEEP(&wave);
+  KEEP(&ripple);
+  KEEP(&data);
+  KEEP(&get);
+  KEEP(&behind);
+  KEEP(second);
+  KEEP(third);
+  KEEP(fourth);
+  KEEP(fifth);
+  KEEP(sixth);
+  return first;
+}
+
 // Of constructors of classes with virtual bases there are two, of which one is told where those are.
 struct Ancestor {
   int rank = 1;
@@ -248,6 +274,10 @@ static void obey(const char* line) {
     printf("\"fifth\":{\"x\":0.25,\"y\":0.75},\"sixth\":{\"letter\":\"x\",\"number\":-5,\"flag\":3,\"rest\":30},");
     printf("\"seventh\":{\"cells\":[[1,2,3],[4,5,%d],[7,8,9]]},", -n);
     printf("\"last\":{\"a\":7,\"b\":8}}\n");
+  } else if (std::sscanf(line, "wide %d", &n) == 1) {
+    wide(n, {}, n + 1, 0.5L, n + 2, 1, 2.0, 3.0f, n + 0.5, &Method::other, &Method::get, n + 3, 4, n + 4);
+    printf("{\"first\":%d,\"second\":%d,\"third\":%d,\"fourth\":%g,\"fifth\":%d,\"sixth\":%d}\n", n, n + 1, n + 2,
+           n + 0.5, n + 3, n + 4);
   } else if (std::sscanf(line, "make %d", &n) == 1) {
     use(Heir(n, 8, "nine"));
     use(Last(n, "ten"));
