@@ -302,23 +302,39 @@ bool fits_qualified(const std::string& full, std::string_view name) {
 
 }  // namespace
 
-Die DebugInfo::type_named(std::string_view text, const Unit* near) const {
-  if (!have_types_) {
-    have_types_ = true;
-    const auto look_at = [&](const Unit& unit) {
-      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
-        const Die die{&unit, i};
-        if (!names_type(unit.tag_of(i)) || attribute(die, AT_declaration)) continue;
-        if (const std::string_view name = name_of(die); !name.empty()) {
-          auto& all = types_[plain_type_name(name)];
-          if (all.size() < 64) all.push_back(die);
-        }
+void DebugInfo::find_types() const {
+  if (std::exchange(have_types_, true)) return;
+  const auto look_at = [&](const Unit& unit) {
+    for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+      const Die die{&unit, i};
+      if (!names_type(unit.tag_of(i)) || attribute(die, AT_declaration)) continue;
+      if (const std::string_view name = name_of(die); !name.empty()) {
+        auto& all = types_[plain_type_name(name)];
+        if (all.size() < 64) all.push_back(die);
       }
-    };
-    each_unit(look_at);
-    for (const auto& unit : file_->units())
-      if (unit->is_type_unit()) look_at(*unit);
+    }
+  };
+  each_unit(look_at);
+  for (const auto& unit : file_->units())
+    if (unit->is_type_unit()) look_at(*unit);
+}
+
+Die DebugInfo::type_defined_as(Die declared) const {
+  find_types();
+  const auto known = types_.find(plain_type_name(name_of(declared)));
+  if (known == types_.end()) return {};
+  const std::string name = qualified_name(declared);
+  Die found;
+  for (const Die die : known->second) {
+    if (tag(die) != tag(declared) || qualified_name(die) != name) continue;
+    if (found && number_of(die, AT_byte_size) != number_of(found, AT_byte_size)) return {};
+    if (!found) found = die;
   }
+  return found;
+}
+
+Die DebugInfo::type_named(std::string_view text, const Unit* near) const {
+  find_types();
   const bool is_tagged = text.starts_with("struct ") || text.starts_with("union ") || text.starts_with("class ") ||
                          text.starts_with("enum ");
   const std::string name = plain_type_name(text);

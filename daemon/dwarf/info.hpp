@@ -115,6 +115,9 @@ class DebugInfo {
   void find_globals() const;
   // A type of that name: "struct client", "client", "unsigned long"; of several the one in `near` is preferred.
   Die type_named(std::string_view name, const Unit* near) const;
+  // The structure of that kind and qualified name which some unit defines; none: none does, or several do differently.
+  Die type_defined_as(Die declared) const;
+  void find_types() const;
   // Where what a skeleton unit stands for really is; itself when it is none, or that can't be found.
   const Unit& whole(const Unit& unit) const;
   // The split file that is missing at an address, and what is wrong with it; empty: none.

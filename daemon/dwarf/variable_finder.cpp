@@ -237,6 +237,13 @@ Die VariableFinder::type_named(std::string_view name) const {
   return info_.type_named(name, scope_ ? units_around().front() : nullptr);
 }
 
+Die VariableFinder::defined_anywhere(Die type) const {
+  const Type own = type_itself(type);
+  if (own.kind != TypeKind::structure || own.size != 0 || !attribute(own.die, AT_declaration)) return type;
+  const Die found = info_.type_defined_as(own.die);
+  return found ? found : type;
+}
+
 Die VariableFinder::pointer_to(Die type) const {
   for (std::uint32_t i = 0; type && i < type.unit->entries().size(); ++i)
     if (const Die die{type.unit, i}; tag(die) == TAG_pointer_type && referenced(die, AT_type) == type) return die;

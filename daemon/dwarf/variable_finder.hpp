@@ -40,6 +40,9 @@ class VariableFinder {
   // A type by its name; none: unknown. And a pointer to it, which must be there, too.
   Die type_named(std::string_view name) const;
   Die pointer_to(Die type) const;
+  // A structure that this unit only declares, where another one defines it, and no two define it differently; any other
+  // type is itself.
+  Die defined_anywhere(Die type) const;
   // Whether $retval is to be taken as a word of no type.
   bool result_is_plain_word() const;
   Result<std::vector<std::string>> parameters() const;

@@ -259,7 +259,7 @@ class Follower {
     if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
     if (object.type.kind != TypeKind::pointer)
       return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " is no pointer");
-    const Die target = object.type.element;
+    const Die target = finder_.defined_anywhere(object.type.element);
     if (!target) return wrong("\"" + std::string(path) + "\": what a void pointer leads to has no type");
     return without_reference({behind(object.location, 0), type_itself(target), target, {}, 0});
   }
@@ -288,7 +288,8 @@ class Follower {
 
   static Error no_member(const Type& type, const std::string& owner, std::string_view name) {
     if (type.size == 0 && attribute(type.die, AT_declaration))
-      return wrong("the members of " + owner + " aren't known here: this part of the program only declares it");
+      return wrong("the members of " + owner + " aren't known here: this part of the program only declares it",
+                   "no other part defines just one of that name; with what it is write ((struct NAME*)x)->member");
     std::string list;
     for (const Member& m : members_of(type))
       if (!m.name.empty() && list.size() < 200) list.append(list.empty() ? "" : ", ").append(m.name);
@@ -304,11 +305,12 @@ class Follower {
     }
     if (object.type.kind != TypeKind::pointer)
       return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " has no elements");
-    const Type type = type_itself(object.type.element);
+    const Die target = finder_.defined_anywhere(object.type.element);
+    const Type type = type_itself(target);
     std::uint64_t offset = 0;
     if (type.size == 0 || __builtin_mul_overflow(type.size, index, &offset))
       return wrong("\"" + std::string(path) + "\": the size of what it points to isn't known");
-    return without_reference({behind(object.location, offset), type, object.type.element, {}, 0});
+    return without_reference({behind(object.location, offset), type, target, {}, 0});
   }
 
   static Result<Object> address_of(Object object, std::string_view path) {

@@ -187,7 +187,7 @@ TEST_CASE("of several variables, and types, of one name a function's own file ha
     TellingTarget user(build);
     const auto probes =
         add(client, user.pid(), {"p:a arrays twice_named y=((struct Point*)all->points)->y",
-                                 "p:w twin twice_named", "p:v variables_twin.c:17 text=((struct Point*)hidden)->text"});
+                                 "p:w twin twice_named", "p:v variables_twin.c:25 text=((struct Point*)hidden)->text"});
     Events events(client);
     user.truth("arrays 1");
     user.truth("twin 2");
@@ -252,6 +252,25 @@ TEST_CASE("an array of no known length is its address, and said to be; one of no
     CHECK((list.at("list").is_null() || list.at("list").get<std::string>().starts_with("0x")));
     CHECK((list.at("third") == 3 || list.at("list").is_null()));
     if (build.ends_with("O0")) CHECK(list.at("third") == 3);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("what a file only declares has the members that another one defines") {
+  for (const std::string& build : runnable({"variables-O0", "variables-O2", "variables-lto", "variables-clang-O2"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    add(client, user.pid(), {"p:h hide count=opaque->count next=opaque->next->count all=*opaque one=opaque[0].count"});
+    Events events(client);
+    user.truth("twin 2");
+    REQUIRE(events.reach(1));
+    const Json args = events.all().at(0).at("args");
+    CHECK(args.at("count") == 7);
+    CHECK(args.at("next") == 7);
+    CHECK(args.at("all").at("count") == 7);
+    CHECK(args.at("one") == 7);
     CHECK(user.ends_well());
   }
 }

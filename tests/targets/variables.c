@@ -134,6 +134,13 @@ TARGET_FUNCTION int arrays(struct Grids* all, Row* rows, int (*pairs)[2]) {
 }
 
 __attribute__((weak)) long twin(long number);
+struct Opaque;
+__attribute__((weak)) struct Opaque* make_opaque(void);
+
+TARGET_FUNCTION int hide(struct Opaque* opaque, int number) {
+  KEEP(opaque);
+  return number;
+}
 
 TARGET_FUNCTION int bits(struct Packed* packed, struct Packed copy) {
   KEEP(&copy);
@@ -220,6 +227,7 @@ static void obey(const char* line) {
     printf("{\"line\":%d}\n", lengths_line);
   } else if (sscanf(line, "twin %d", &n) == 1) {
     if (twin) twin(n);
+    if (make_opaque) hide(make_opaque(), n);
     printf("{}\n");
   } else if (strcmp(line, "go") != 0) {
     printf("unknown command\n");

@@ -6,7 +6,15 @@ struct Point {
   int y, x;
 };
 
+struct Opaque {
+  int count;
+  struct Opaque* next;
+};
+
 static long twice_named = 500;
+static struct Opaque opaque = {7, &opaque};
+
+struct Opaque* make_opaque(void) { return &opaque; }
 
 __attribute__((noinline, noclone, used)) long twin(long number) {
   struct Point point = {"twin", -1, -2};
