@@ -179,6 +179,10 @@ class Placer {
     if (!names) return std::move(names).error();
     plain_ = true;
     for (const std::string& name : *names) {
+      if (name.starts_with('.')) {  // Go's .dict
+        notes_.push_back(name + " is left out: it is the compiler's own");
+        continue;
+      }
       FetchArg one = arg;
       one.name = one.text = name;
       if (name.starts_with('$')) one.name.erase(0, 1);

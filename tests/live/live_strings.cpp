@@ -130,5 +130,23 @@ TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_runs("g
   CHECK(user.ends_well());
 }
 
+TEST_CASE("$args of a generic function of Go leave the compiler's own parameter out, and say so" *
+          doctest::skip(!target_runs("gostrings-O0"))) {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("gostrings-O0");
+  const auto probes = add(client, user.pid(), {"p:g main.same* $args"});
+  CHECK(probes.at(0).at("notes").dump().find(".dict is left out: ") != std::string::npos);
+  Events events(client);
+  user.ask("some words");
+  REQUIRE(events.reach(1));
+  const Json args = events.all().at(0).at("args");
+  CAPTURE(args.dump());
+  CHECK(args.size() == 2);
+  CHECK(args.contains("first"));
+  CHECK(args.contains("second"));
+  CHECK(user.ends_well());
+}
+
 }  // namespace
 }  // namespace probed::live
