@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "arch/arch.hpp"
+#include "daemon/dwarf/types.hpp"
 #include "daemon/events/packed.hpp"
 
 namespace probed::control {
@@ -226,7 +227,8 @@ class Placer {
       default: break;
     }
     lang::Placement none;
-    none.absent = value.place.absent.empty() ? "a " + value.declared + " can't be shown" : value.place.absent;
+    none.absent = value.place.absent;
+    if (none.absent.empty()) none.absent = dwarf::with_article(value.declared) + " can't be shown";
     return placed(std::move(none), What::value, 8, false, column);
   }
 
@@ -239,7 +241,8 @@ class Placer {
     const bool is_memory = value->shape != Shape::number && !is_pointer;
     if (wants_memory && value->shape == Shape::number)
       return Error{Reason::bad_definition,
-                   "\"" + path + "\" is a " + value->declared + ", and " + lang::to_string(arg.type) + " needs memory",
+                   "\"" + path + "\" is " + dwarf::with_article(value->declared) + ", and " +
+                       lang::to_string(arg.type) + " needs memory",
                    "for a number that is an address write +0(" + path + "):" + lang::to_string(arg.type),
                    {}};
     FetchArg one = arg;
@@ -264,8 +267,10 @@ class Placer {
     const bool is_memory =
         value->shape == Shape::characters || value->shape == Shape::array || value->shape == Shape::structure;
     if (!is_memory && !is_one_number(*value))
-      return Error{
-          Reason::bad_definition, "\"" + path + "\" is a " + value->declared + ", which is no address", "", {}};
+      return Error{Reason::bad_definition,
+                   "\"" + path + "\" is " + dwarf::with_article(value->declared) + ", which is no address",
+                   "",
+                   {}};
     if (is_memory && value->place.absent.empty()) {
       if (!value->place.in_memory) value->place.absent = "it is in registers here, not in memory";
       value->place.in_memory = false;

@@ -252,6 +252,11 @@ std::string type_name(Die type, unsigned dimension) {
   return type ? name_of_type(type, 0) : "void";
 }
 
+std::string with_article(const std::string& type) {
+  const bool is_vowel = !type.empty() && std::string_view("aeio").find(type.front()) != std::string_view::npos;
+  return (is_vowel || type.starts_with("unsigned") ? "an " : "a ") + type;
+}
+
 // ---- members ----
 
 namespace {

@@ -43,6 +43,8 @@ Type type_of(Die die);
 Type type_itself(Die type);
 // "struct client *", "const char *", "int [4]". dimension: of an array's entry, the first one that counts.
 std::string type_name(Die type, unsigned dimension = 0);
+// "a char", "an int".
+std::string with_article(const std::string& type);
 
 struct Member {
   std::string_view name;

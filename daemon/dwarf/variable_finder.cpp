@@ -318,10 +318,11 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
   if (is_on_frame(value) && scope_ && !is_inline(function_around())) {
     if (around_.at_entry && in_function && tag(variable) == TAG_formal_parameter) return at_entry(variable);
     if (around_.at_entry)
-      return absent("it isn't set yet at the function's first instruction; probe a line: FILE:LINE");
+      return absent("it isn't set yet at the function's first instruction; probe a later line: FILE:LINE");
     if (!prologue_end_) prologue_end_ = info_.prologue_end(scope_->function);
     if (around_.pc < *prologue_end_)
-      return absent("the function's first instructions, which store it, are still running; probe a line: FILE:LINE");
+      return absent(
+          "the function's first instructions, which store it, are still running; probe a later line: FILE:LINE");
   }
   return locate(*variable.unit, value, around_);
 }
@@ -331,14 +332,14 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
 Location VariableFinder::at_entry(Die parameter) const {
   const std::vector<Die> all = parameters_of(scope_->function);
   const std::vector<Location> places = arguments_at_entry(scope_->function);
-  if (places.size() != all.size()) return absent("how it is passed isn't known; probe a line: FILE:LINE");
+  if (places.size() != all.size()) return absent("how it is passed isn't known; probe a later line: FILE:LINE");
   Location found = absent(kNoPlace);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] == parameter) found = places[i];
     const auto value = attribute(all[i], AT_location);
     if (!value || is_fixed(*value)) continue;
     if (!same_register(locate(*all[i].unit, *value, around_), places[i]))
-      return absent("this function isn't called in the usual way; probe a line: FILE:LINE");
+      return absent("this function isn't called in the usual way; probe a later line: FILE:LINE");
   }
   return found;
 }

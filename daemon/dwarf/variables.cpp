@@ -203,7 +203,7 @@ class Follower {
     }
     const bool is_word = object.type.is_number() || object.type.kind == TypeKind::pointer;
     if (!is_word || object.type.kind == TypeKind::floating)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " can't be cast",
+      return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " can't be cast",
                    "cast its address: *(TYPE*)&x");
     const Die target = finder_.type_named(name);
     if (!target && !(name == "void" && stars > 0))
@@ -258,7 +258,7 @@ class Follower {
   Result<Object> dereference(Object object, std::string_view path) const {
     if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
     if (object.type.kind != TypeKind::pointer)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " is no pointer");
+      return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " is no pointer");
     const Die target = finder_.defined_anywhere(object.type.element);
     if (!target) return wrong("\"" + std::string(path) + "\": what a void pointer leads to has no type");
     return without_reference({behind(object.location, 0), type_itself(target), target, {}, 0});
@@ -280,7 +280,7 @@ class Follower {
     }
     const std::string owner = type_name(object);
     if (object.type.kind != TypeKind::structure)
-      return wrong("\"" + std::string(path) + "\": a " + owner + " has no members");
+      return wrong("\"" + std::string(path) + "\": " + with_article(owner) + " has no members");
     const auto found = find_member(object.type, name);
     if (!found) return no_member(object.type, owner, name);
     return without_reference(member_of(object, *found));
@@ -304,7 +304,7 @@ class Follower {
       return without_reference(element_at(object, index));
     }
     if (object.type.kind != TypeKind::pointer)
-      return wrong("\"" + std::string(path) + "\": a " + type_name(object) + " has no elements");
+      return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " has no elements");
     const Die target = finder_.defined_anywhere(object.type.element);
     const Type type = type_itself(target);
     std::uint64_t offset = 0;
@@ -381,7 +381,8 @@ Value only_where(Value value) {
   value.is_signed = false;
   if (value.place.absent.empty() && !value.place.in_memory) value.place.absent = "it is in registers here";
   value.place.in_memory = false;
-  value.note = "its address: how many elements a " + value.declared + " has isn't known here; name them: [0], [1]";
+  value.note = "its address: how many elements " + with_article(value.declared) +
+               " has isn't known here; name them: [0], [1]";
   return value;
 }
 

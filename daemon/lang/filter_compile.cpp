@@ -293,6 +293,14 @@ class Compiler {
     return true;
   }
 
+  static bool is_number(std::string_view word, bool is_signed) {
+    if (is_signed && word.starts_with('-')) word.remove_prefix(1);
+    const bool is_hex = word.starts_with("0x");
+    if (is_hex) word.remove_prefix(2);
+    const char* const digits = is_hex ? "0123456789abcdefABCDEF" : word.starts_with("0") ? "01234567" : "0123456789";
+    return !word.empty() && word.find_first_not_of(digits) == word.npos;
+  }
+
   bool number(Predicate& p, std::size_t start, std::string_view word) {
     const char* const hint = p.is_signed ? "write a decimal, 0x or leading-0 octal number; - is allowed"
                                          : "write a decimal, 0x or leading-0 octal number; the field is unsigned";
@@ -303,8 +311,9 @@ class Compiler {
     } else {
       parsed = parse_unsigned(word);
     }
-    if (!parsed && word.find_first_not_of("0123456789", word[0] == '-' ? 1 : 0) == word.npos && word[0] != '0')
-      return wrong(start, quoted(word) + " is out of range for " + quoted(name_), hint);
+    if (!parsed && is_number(word, p.is_signed))
+      return wrong(start, quoted(word) + " is out of range: no " + (p.is_signed ? "signed" : "unsigned") +
+                              " number of 8 bytes holds it");
     if (!parsed || word[0] == '+')
       return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), names_ ? known_names() : hint);
     return set_number(p, *parsed);

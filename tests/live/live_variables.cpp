@@ -10,9 +10,9 @@ namespace probed::live {
 namespace {
 
 std::vector<std::string> builds() {
-  return runnable({"variables-O0", "variables-O2", "variables-lto", "variables-dwarf2", "variables-dwarf4", "variables-clang-O0",
-                   "variables-clang-O2", "variables-split", "variables-split4", "variables-clang-split",
-                   "variables-dwp4", "variables-dwp5", "variables-dwz"});
+  return runnable({"variables-O0", "variables-O2", "variables-lto", "variables-dwarf2", "variables-dwarf4",
+                   "variables-clang-O0", "variables-clang-O2", "variables-split", "variables-split4",
+                   "variables-clang-split", "variables-dwp4", "variables-dwp5", "variables-dwz"});
 }
 
 // One event of one definition, at a command that makes its function be called once.
@@ -179,7 +179,7 @@ TEST_CASE("arrays of several dimensions are lists of lists, in both tiers, and e
   }
 }
 
-TEST_CASE("of several variables, and types, of one name a function's own file has its own, optimised across files, too") {
+TEST_CASE("of several variables, and types, of one name a function has its own file's, optimised across files, too") {
   for (const std::string& build : runnable({"variables-O0", "variables-O2", "variables-lto", "variables-clang-O2"})) {
     CAPTURE(build);
     Daemon daemon;
@@ -200,7 +200,7 @@ TEST_CASE("of several variables, and types, of one name a function's own file ha
   }
 }
 
-TEST_CASE("bit fields have their values wherever they lie, or are null and said to be; of bool they are true and false") {
+TEST_CASE("bit fields have their values wherever they lie, or are null and said to be; of bool: true and false") {
   for (const std::string& build : builds()) {
     for (const bool optimize : {false, true}) {
       CAPTURE(build);
@@ -315,6 +315,7 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
                          Row{"p:e take number:string", "bad-definition", "needs memory", 9},
                          Row{"p:e take $args number", "bad-definition", "used twice", 15},
                          Row{"p:e take node=*node $args", "bad-definition", "used twice", 20},
+                         Row{"p:e take *number", "bad-definition", "an int is no pointer", 9},
                          Row{"p:e take $arg11->x", "bad-definition", "10 parameters", 9}}) {
     CAPTURE(row.definition);
     const Json error = add_error(client, user.pid(), {row.definition});
@@ -331,7 +332,9 @@ TEST_CASE("a variable that isn't there yet is null in the event and said to be w
   RpcClient client(daemon.socket());
   TellingTarget user("variables-O0");
   const Json probe = add(client, user.pid(), {"p:u take number twice"}).at(0);
-  CHECK(probe.at("notes").at(0).get<std::string>().starts_with("twice is null: "));
+  const std::string note = probe.at("notes").at(0);
+  CHECK(note.starts_with("twice is null: "));
+  CHECK(note.ends_with("probe a later line: FILE:LINE"));
   Events events(client);
   const Json truth = user.truth("take 4");
   REQUIRE(events.reach(1));

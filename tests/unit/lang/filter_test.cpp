@@ -283,7 +283,17 @@ TEST_CASE("a filter that was meant for something else says for what") {
   CHECK(says(error("$duration > 1000"), "return probes only"));
   CHECK(says(error("job->id == 3"), "NAME=EXPRESSION"));
   CHECK(says(error("u = 3"), "did you mean ==?"));
-  CHECK(says(error("s64 == 99999999999999999999"), "out of range"));
+}
+
+TEST_CASE("a number that is too large is said to be, and what is none isn't") {
+  const Event event;
+  const auto says_range = [&](std::string_view text) {
+    const auto filter = Filter::compile(text, event.args);
+    return !filter && filter.error().message.find("out of range") != std::string::npos;
+  };
+  for (const char* text : {"u==99999999999999999999", "s64==-99999999999999999999", "u==0x10000000000000000"})
+    CHECK(says_range(text));
+  for (const char* text : {"u==08", "u==0x", "u==-1", "u==1x"}) CHECK_FALSE(says_range(text));
 }
 
 TEST_CASE("wrong filters are refused where they are wrong") {
