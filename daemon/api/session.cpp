@@ -144,7 +144,8 @@ void Session::run_item() {
 
 void Session::complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result) {
   if (ticket != ticket_ || !run_ || !run_->waiting || closed_) return;
-  if (!notify) append_answer(result ? proto::make_response(id, std::move(*result)) : proto::make_error(id, result.error()));
+  if (!notify)
+    append_answer(result ? proto::make_response(id, std::move(*result)) : proto::make_error(id, result.error()));
   run_->waiting = false;
   if (!advancing_) resume_later();
 }

@@ -1,9 +1,9 @@
 // Persistent probes outlive the daemon: they are kept in files (kept.hpp), and the next daemon puts them back.
 //
 // A file is written before the answer to whatever changed its probes (of very many: when their counters are), and their
-// counters about once a second: after a kill these are as they were then. A probe that is put back is an ordinary one whose code had gone, and is revived as
-// such (controller_revival.cpp); until then, and when that can't be, it is listed as gone, with the reason. Asio
-// thread.
+// counters about once a second: after a kill these are as they were then. A probe that is put back is an ordinary one
+// whose code had gone, and is revived as such (controller_revival.cpp); until then, and when that can't be, it is
+// listed as gone, with the reason. Asio thread.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -467,8 +467,9 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       for (const KeptProbe& k : kept.probes) may(k.owner);
       for (const auto& [owner, permitted] : allowed)
         if (!permitted)
-          give_up_awaited(pid, permitted.error(), true,
-                          [&](const Probe& p) { return Owner{p.user, p.user_group} == owner; });
+          give_up_awaited(pid, permitted.error(), true, [&](const Probe& p) {
+            return Owner{p.user, p.user_group} == owner;
+          });
       if (const auto& owner = kept.attached_by; owner && !may(*owner)) {
         spdlog::warn("process {} is not attached to again: {}", pid, may(*owner).error().message);
       } else if (owner) {

@@ -80,7 +80,7 @@ struct ControllerImpl::Revival {
   bool wants_watch = false;
   std::optional<Watch> watch_plan;
   tracer::ProgramPtr watch;
-  std::size_t unplaced = 0;  // steps that the tracer has not answered
+  std::size_t unplaced = 0;                                        // steps that the tracer has not answered
   std::unordered_map<const tracer::ProbeProgram*, Error> refused;  // by the tracer
   std::function<void(std::vector<Failed>)> done;
 };

@@ -252,8 +252,7 @@ class ControllerImpl::Names {
     if (taken_.insert(group + "/" + wanted).second) return wanted;
     unsigned& last = last_number_[group + "/" + wanted];
     std::string name;
-    do
-      name = fmt::format("{}_{}", wanted, ++last);
+    do name = fmt::format("{}_{}", wanted, ++last);
     while (!taken_.insert(group + "/" + name).second);
     return name;
   }

@@ -315,8 +315,8 @@ std::vector<Die> parameters_of(Die function) {
     if (tag(child) == TAG_formal_parameter && !(is_go && is_go_result(child))) out.push_back(child);
     return true;
   });
-  // An instance may leave out those that have been optimised away: the order is the original's. Of the compiler's own it
-  // has those there are: of two constructors of a class with virtual bases, made from one, only one gets __vtt_parm.
+  // An instance may leave out those that have been optimised away: the order is the original's. Of the compiler's own
+  // it has those there are: of two constructors of a class with virtual bases, made from one, only one gets __vtt_parm.
   const Die original = abstract_instance(function);
   if (original == function) return out;
   std::vector<Die> all;

@@ -31,7 +31,7 @@ struct Type {
   bool is_signed = false;
   std::uint64_t size = 0;           // bytes; 0: not known
   std::optional<std::uint64_t> count;  // elements of an array; absent: not known
-  unsigned dimension = 0;           // of the array's dimensions, which its one entry may have several of, the first
+  unsigned dimension = 0;              // of the array's dimensions, which its one entry may have several of, the first
   Die die;                          // without qualifiers and typedefs
   Die element;                      // what a pointer points to, an array holds; as written; none: void
 

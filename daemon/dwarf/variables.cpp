@@ -381,8 +381,8 @@ Value only_where(Value value) {
   value.is_signed = false;
   if (value.place.absent.empty() && !value.place.in_memory) value.place.absent = "it is in registers here";
   value.place.in_memory = false;
-  value.note = "its address: how many elements " + with_article(value.declared) +
-               " has isn't known here; name them: [0], [1]";
+  value.note =
+      "its address: how many elements " + with_article(value.declared) + " has isn't known here; name them: [0], [1]";
   return value;
 }
 

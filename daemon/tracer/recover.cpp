@@ -182,7 +182,8 @@ class Threads {
   bool stop() {
     const Patience patience(kStopPatience);
     const auto may_yet_stop = [this] {
-      return running_.empty() ? !refused_ : std::ranges::any_of(running_, [](pid_t t) { return process::state(t) != 'D'; });
+      return running_.empty() ? !refused_
+                              : std::ranges::any_of(running_, [](pid_t t) { return process::state(t) != 'D'; });
     };
     while (patience.lasts(may_yet_stop)) {
       const bool found = seize_others();

@@ -46,9 +46,9 @@ struct Borrowed {
 class RemoteSyscalls {
  public:
   // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
-  // `trapped_at`: the breakpoint that the signal is of, when that is dropped: the thread is given back in front of it, to
-  // run into it again if nobody is left to send it elsewhere.
-  // `patience`: for one system call, under load; whoever serves others meanwhile has little.
+  // `trapped_at`: the breakpoint that the signal is of, when that is dropped: the thread is given back in front of it,
+  // to run into it again if nobody is left to send it elsewhere. `patience`: for one system call, under load; whoever
+  // serves others meanwhile has little.
   RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_back = 0, RemoteAddr trapped_at = {},
                  Waiter::Clock::duration patience = std::chrono::seconds(1));
   RemoteSyscalls(const RemoteSyscalls&) = delete;

@@ -185,9 +185,9 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
     Daemon daemon;
     RpcClient client(daemon.socket());
     TellingTarget user(build);
-    const auto probes =
-        add(client, user.pid(), {"p:a arrays twice_named y=((struct Point*)all->points)->y",
-                                 "p:w twin twice_named", "p:v variables_twin.c:25 text=((struct Point*)hidden)->text"});
+    const auto probes = add(client, user.pid(),
+                            {"p:a arrays twice_named y=((struct Point*)all->points)->y", "p:w twin twice_named",
+                             "p:v variables_twin.c:25 text=((struct Point*)hidden)->text"});
     Events events(client);
     user.truth("arrays 1");
     user.truth("twin 2");
@@ -235,8 +235,9 @@ TEST_CASE("an array of no known length is its address, and said to be; one of no
     RpcClient client(daemon.socket());
     TellingTarget user(build);
     const auto line = std::to_string(user.truth("lengths 3").at("line").get<int>());
-    const auto probes = add(client, user.pid(), {"p:o lengths open=*open first=open->rest[1]",
-                                                 "p:l variables.c:" + line + " list third=list[2]"});
+    const auto probes =
+        add(client, user.pid(),
+            {"p:o lengths open=*open first=open->rest[1]", "p:l variables.c:" + line + " list third=list[2]"});
     CHECK(probes.at(0).at("notes").dump().find("open.rest is its address: ") != std::string::npos);
     Events events(client);
     user.truth("lengths 3");

@@ -266,8 +266,7 @@ static void obey(const char* line) {
     printf("{\"result\":%d,\"count\":%d}\n", fill(&buffers[0], "a name", n, {'s', 1, 2, 3}), before + 1);
   } else if (std::sscanf(line, "take %d", &n) == 1) {
     take({n + 0.5, n}, {1.5f, 2.5f, 3.5f}, {{n, 2, 3, 4}, "third", {'t', 1, -1, 9}}, {n, -n}, {0.25, 0.75},
-         {'x', -5, 3, 30}, {{{1, 2, 3}, {4, 5, static_cast<short>(-n)}, {7, 8, 9}}},
-         {{"a", "b"}}, {7, 8});
+         {'x', -5, 3, 30}, {{{1, 2, 3}, {4, 5, static_cast<short>(-n)}, {7, 8, 9}}}, {{"a", "b"}}, {7, 8});
     printf("{\"first\":{\"real\":%g,\"number\":%d},\"second\":{\"x\":1.5,\"y\":2.5,\"z\":3.5},", n + 0.5, n);
     printf("\"third\":{\"values\":[%d,2,3,4],\"text\":\"third\",", n);
     printf("\"inner\":{\"letter\":\"t\",\"number\":1,\"flag\":-1,\"rest\":9}},\"fourth\":{\"a\":%d,\"b\":%d},", n, -n);

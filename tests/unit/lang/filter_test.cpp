@@ -267,7 +267,8 @@ TEST_CASE("what events show in a number's place can be compared with") {
   CHECK(matches("kind == BAD", -1, 0));
   CHECK(matches("ok == true", 0, 1));
   CHECK(matches("ok == false && ok != true", 0, 0));
-  for (const char* text : {"kind == MEDIUM", "kind == true", "ok == BAD"}) CHECK_FALSE(Filter::compile(text, args).ok());
+  for (const char* text : {"kind == MEDIUM", "kind == true", "ok == BAD"})
+    CHECK_FALSE(Filter::compile(text, args).ok());
   CHECK(Filter::compile("kind == SMALL", args).error().hint.find("BAD ns::MEDIUM LARGE") != std::string::npos);
 }
 
