@@ -132,7 +132,8 @@ bool Stream::reconnect(const std::string& socket, Clock::duration patience) {
   while (end_ == End::none) {
     // One that is dying still takes connections for a moment, and answers nothing.
     if (auto connection = Connection::connect(socket);
-        connection && connection->call("daemon.status", "{}", {deadline, wake_.get(), {}})) {
+        connection && connection->call("daemon.status", "{}",
+                                       {std::min(deadline, next_deadline().value_or(deadline)), wake_.get(), {}})) {
       connection_ = std::move(connection).value();
       connection_.on_notification([this](const Notification& notification) { handle(notification); });
       failure_.reset();

@@ -391,6 +391,15 @@ Probe& ControllerImpl::add_place(const Item& item) {
   return added;
 }
 
+namespace {
+
+// Whether others of those that were refused together may have a place nevertheless.
+bool is_of_some(const Error& why) {
+  return why.reason != Reason::not_attached && why.reason != Reason::target_gone && why.reason != Reason::timed_out;
+}
+
+}  // namespace
+
 // A found place's program, visible before the tracer's answer: its first hits may come before that.
 void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, Step& step) {
   Item::Found& found = item.found[index];
@@ -462,7 +471,7 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
     programs.push_back(program);
   }
   engine.add(revival->pid, revival->execs, std::move(requests), [this, revival, step, programs](Result<void> added) {
-    if (!added && place_halves(revival, step)) return;
+    if (!added && is_of_some(added.error()) && place_halves(revival, step)) return;
     post([this, revival, programs, added = std::move(added)]() mutable {
       if (!added)
         for (const tracer::ProgramPtr& program : programs) revival->refused.emplace(program.get(), added.error());

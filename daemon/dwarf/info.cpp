@@ -243,8 +243,9 @@ void DebugInfo::find_globals() const {
 }
 
 Die DebugInfo::completed(Die declared) const {
-  find_globals();
   const Die from = origin(declared);
+  if (!is_outermost(tag(parent_of(from)))) return {};
+  find_globals();
   const auto found = completed_.find({from.unit, from.index});
   return found == completed_.end() ? Die{} : found->second;
 }

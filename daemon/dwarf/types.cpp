@@ -266,15 +266,18 @@ namespace {
 void place_bits(Member& m, std::uint64_t first, std::uint64_t structure_size) {
   std::uint64_t size = m.type.size == 0 || m.type.size > 8 ? 8 : m.type.size;
   m.offset = first / (size * 8) * size;
-  if (first - m.offset * 8 + m.bit_size > size * 8) {
+  const bool in_structure = structure_size == 0 || m.offset + size <= structure_size;
+  if (first - m.offset * 8 + m.bit_size > size * 8 || !in_structure) {
     m.offset = first / 8;
     for (size = 1; size < 8 && first % 8 + m.bit_size > size * 8;) size *= 2;
     if (m.offset + size > structure_size && size <= structure_size) m.offset = structure_size - size;
     m.type.size = size;
   }
   if (m.type.kind == TypeKind::character) m.type.kind = TypeKind::integer;
-  if (first - m.offset * 8 + m.bit_size > 64) m.absent = "its bits lie in nine bytes or more";
-  m.bit_offset = static_cast<std::uint8_t>(first - m.offset * 8);
+  if (const std::uint64_t before = first - m.offset * 8; before > 64 || before + m.bit_size > 64)
+    m.absent = "its bits lie in nine bytes or more";
+  else
+    m.bit_offset = static_cast<std::uint8_t>(before);
 }
 
 // False: its place isn't a constant (a virtual base).

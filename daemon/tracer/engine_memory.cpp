@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 // Of a whole process, to be sure that nobody writes to a page that is about to be given back.
 constexpr auto kStopPatience = 50ms;
-constexpr auto kMostPatience = 500ms;  // for threads that only wait for a processor
+constexpr auto kMostPatience = 200ms;  // for threads that only wait for a processor
 // After a removal, in case more follow, or the detach.
 constexpr auto kGiveBackAfter = 200ms;
 

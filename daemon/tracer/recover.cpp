@@ -30,7 +30,7 @@ using Kind = WaitStatus::Kind;
 
 constexpr std::uint64_t kNeverBlocked = signal_bit(SIGKILL) | signal_bit(SIGSTOP);
 constexpr auto kStopPatience = 2s;       // until every thread stands still
-constexpr auto kMostPatience = 30s;      // for threads that only wait for a processor, on a machine that is full
+constexpr auto kMostPatience = 5s;       // for threads that only wait for a processor, on a machine that is full
 constexpr auto kTryAgain = 2ms;          // a process that can't be had yet
 constexpr auto kLookAgain = 5ms;         // for threads that are new, or haven't stopped
 constexpr auto kMaskPatience = 200ms;    // for what the program does with a mask of ours
@@ -182,8 +182,11 @@ class Threads {
   bool stop() {
     const Patience patience(kStopPatience);
     const auto may_yet_stop = [this] {
-      return running_.empty() ? !refused_
-                              : std::ranges::any_of(running_, [](pid_t t) { return process::state(t) != 'D'; });
+      const auto is_on_its_way = [](pid_t tid) {
+        const char state = process::state(tid);
+        return state == 'R' || state == 't';
+      };
+      return running_.empty() ? !refused_ : std::ranges::any_of(running_, is_on_its_way);
     };
     while (patience.lasts(may_yet_stop)) {
       const bool found = seize_others();

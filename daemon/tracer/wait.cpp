@@ -350,7 +350,7 @@ bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit, Clo
   do
     if (gather_from(tids, limit)) return true;
   while (Clock::now() < deadline && std::ranges::any_of(tids, is_starved));
-  return false;
+  return gather_from(tids, {});  // the last may have stopped since
 }
 
 bool Waiter::take_wake() { return woken_.load(std::memory_order_relaxed) && woken_.exchange(false); }

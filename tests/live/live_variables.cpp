@@ -169,9 +169,12 @@ TEST_CASE("arrays of several dimensions are lists of lists, in both tiers, and e
       CHECK(args.at("letter") == "c");
       // Optimised across units there may be nothing left of what nobody changes.
       const bool is_gone = build == "variables-lto";
-      CHECK((args.at("grid") == Json::parse("[[1,2],[3,4],[5,6]]") || is_gone));
-      CHECK((args.at("one") == Json({3, 4}) || is_gone));
-      CHECK((args.at("last") == 6 || is_gone));
+      const auto is_right = [&](const char* name, const Json& value) {
+        return args.at(name) == value || (is_gone && args.at(name).is_null());
+      };
+      CHECK_MESSAGE(is_right("grid", Json::parse("[[1,2],[3,4],[5,6]]")), args.at("grid").dump());
+      CHECK_MESSAGE(is_right("one", Json({3, 4})), args.at("one").dump());
+      CHECK_MESSAGE(is_right("last", 6), args.at("last").dump());
       remove_all(client, probes);
       CHECK(user.unharmed());
       CHECK(user.ends_well());

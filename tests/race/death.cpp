@@ -283,9 +283,9 @@ pid_t start_hog(int cpu, std::chrono::seconds time) {
 TEST_CASE("threads that get no processor are waited for when daemon and guard have been killed") {
   TempDir directory;
   Target target("soaked", {"4"});
+  const TargetState before = state_of(target.pid());
   target.go();
   REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 5; }));
-  const TargetState before = state_of(target.pid());
   cpu_set_t may, one;
   REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
   if (CPU_COUNT(&may) < 2) SKIP_TEST("there is one CPU only: who recovers would get none, either");
@@ -298,7 +298,7 @@ TEST_CASE("threads that get no processor are waited for when daemon and guard ha
     CHECK(sched_setaffinity(tid, sizeof one, &one) == 0);
     CHECK(setpriority(PRIO_PROCESS, static_cast<id_t>(tid), 19) == 0);
   }
-  const pid_t hog = start_hog(cpu, std::chrono::seconds(4));
+  const pid_t hog = start_hog(cpu, std::chrono::seconds(3));
   recover(directory.path() + "/s");
   int status = 0;
   CHECK(waitpid(hog, &status, 0) == hog);
@@ -316,9 +316,9 @@ TEST_CASE("a target that could not be recovered whole survives the death of the 
   TempDir directory;
   const std::string socket = directory.path() + "/s";
   Target target("soaked", {"2"});
+  const TargetState before = state_of(target.pid());
   target.go();
   REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 3; }));
-  const TargetState before = state_of(target.pid());
   target.send("fork\n");
   REQUIRE(target.next_line());
   REQUIRE(eventually([&] {
