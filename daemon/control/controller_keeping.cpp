@@ -123,14 +123,15 @@ std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pi
   std::map<pid_t, KeptTarget> all;
   std::map<const tracer::HitLimit*, std::uint64_t> batches;
   const auto is_one = [&](const Probe& probe) { return is_kept(probe) && (!pid || *pid == probe.pid); };
+  std::map<pid_t, std::size_t> counts;
   for (const auto& [id, probe] : probes_)
-    if (is_one(probe)) ++all[probe.pid].count;
+    if (is_one(probe)) ++counts[probe.pid];
   for (const auto& [id, probe] : probes_) {
     if (!is_one(probe)) continue;
     KeptTarget& target = all[probe.pid];
     target.id = {probe.pid, probe.start_time};
     target.program = probe.mark;
-    if (target.probes.empty()) make_room(target.probes, target.count);
+    if (target.probes.empty()) make_room(target.probes, counts[probe.pid]);
     target.probes.push_back(kept(probe));
     if (const auto& limit = probe.program->limit)
       target.probes.back().limit = {batches.try_emplace(limit.get(), batches.size() + 1).first->second,
@@ -376,10 +377,9 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
     refuse(found, "another file has this process, or one of these ids, too");
     return done();
   }
-  kept_[pid] = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = {}};
-  enter(kept, found.last_known);
   KeptFile& file = kept_[pid];
-  file.proven_at = Clock::now() + kProven;
+  file = {.path = found.path, .written = 0, .attempts = kept.attempts, .proven_at = Clock::now() + kProven};
+  enter(kept, found.last_known);
   if (const auto why = why_not_adoptable(kept)) {
     const bool for_good = why->reason == Reason::target_gone;
     give_up_awaited(pid, *why, for_good, [](const Probe&) { return true; });

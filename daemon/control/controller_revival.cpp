@@ -36,6 +36,11 @@ lang::Definition for_one(const Probe& probe) {
   return definition;
 }
 
+// Whether others of those that were refused together may have a place nevertheless.
+bool is_of_some(const Error& why) {
+  return why.reason != Reason::not_attached && why.reason != Reason::target_gone && why.reason != Reason::timed_out;
+}
+
 bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended; }
 
 }  // namespace
@@ -391,15 +396,6 @@ Probe& ControllerImpl::add_place(const Item& item) {
   return added;
 }
 
-namespace {
-
-// Whether others of those that were refused together may have a place nevertheless.
-bool is_of_some(const Error& why) {
-  return why.reason != Reason::not_attached && why.reason != Reason::target_gone && why.reason != Reason::timed_out;
-}
-
-}  // namespace
-
 // A found place's program, visible before the tracer's answer: its first hits may come before that.
 void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, Step& step) {
   Item::Found& found = item.found[index];
@@ -430,7 +426,7 @@ void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
 // That one can't be placed doesn't hinder the others.
 void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   std::vector<Step> steps;
-  Step single;
+  Step together;
   for (Item& item : revival->items) {
     if (!probes_.contains(item.leader)) continue;
     if (item.glob) {
@@ -438,9 +434,9 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
       continue;
     }
     std::ranges::stable_sort(item.found, {}, [](const Item::Found& f) { return f.planned.returns.get(); });
-    for (std::size_t i = 0; i < item.found.size(); ++i) place_one(*revival, item, i, single);
+    for (std::size_t i = 0; i < item.found.size(); ++i) place_one(*revival, item, i, together);
   }
-  if (!single.parts.empty()) steps.push_back(std::move(single));
+  if (!together.parts.empty()) steps.push_back(std::move(together));
   if (revival->watch_plan) {
     revival->watch = std::make_shared<tracer::ProbeProgram>();
     revival->watch->id = ProbeId{++last_probe_};

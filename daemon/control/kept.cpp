@@ -375,7 +375,6 @@ Result<KeptTarget> read_kept_text(std::string_view text) {
     if (!probe) return std::move(probe).error();
     if (!ids.insert(probe->id).second) return bad("two probes have the same id");
     target.probes.push_back(std::move(probe).value());
-    ++target.count;
   }
   return target;
 }

@@ -72,7 +72,6 @@ struct KeptTarget {
   bool armed = true, optimize = true;
   std::uint64_t attempts = 0;  // daemons in a row that have ended soon after they had put these probes back
   std::vector<KeptProbe> probes;
-  std::size_t count = 0;  // of them; not in the file
 };
 
 // "unwatched":{...}, in these files as in views of probes.

@@ -229,8 +229,11 @@ Result<Object> VariableFinder::find(std::string_view name) const {
 
 // Optimised across units, a function is in another one than the source it was made from, which many sources share: what
 // its own source means by a name comes first.
-std::array<const Unit*, 3> VariableFinder::units_around() const {
-  return {origin(function_around()).unit, origin(scope_->function).unit, scope_->function.unit};
+std::vector<const Unit*> VariableFinder::units_around() const {
+  std::vector<const Unit*> units;
+  for (const Unit* unit : {origin(function_around()).unit, origin(scope_->function).unit, scope_->function.unit})
+    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+  return units;
 }
 
 Die VariableFinder::type_named(std::string_view name) const {

@@ -4,7 +4,6 @@
 // Holds the debug information's lock for its life.
 #pragma once
 
-#include <array>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -51,7 +50,7 @@ class VariableFinder {
  private:
   Error no_scope() const;
   Error no_such_variable(std::string_view name) const;
-  std::array<const Unit*, 3> units_around() const;
+  std::vector<const Unit*> units_around() const;
   Die in_blocks(std::string_view name) const;
   Die in_unit(const Unit& unit, std::string_view name) const;
   Die in_unit_or_imported(const Unit& unit, std::string_view name) const;

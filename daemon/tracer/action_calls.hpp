@@ -73,11 +73,9 @@ class ActionCalls {
 void install_landing(Process& process, ActionCalls& calls);
 void remove_landing(Process& process, ActionCalls& calls);
 void leave_landing(Process& process, ActionCalls& calls);
-// Where SIGTRAP's action, just fetched, is the landing of a daemon that was killed and could not be recovered from, it
-// becomes the default one: that landing knows nothing of breakpoints of ours.
-void take_left_landing(const Process& process, ActionCalls& calls, std::optional<Action>& now);
 // Whether the action that has just been fetched is the landing. One that the kernel has reset (trap_action.hpp) becomes
-// what it was before.
+// what it was before; that of a daemon that was killed and could not be recovered from, which knows nothing of our
+// breakpoints, the default one.
 bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now);
 
 }  // namespace probed::tracer

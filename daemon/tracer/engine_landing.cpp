@@ -82,19 +82,10 @@ void Engine::begin_journal(const Process& process) {
     space.journal()->note_landing(landing->ours, landing->before);
 }
 
-void take_left_landing(const Process& process, ActionCalls& calls, std::optional<Action>& now) {
-  const auto& landing = process.actions.landing;
-  if (!now || (landing && now->handler == landing->ours.handler)) return;
-  if (!Landing::is_left(process.space->memory(), *now)) return;
-  // Whatever the default action's flags were.
-  if (calls.replace(SIGTRAP, *now, Action{})) now = Action{};
-}
-
 void install_landing(Process& process, ActionCalls& calls) {
   const Landing& landing = process.space->landing();
   if (!landing.ready() || process.actions.of(SIGTRAP).known) return;
   auto now = calls.get(SIGTRAP);
-  take_left_landing(process, calls, now);
   if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
   if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
   if (calls.replace(SIGTRAP, *now, landing.action())) process.actions.landing = LandingAction{landing.action(), *now};
@@ -102,7 +93,12 @@ void install_landing(Process& process, ActionCalls& calls) {
 
 bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now) {
   auto& landing = process.actions.landing;
-  if (!landing || !now) return false;
+  if (!now) return false;
+  const bool is_ours = landing && now->handler == landing->ours.handler;
+  // Whatever the default action's flags were.
+  if (!is_ours && Landing::is_left(process.space->memory(), *now) && calls.replace(SIGTRAP, *now, Action{}))
+    now = Action{};
+  if (!landing) return false;
   landing->in_place = now->handler == landing->ours.handler;
   landing->shared |= !landing->in_place;
   if (was_reset(*now, landing->ours) && calls.replace(SIGTRAP, *now, landing->before)) now = landing->before;

@@ -71,7 +71,6 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   if (!now) return Seen::unknown;
   is.fetched = coarse_now();
   const bool landing_was_here = signal == SIGTRAP && process.actions.landing_in_place();
-  if (signal == SIGTRAP) take_left_landing(process, calls, now);
   if (signal == SIGTRAP && note_landing(process, calls, now)) {
     is.owed = false;
     is.known.reset();

@@ -29,14 +29,11 @@ Action Landing::action() const {
 
 bool Landing::is_left(TargetMemory& memory, const Action& action) {
   const RemoteAddr page{action.handler / kPageSize * kPageSize};
+  if (action.restorer / kPageSize != page.value / kPageSize) return false;  // a C library's is in the library
   const arch::LandingCode left = native::build_landing(page.value);
   if (left.code.empty() || action.handler != page.value + left.handler) return false;
   std::vector<std::uint8_t> now(left.code.size());
-  if (!memory.read(page, std::as_writable_bytes(std::span(now)))) return false;
-  const auto code = [](const std::vector<std::uint8_t>& bytes) {  // not what it finds behind that
-    return std::span(bytes).first(std::min(bytes.size(), arch::kLandingData));
-  };
-  return std::ranges::equal(code(now), code(left.code));
+  return memory.read(page, std::as_writable_bytes(std::span(now))) && now == left.code;
 }
 
 bool Landing::write_code(TargetMemory& memory, RemoteAddr page) {

@@ -178,7 +178,7 @@ class Threads {
     return true;
   }
 
-  // False: some are in an uninterruptible wait.
+  // False: some are in an uninterruptible wait, or get no processor at all.
   bool stop() {
     const Patience patience(kStopPatience);
     const auto may_yet_stop = [this] {

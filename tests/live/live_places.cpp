@@ -18,47 +18,38 @@ constexpr bool kHasThreadLocals = arch::native::kThreadPointerOffset.has_value()
 
 TEST_CASE("thread-local variables have the value of the thread that was hit, in both tiers") {
   if (!kHasThreadLocals) SKIP_TEST("thread-local variables aren't read on this machine yet");
-  for (const std::string& build : builds()) {
-    for (const bool optimize : {false, true}) {
-      CAPTURE(build);
-      CAPTURE(optimize);
-      Daemon daemon;
-      RpcClient client(daemon.socket());
-      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      TellingTarget user(build);
-      const auto probes = add(client, user.pid(),
-                              {"p:main look n tls_count tls_text text=tls_inside.text small=tls_inside.small[1]",
-                               "p:lib placeslib:look_in_library n library_value library_static"});
-      if (optimize)
-        CHECK(eventually([&] {
-          return std::ranges::all_of(list_probes(client), [](const Json& p) { return p.at("tier") == "optimized"; });
-        }));
-      Events events(client);
-      CHECK(user.ask("tls 7") == "tls done");
-      CHECK(user.ask("thread 50") == "tls done");
-      CHECK(user.ask("thread 60") == "tls done");
-      REQUIRE(events.reach(6));
-      const std::vector<Json> in_main = events.of(probes[0]), in_library = events.of(probes[1]);
-      REQUIRE(in_main.size() == 3);
-      REQUIRE(in_library.size() == 3);
-      for (std::size_t i = 0; i < 3; ++i) {
-        const int n = i == 0 ? 7 : i == 1 ? 50 : 60;
-        CAPTURE(n);
-        const Json& args = in_main[i].at("args");
-        CHECK(args.at("n") == n);
-        CHECK(args.at("tls_count") == n);
-        CHECK(args.at("tls_text") == "t" + std::to_string(n + 1));
-        CHECK(args.at("text") == "inside");
-        CHECK(args.at("small") == -n);
-        const Json& library = in_library[i].at("args");
-        CHECK(library.at("library_value") == n + 2);
-        CHECK(library.at("library_static") == n + 3);
-      }
-      remove_all(client, probes);
-      CHECK(user.unharmed());
-      CHECK(user.ends_well());
+  in_both_tiers(builds(), [](const std::string&, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto probes = add(client, user.pid(),
+                            {"p:main look n tls_count tls_text text=tls_inside.text small=tls_inside.small[1]",
+                             "p:lib placeslib:look_in_library n library_value library_static"});
+    if (optimize)
+      CHECK(eventually([&] {
+        return std::ranges::all_of(list_probes(client), [](const Json& p) { return p.at("tier") == "optimized"; });
+      }));
+    Events events(client);
+    CHECK(user.ask("tls 7") == "tls done");
+    CHECK(user.ask("thread 50") == "tls done");
+    CHECK(user.ask("thread 60") == "tls done");
+    REQUIRE(events.reach(6));
+    const std::vector<Json> in_main = events.of(probes[0]), in_library = events.of(probes[1]);
+    REQUIRE(in_main.size() == 3);
+    REQUIRE(in_library.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const int n = i == 0 ? 7 : i == 1 ? 50 : 60;
+      CAPTURE(n);
+      const Json& args = in_main[i].at("args");
+      CHECK(args.at("n") == n);
+      CHECK(args.at("tls_count") == n);
+      CHECK(args.at("tls_text") == "t" + std::to_string(n + 1));
+      CHECK(args.at("text") == "inside");
+      CHECK(args.at("small") == -n);
+      const Json& library = in_library[i].at("args");
+      CHECK(library.at("library_value") == n + 2);
+      CHECK(library.at("library_static") == n + 3);
     }
-  }
+    remove_all(client, probes);
+    CHECK(user.unharmed());
+  });
 }
 
 TEST_CASE("a function that exists only inlined is one probe at all its places, with its parameters") {

@@ -38,26 +38,17 @@ void check_parameters(const std::string& build, const Json& args, const Json& tr
 }
 
 TEST_CASE("$args are a function's parameters with their names, types and values, whatever compiled it") {
-  for (const std::string& build : builds()) {
-    for (const bool optimize : {false, true}) {
-      CAPTURE(build);
-      CAPTURE(optimize);
-      Daemon daemon;
-      RpcClient client(daemon.socket());
-      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      TellingTarget user(build);
-      const auto probes = add(client, user.pid(), {"p:t take $args"});
-      Events events(client);
-      const int rounds = optimize ? 40 : 2;
-      std::vector<Json> truths;
-      for (int i = 0; i < rounds; ++i) truths.push_back(user.truth("take " + std::to_string(i - 5)));
-      REQUIRE(events.reach(static_cast<std::size_t>(rounds)));
-      for (std::size_t i = 0; i < truths.size(); ++i) check_parameters(build, events.all().at(i).at("args"), truths[i]);
-      remove_all(client, probes);
-      CHECK(user.unharmed());
-      CHECK(user.ends_well());
-    }
-  }
+  in_both_tiers(builds(), [](const std::string& build, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto probes = add(client, user.pid(), {"p:t take $args"});
+    Events events(client);
+    const int rounds = optimize ? 40 : 2;
+    std::vector<Json> truths;
+    for (int i = 0; i < rounds; ++i) truths.push_back(user.truth("take " + std::to_string(i - 5)));
+    REQUIRE(events.reach(static_cast<std::size_t>(rounds)));
+    for (std::size_t i = 0; i < truths.size(); ++i) check_parameters(build, events.all().at(i).at("args"), truths[i]);
+    remove_all(client, probes);
+    CHECK(user.unharmed());
+  });
 }
 
 TEST_CASE("at FILE:LINE locals, parameters and statics have their values, or are said to have none") {
@@ -138,48 +129,39 @@ TEST_CASE("members, elements, pointees and addresses are read along a path; stru
 }
 
 TEST_CASE("arrays of several dimensions are lists of lists, in both tiers, and every index counts") {
-  for (const std::string& build : builds()) {
-    for (const bool optimize : {false, true}) {
-      CAPTURE(build);
-      CAPTURE(optimize);
-      Daemon daemon;
-      RpcClient client(daemon.socket());
-      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      TellingTarget user(build);
-      const auto probes = add(client, user.pid(),
-                              {"p:a arrays all=*all grid one=grid[1] last=grid[2][1] name=all->names[1] "
-                               "deep=all->deep[1][0][2] row=rows[1] short=rows[1][3] pair=pairs[2] number=pairs[2][0] "
-                               "y=all->points[1][0].y row_of=all->rows[0] letter=all->names[0][2]"});
-      Events events(client);
-      Json truth;
-      const std::size_t rounds = optimize ? 40 : 1;
-      for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("arrays 9");
-      REQUIRE(events.reach(rounds));
-      const Json& args = events.all().at(rounds - 1).at("args");
-      CAPTURE(args.dump());
-      CHECK(args.at("all") == truth);
-      CHECK(args.at("name") == "de");
-      CHECK(args.at("deep") == 6);
-      CHECK(args.at("row") == Json({5, 6, 7, -8}));
-      CHECK(args.at("short") == -8);
-      CHECK(args.at("pair") == Json({5, 6}));
-      CHECK(args.at("number") == 5);
-      CHECK(args.at("y") == 6);
-      CHECK(args.at("row_of") == Json({1, 2, 3, 4}));
-      CHECK(args.at("letter") == "c");
-      // Optimised across units there may be nothing left of what nobody changes.
-      const bool is_gone = build == "variables-lto";
-      const auto is_right = [&](const char* name, const Json& value) {
-        return args.at(name) == value || (is_gone && args.at(name).is_null());
-      };
-      CHECK_MESSAGE(is_right("grid", Json::parse("[[1,2],[3,4],[5,6]]")), args.at("grid").dump());
-      CHECK_MESSAGE(is_right("one", Json({3, 4})), args.at("one").dump());
-      CHECK_MESSAGE(is_right("last", 6), args.at("last").dump());
-      remove_all(client, probes);
-      CHECK(user.unharmed());
-      CHECK(user.ends_well());
-    }
-  }
+  in_both_tiers(builds(), [](const std::string& build, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto probes = add(client, user.pid(),
+                            {"p:a arrays all=*all grid one=grid[1] last=grid[2][1] name=all->names[1] "
+                             "deep=all->deep[1][0][2] row=rows[1] short=rows[1][3] pair=pairs[2] number=pairs[2][0] "
+                             "y=all->points[1][0].y row_of=all->rows[0] letter=all->names[0][2]"});
+    Events events(client);
+    Json truth;
+    const std::size_t rounds = optimize ? 40 : 1;
+    for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("arrays 9");
+    REQUIRE(events.reach(rounds));
+    const Json& args = events.all().at(rounds - 1).at("args");
+    CAPTURE(args.dump());
+    CHECK(args.at("all") == truth);
+    CHECK(args.at("name") == "de");
+    CHECK(args.at("deep") == 6);
+    CHECK(args.at("row") == Json({5, 6, 7, -8}));
+    CHECK(args.at("short") == -8);
+    CHECK(args.at("pair") == Json({5, 6}));
+    CHECK(args.at("number") == 5);
+    CHECK(args.at("y") == 6);
+    CHECK(args.at("row_of") == Json({1, 2, 3, 4}));
+    CHECK(args.at("letter") == "c");
+    // Optimised across units there may be nothing left of what nobody changes.
+    const bool is_gone = build == "variables-lto";
+    const auto is_right = [&](const char* name, const Json& value) {
+      return args.at(name) == value || (is_gone && args.at(name).is_null());
+    };
+    CHECK_MESSAGE(is_right("grid", Json::parse("[[1,2],[3,4],[5,6]]")), args.at("grid").dump());
+    CHECK_MESSAGE(is_right("one", Json({3, 4})), args.at("one").dump());
+    CHECK_MESSAGE(is_right("last", 6), args.at("last").dump());
+    remove_all(client, probes);
+    CHECK(user.unharmed());
+  });
 }
 
 TEST_CASE("of several variables, and types, of one name a function has its own file's, optimised across files, too") {
@@ -204,31 +186,22 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
 }
 
 TEST_CASE("bit fields have their values wherever they lie, or are null and said to be; of bool: true and false") {
-  for (const std::string& build : builds()) {
-    for (const bool optimize : {false, true}) {
-      CAPTURE(build);
-      CAPTURE(optimize);
-      Daemon daemon;
-      RpcClient client(daemon.socket());
-      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
-      TellingTarget user(build);
-      const auto probes = add(client, user.pid(), {"p:b bits all=*packed copy over=packed->over last=packed->last"});
-      const std::string note = probes.at(0).at("notes").at(0);
-      CHECK(note.starts_with("all.wider is null: "));
-      Events events(client);
-      Json truth;
-      const std::size_t rounds = optimize ? 40 : 1;
-      for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("bits -200");
-      REQUIRE(events.reach(rounds));
-      const Json& args = events.all().at(rounds - 1).at("args");
-      CHECK(args.at("all") == truth);
-      CHECK(args.at("copy") == truth);
-      CHECK(args.at("over") == truth.at("over"));
-      CHECK(args.at("last") == -200);
-      remove_all(client, probes);
-      CHECK(user.ends_well());
-    }
-  }
+  in_both_tiers(builds(), [](const std::string&, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto probes = add(client, user.pid(), {"p:b bits all=*packed copy over=packed->over last=packed->last"});
+    const std::string note = probes.at(0).at("notes").at(0);
+    CHECK(note.starts_with("all.wider is null: "));
+    Events events(client);
+    Json truth;
+    const std::size_t rounds = optimize ? 40 : 1;
+    for (std::size_t i = 0; i < rounds; ++i) truth = user.truth("bits -200");
+    REQUIRE(events.reach(rounds));
+    const Json& args = events.all().at(rounds - 1).at("args");
+    CHECK(args.at("all") == truth);
+    CHECK(args.at("copy") == truth);
+    CHECK(args.at("over") == truth.at("over"));
+    CHECK(args.at("last") == -200);
+    remove_all(client, probes);
+  });
 }
 
 TEST_CASE("an array of no known length is its address, and said to be; one of no elements is an empty list") {

@@ -26,4 +26,22 @@ struct TellingTarget : Watched {
   }
 };
 
+// f(build, optimize, client, user): a target of each build under a daemon of its own, with breakpoints only and with
+// jumps allowed.
+template <class F>
+void in_both_tiers(const std::vector<std::string>& builds, F f) {
+  for (const std::string& build : builds) {
+    for (const bool optimize : {false, true}) {
+      CAPTURE(build);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+      TellingTarget user(build);
+      f(build, optimize, client, user);
+      CHECK(user.ends_well());
+    }
+  }
+}
+
 }  // namespace probed::live
