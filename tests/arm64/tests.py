@@ -68,7 +68,8 @@ def copy(path, root):
 def script_of(tests, patience):
     lines = ["#!/bin/sh"]
     for number, test in enumerate(tests):
-        environment = dict(test["env"], PROBED_TEST_PATIENCE=str(patience))
+        repeated = {name: os.environ[name] for name in ("PROBED_SEED", "PROBED_CASES") if name in os.environ}
+        environment = dict(test["env"], PROBED_TEST_PATIENCE=str(patience), **repeated)
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
         command = " ".join(shlex.quote(part) for part in test["cmd"])
         directory = shlex.quote(test["workdir"] or "/")

@@ -245,9 +245,12 @@ bool is_repeatable(std::uint32_t word) {
   return (word & ~0x1fu) == (kThreadPointer & ~0x1fu) || (word & ~0x1fu) == kFlags;
 }
 
+// A branch to itself may never end: about one random word in a million is one.
+bool ends(std::uint32_t word) { return decode(word_bytes(word), kOriginal).target != kOriginal; }
+
 bool may_run(std::uint32_t word) {
   const FormRow& form = form_of(word);
-  return form.refusal == Refusal::none && form.form != Form::system_call && is_repeatable(word);
+  return ends(word) && form.refusal == Refusal::none && form.form != Form::system_call && is_repeatable(word);
 }
 
 // The code of this program's libraries.
