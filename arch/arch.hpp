@@ -22,7 +22,8 @@
 //                   short_jump()
 //   orphan.hpp    the code that threads land in when their tracer has died, in terms of arch/orphan.hpp: kHasLanding,
 //                 build_landing(), mark_dealt_with(Registers)
-//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), kTrapMovesPc, is_breakpoint(bytes)
+//   trap.hpp      kBreakpoint (bytes), breakpoint_address(pc after the trap), kTrapMovesPc, is_breakpoint(bytes),
+//                 steps_itself(Registers)
 //   regs.hpp      Registers (layout of NT_PRSTATUS), pc/sp/set_pc/..., register_value(Registers, name), argument(n),
 //                   return_value, syscall convention, clone flags
 //   operand.hpp   what assemblers call registers and memory, for static probes: parse_operand()

@@ -27,6 +27,8 @@ constexpr RegionRefusalRow kRows[] = {
      "the jump would overwrite a call that is not the last instruction, to which its callee returns"},
     {RegionRefusal::system_call, "system_call", "a thread may sleep in the system call for any time"},
     {RegionRefusal::repeats, "repeats", "a repeated string instruction can be interrupted in its middle"},
+    {RegionRefusal::stack_pointer, "stack_pointer",
+     "the function uses rsp for something else than its stack, so that the detour has none"},
     {RegionRefusal::trap_flag, "trap_flag", "the instruction shows or changes the processor's trap flag"},
     {RegionRefusal::transaction, "transaction", "the instruction begins a transaction"},
     {RegionRefusal::instruction, "instruction", "an instruction that the jump would overwrite cannot be moved"},

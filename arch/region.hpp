@@ -62,6 +62,7 @@ struct FunctionFacts {
   CodeRange range;
   bool decoded = false;     // from its begin to its end; else what follows something undecodable isn't known
   bool understood = false;  // decoded, and every indirect jump's targets are among the known ones
+  bool keeps_stack = true;  // what is below the stack pointer is free everywhere, but for the ABI's red zone
 };
 
 // What is known about the code of one file. About 1.5 times the size of its text.
@@ -138,6 +139,7 @@ enum class RegionRefusal : std::uint8_t {
   call,            // a call would not be the last instruction
   system_call,     // may sleep for ever in the detour
   repeats,         // a repeated string instruction may be interrupted in its middle
+  stack_pointer,   // behind its function's first instruction the stack pointer may point to anything
   trap_flag,       // reads or writes the trap flag: must not be stepped
   transaction,     // an abort would forget the hit
   instruction,     // can't be moved: RegionResult::instruction says why

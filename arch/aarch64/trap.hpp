@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "arch/aarch64/regs.hpp"
+
 namespace probed::arch::aarch64 {
 
 // brk #0, 0xd4200000 little-endian.
@@ -21,6 +23,11 @@ constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {
 
 // The trap's pc is the breakpoint's: executed or about to be, the thread stands in the same place.
 inline constexpr bool kTrapMovesPc = false;
+
+// Whether the program itself has this thread trap after each instruction: it can't, the flag is in the debug registers.
+inline bool steps_itself(const Registers&) {
+  return false;
+}
 
 // Whether a brk, with any immediate, starts here. Fewer than 4 bytes are no instruction.
 bool is_breakpoint(std::span<const std::uint8_t> bytes);

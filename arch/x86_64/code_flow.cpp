@@ -10,6 +10,7 @@
 #include "arch/x86_64/leap.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/scan.hpp"
+#include "arch/x86_64/stack_use.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {
@@ -30,6 +31,7 @@ class Analysis {
     mark_tables();
     settle_padding();
     judge_functions();
+    judge_stacks();
     spread_doubt();
     out_.set_called(std::move(called_));
     return std::move(out_).finish();
@@ -64,7 +66,7 @@ class Analysis {
   void walk_function(const CodeSegment& text, const CodeRange& range) {
     const auto bytes = part(text, range);
     FunctionFacts facts{range, true, true};
-    bool reached = true, leaps = false;
+    bool reached = true, leaps = false, sets_stack = false;
     target(range.begin);
     std::uint64_t at = 0;
     while (at < bytes.size()) {
@@ -73,6 +75,7 @@ class Analysis {
       out_.mark(range.begin + at, CodeFlowBuilder::kStart);
       note(s, &range);
       leaps = leaps || s.kind == ScanKind::leap || s.kind == ScanKind::call_away;
+      sets_stack = sets_stack || s.sets_stack;
       reached = pads(s, range.begin + at, reached);
       at += s.length;
     }
@@ -80,6 +83,7 @@ class Analysis {
     after_end_ = !reached && facts.decoded;
     const std::size_t index = out_.add_function(facts);
     if (leaps) leaping_.push_back(index);
+    if (sets_stack) stacks_set_.push_back(index);
     if (!facts.decoded) walk_gap(text, {range.begin + at, range.end});
   }
 
@@ -200,17 +204,28 @@ class Analysis {
     }
   }
 
+  void judge_stacks() {
+    for (const std::size_t index : stacks_set_) {
+      FunctionFacts& facts = out_.function(index);
+      facts.keeps_stack = keeps_stack(out_.flow().bytes(facts.range.begin, facts.range.end - facts.range.begin));
+    }
+  }
+
   // What isn't known of where a function's jumps lead isn't known of its other parts either, into which compilers split
   // functions (.cold): they jump to each other.
   void spread_doubt() {
-    std::vector<std::size_t> doubtful;
+    std::vector<std::size_t> doubtful, without_stack;
     for (const auto& [from, to] : across_) {
       const auto other = index_at(to);
       if (!other) continue;
       if (!out_.function(from).understood) doubtful.push_back(*other);
       const bool is_part = to != out_.function(*other).range.begin;
       if (!out_.function(*other).understood && is_part) doubtful.push_back(from);
+      if (!is_part) continue;
+      if (!out_.function(from).keeps_stack) without_stack.push_back(*other);
+      if (!out_.function(*other).keeps_stack) without_stack.push_back(from);
     }
+    for (const std::size_t index : without_stack) out_.function(index).keeps_stack = false;
     for (const std::size_t index : doubtful) out_.function(index).understood = false;
   }
 
@@ -240,7 +255,7 @@ class Analysis {
   };
   std::vector<Across> across_;
   std::vector<CodeRange> padding_;
-  std::vector<std::size_t> leaping_;
+  std::vector<std::size_t> leaping_, stacks_set_;
   bool after_end_ = false;  // the function just walked through ends in something that doesn't go on
 };
 

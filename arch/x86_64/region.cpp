@@ -46,6 +46,9 @@ class Gatherer {
     const FunctionFacts* const function = flow_.function_at(site);
     if (function == nullptr) return {RegionRefusal::no_function, Refusal::none, {}};
     if (!flow_.is_instruction(site)) return {RegionRefusal::no_instruction, Refusal::none, {}};
+    // Whoever calls a function has a stack.
+    if (!function->keeps_stack && site != function->range.begin)
+      return {RegionRefusal::stack_pointer, Refusal::none, {}};
     Gathered out;
     out.code.address = site;
     while (out.code.length < size) {

@@ -7,6 +7,7 @@
 
 #include "arch/common.hpp"
 #include "arch/x86_64/decode.hpp"
+#include "arch/x86_64/stack_use.hpp"
 #include "arch/x86_64/zydis.hpp"
 
 namespace probed::arch::x86_64 {
@@ -166,6 +167,7 @@ Scan ask(std::span<const std::uint8_t> bytes, std::uint64_t address) {
   out.length = insn.length;
   out.kind = kind_of(decoded, insn);
   out.target = insn.target.value_or(0);
+  out.sets_stack = sets_stack_pointer(decoded);
   if (insn.pc_relative) {
     out.has_address = true;
     out.takes_address = decoded.insn.mnemonic == ZYDIS_MNEMONIC_LEA;
@@ -204,6 +206,8 @@ class Reader {
       const unsigned byte = bytes_[at_];
       if ((byte & 0xf0) == 0x40) {
         rex_w_ = (byte & 8) != 0;
+        rex_r_ = (byte & 4) != 0;
+        rex_b_ = (byte & 1) != 0;
         rex_ = true;
         continue;
       }
@@ -285,7 +289,49 @@ class Reader {
       out_.address = address_ + at_ + displacement_;
     }
     out_.kind = kind(two_bytes, opcode, facts, relative);
+    out_.sets_stack = (facts & kModrm) != 0 ? may_set_stack(two_bytes, opcode) : may_set_stack_alone(two_bytes, opcode);
     return true;
+  }
+
+  // Register 4 where a 64-bit register may be written: seldom more than that.
+  bool may_set_stack(bool two_bytes, unsigned opcode) const {
+    const unsigned digit = modrm_ >> 3 & 7;
+    const bool reg = digit == 4 && !rex_r_, rm = (modrm_ & 0xc7) == 0xc4 && !rex_b_;
+    if (!reg && !rm) return false;
+    if (two_bytes) return !is_vector(opcode);
+    if (opcode < 0x40) return ((opcode & 2) != 0 ? reg : rm) && may_move(opcode >> 3, (opcode & 1) != 0);
+    switch (opcode) {
+      case 0x63:
+      case 0x69:
+      case 0x6b:
+      case 0x8a:
+      case 0x8b:
+      case 0x8d: return reg;
+      case 0x84:
+      case 0x85: return false;
+      case 0x81:
+      case 0x83: return rm && may_move(digit, true);
+      case 0x86:
+      case 0x87: return true;
+      default: return rm && (opcode & 0xf8) != 0xd8;
+    }
+  }
+  // Of the eight operations: all but cmp, and add, sub and and of all 64 bits.
+  bool may_move(unsigned operation, bool wide) const {
+    const bool moves_by = operation == 0 || operation == 4 || operation == 5;
+    return operation != 7 && !(moves_by && wide && rex_w_);
+  }
+  // Whose registers are vectors', or which write none; what moves one to a general register is not among them.
+  static constexpr bool is_vector(unsigned opcode) {
+    if (opcode == 0x2c || opcode == 0x2d || opcode == 0x50 || opcode == 0x7e || opcode == 0xc5 || opcode == 0xd7)
+      return false;
+    return (opcode >= 0x10 && opcode < 0x30) || (opcode > 0x50 && opcode < 0x80) || (opcode >= 0xc2 && opcode < 0xc7) ||
+           opcode >= 0xd0;
+  }
+  // pop rsp; xchg rsp, rax; mov rsp, imm
+  bool may_set_stack_alone(bool two_bytes, unsigned opcode) const {
+    if (rex_b_) return false;
+    return two_bytes ? opcode == 0xcc : opcode == 0x5c || opcode == 0x94 || opcode == 0xb4 || opcode == 0xbc;
   }
 
   ScanKind kind(bool two_bytes, unsigned opcode, unsigned facts, bool relative) const {
@@ -308,7 +354,8 @@ class Reader {
   std::uint64_t address_;
   std::size_t at_ = 0;
   unsigned modrm_ = 0;
-  bool short_operand_ = false, rex_ = false, rex_w_ = false, prefixed_ = false, odd_ = false;
+  bool short_operand_ = false, rex_ = false, rex_w_ = false, rex_r_ = false, rex_b_ = false, prefixed_ = false,
+       odd_ = false;
   bool rip_relative_ = false, absolute_ = false;
   std::uint64_t displacement_ = 0;
   Scan out_;

@@ -25,6 +25,7 @@ struct Scan {
   ScanKind kind = ScanKind::plain;
   bool has_address = false;    // has a rip-relative operand
   bool takes_address = false;  // and is a lea
+  bool sets_stack = false;     // may set rsp, other than by pushing and popping or with add, sub, and
   bool has_constant = false;   // an immediate or displacement that may be an absolute address
   std::uint64_t target = 0;    // of a branch or a call
   std::uint64_t address = 0;   // of the rip-relative operand

@@ -241,6 +241,7 @@ class Engine : private Waiter::Guardian {
   static bool take_trapped(Tracee& tracee, Tracee::Trapped& trapped);
   bool on_trap(Tracee& tracee);
   bool deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped);
+  bool is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs);
   struct AfterTrap;
   bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
   void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
@@ -252,6 +253,7 @@ class Engine : private Waiter::Guardian {
   void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
   void let_signals(const Tracee& tracee, std::uint64_t mask);
   static Journal* journal_of(const Tracee& tracee);
+  static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);
   void deliver(Tracee& tracee, int signal);
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
   void on_interrupt(Tracee& tracee, bool group_stop);
@@ -411,6 +413,7 @@ class Engine : private Waiter::Guardian {
   bool has_loads() const;
   void look_for_blocked_loads();
   bool skip_absent_load(Tracee& tracee, int signal);
+  bool turn_back(Tracee& tracee, int signal);
   void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
   void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
   void start_leaving(Tracee& tracee, int signal);

@@ -32,7 +32,7 @@ constexpr auto kTimeToLeave = 50us;
 constexpr std::uint8_t kMostSetBacks = 3;
 constexpr auto kAfterSetBack = 1s;
 constexpr unsigned kMostAbsent = 1000;  // within a second
-constexpr auto kAfterAbsent = 10s;
+constexpr auto kAfterAbsent = 10s, kAfterNoRoom = 10s;
 constexpr Waiter::Clock::duration kMeetAgain = 10ms, kMeetAtLeast = 1s;  // threads without a lane
 
 }  // namespace
@@ -230,6 +230,40 @@ bool Engine::stand_in_for_clock(Tracee& tracee, int signal) {
   return true;
 }
 
+// A thread that has just come here by a jump and can't go on: its stack has no room for what a detour saves, or the
+// program steps itself by the trap flag, and would see a step of ours. Nothing is done yet, so it goes back, and runs
+// into the breakpoint, which needs no stack and is no step. True: it was one.
+bool Engine::turn_back(Tracee& tracee, int signal) {
+  AddressSpace& space = *tracee.process->space;
+  const DetourSpace& detours = space.detours();
+  const bool steps = signal == SIGTRAP;
+  if (detours.areas_empty() || tracee.stepping || (!steps && signal != SIGSEGV && signal != SIGBUS)) return false;
+  ptrace::Registers regs;
+  siginfo_t info{};
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  const RemoteAddr pc{regs.pc()};
+  std::optional<RemoteAddr> site = detours.site_of_island(pc);
+  const bool in_padding = site.has_value();
+  if (const auto place = detours.find(pc); place && place->detour && place->base == pc) site = place->detour->site;
+  if (!site || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  const bool fault = is_fault(signal, info);
+  if (steps && (!fault || !is_step_trap(info))) return false;
+  if (!steps && (in_padding || (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc.value))) return false;
+  const AfterTrap after = mend_after_trap(tracee, regs, signal, !fault);
+  if (!after.alive) return true;
+  if (after.program_first) return false;
+  regs.set_pc(site->value);
+  ptrace::set_registers(tracee.tid, regs);
+  if (steps) {
+    refuse_all(space, kStepsItself);
+  } else if (Site* jumped = space.find(*site); jumped && jumped->jump) {
+    space.drop_jump(*jumped);
+    give_up(space, *site, "a thread's stack had no room for what a jump saves", kAfterNoRoom);
+  }
+  resume(tracee, after.signal);
+  return true;
+}
+
 // One that faults at most hits is cheaper as a breakpoint.
 void Engine::note_absent_load(AddressSpace& space, RemoteAddr address) {
   Site* site = space.find(address);
@@ -250,7 +284,9 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   const bool at_exit = place.point && place.point->meaning == CopyPoint::Meaning::after;
   if (at_exit) {
+    const std::uint64_t was_at = regs.pc();
     apply(*place.point, regs);
+    move_fault(tracee, info, was_at, regs.pc());
   } else if (is_fault(signal, info)) {
     if (place.capture && !std::exchange(tracee.process->said_damaged, true))
       spdlog::error("process {}: the code or the channel of its optimised probes was changed or unmapped by it",
@@ -263,10 +299,7 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
       return resume(tracee);
     }
     leave_tail(tracee, regs, place);
-    if (reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
-      info.si_addr = reinterpret_cast<void*>(regs.pc());
-      ptrace::set_siginfo(tracee.tid, info);
-    }
+    move_fault(tracee, info, pc, regs.pc());
   } else {
     return start_leaving(tracee, signal);
   }

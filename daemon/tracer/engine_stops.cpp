@@ -26,7 +26,6 @@ using Kind = WaitStatus::Kind;
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
 
-bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
 
 // Whether an asynchronous signal must not wait for the instruction: it may take for ever, or can't be stepped.
 bool must_not_wait(const arch::Insn& insn) { return insn.may_block || insn.repeats || insn.sees_trap_flag; }
@@ -262,6 +261,7 @@ void Engine::on_signal(Tracee& tracee, int reported) {
   const int signal = *unmarked;
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
   if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
+  if (turn_back(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);
   if (signal == SIGTRAP && on_trap(tracee)) return;
@@ -297,6 +297,14 @@ Journal* Engine::journal_of(const Tracee& tracee) {
   return tracee.process && tracee.process->space ? tracee.process->space->journal() : nullptr;
 }
 
+// Where a fault of the program's own happened, or its step ended, as its handler is to see it. `from`: the pc in our
+// code that it was reported with.
+void Engine::move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to) {
+  if (reinterpret_cast<std::uint64_t>(info.si_addr) != from || info.si_code <= 0) return;
+  info.si_addr = reinterpret_cast<void*>(to);
+  ptrace::set_siginfo(tracee.tid, info);
+}
+
 // Hands a signal that is the program's own on to it.
 void Engine::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
@@ -328,7 +336,8 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   const CopyPoint* point = slot.copy.at(regs.pc() - base.value);
   const bool fault = is_fault(signal, info);
-  const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == regs.pc();
+  const std::uint64_t was_at = regs.pc();
+  const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == was_at;
   const Slot was = slot;  // may be forgotten
   std::uint64_t mask = 0;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
@@ -338,18 +347,16 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     leave_slot(tracee);
     return resume(tracee);
   }
+  const bool its_step = native::steps_itself(regs);
   if (point && point->meaning == CopyPoint::Meaning::after) {
     apply(*point, regs);
-  } else if (fault || must_not_wait(slot.insn) || !may_hold_signals(tracee, mask)) {
-    const std::uint64_t pc = regs.pc();
+    move_fault(tracee, info, was_at, regs.pc());
+  } else if (fault || its_step || must_not_wait(slot.insn) || !may_hold_signals(tracee, mask)) {
     undo(point, slot, base, regs);
-    if (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc) {
-      info.si_addr = reinterpret_cast<void*>(slot.original.value);  // SIGILL, SIGFPE: where the instruction is
-      ptrace::set_siginfo(tracee.tid, info);
-    }
+    if (fault) move_fault(tracee, info, was_at, slot.original.value);
     // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second
-    // execution.
-    if (!fault) note_rehit(tracee, slot, regs);
+    // execution, nor is a step between two rounds of a repeated instruction.
+    if (!fault || is_step_trap(info)) note_rehit(tracee, slot, regs);
   } else {
     // Let the instruction complete first; nothing else may come in between.
     hold_signals(tracee, mask, mask | ~kSynchronous);
@@ -414,6 +421,7 @@ bool Engine::on_trap(Tracee& tracee) {
 bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   ptrace::Registers regs = trapped.regs;
   if (on_call_trap(tracee, regs)) return true;
+  if (is_step_trap(trapped.info)) return is_step_of_copy(tracee, regs);
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
@@ -463,6 +471,21 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   return true;
 }
 
+// A step that the program makes itself. True: it was none of the program's instructions; the thread goes on. That is so
+// behind a popf that has set the trap flag: the jump that ends its copy comes before the instruction that the first step
+// is to end behind.
+bool Engine::is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
+  RemoteAddr base;
+  const Slot* slot = tracee.slot ? tracee.process->space->xol().find(tracee.slot, base) : nullptr;
+  if (!slot || !slot->insn.sees_trap_flag || regs.pc() != slot->original.value + slot->insn.length) return false;
+  leave_slot(tracee);
+  if (tracee.process->detaching)
+    release(tracee, 0);
+  else
+    resume(tracee);
+  return true;
+}
+
 // A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
 // executing it. In the middle of an instruction it can't have come otherwise, nor where SIGTRAP is blocked. Behind one
 // of the breakpoint's size it may stand because we emulated that, or sent it there; it is unlikely to be seen there by
@@ -507,6 +530,11 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
     }
     if (returns) run_return_probes(hit, site);
   }
+  // It sees one step an instruction, whatever a copy makes of that.
+  if (native::steps_itself(regs)) {
+    if (!tracee.process->space->optimisation().refused) refuse_all(*tracee.process->space, kStepsItself);
+    step = true;
+  }
   continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
 }
 
@@ -522,7 +550,8 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
-    if (step && !must_not_wait(site.plan.insn)) tracee.stepping = Stepping{site.slot, 0, {}, false, 0};
+    if (step && !must_not_wait(site.plan.insn))
+      tracee.stepping = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};
   }
   native::mark_dealt_with(regs);
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
@@ -545,6 +574,14 @@ void Engine::on_step(Tracee& tracee, int signal) {
   if (signal == SIGTRAP && is_step_trap(info)) {
     if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after))
       return resume(tracee);  // another step
+    if (tracee.stepping->own) {
+      const std::uint64_t was_at = regs.pc();
+      tracee.stepping.reset();
+      if (point) apply(*point, regs);
+      ptrace::set_registers(tracee.tid, regs);
+      move_fault(tracee, info, was_at, regs.pc());
+      return deliver(tracee, signal);
+    }
     // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
     if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, SIGTRAP, false).alive) return;
     if (point) apply(*point, regs);

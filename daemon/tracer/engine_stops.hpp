@@ -23,10 +23,16 @@ inline bool is_fault(int signal, const siginfo_t& info) {
   return (kSynchronous & signal_bit(signal)) != 0 && info.si_code > 0 && info.si_code != SI_USER;
 }
 
+// At the end of a single step.
+inline bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
+
 // Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
 inline bool is_breakpoint_trap(const siginfo_t& info) {
   return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT;
 }
+
+inline constexpr const char* kStepsItself =
+    "the process steps itself by the trap flag, and would see the steps of a jump";
 
 // Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
 inline bool was_only_interrupted(const ptrace::Registers& regs) {

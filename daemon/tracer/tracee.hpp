@@ -36,6 +36,7 @@ struct Stepping {
   siginfo_t held_info{};
   bool masked = false;
   std::uint64_t mask = 0;  // to put back; only when masked
+  bool own = false;        // the program steps itself, and is to see the step
 };
 
 // A thread sent back to the probed instruction by us (a signal came first): its next hit there, with these registers,
