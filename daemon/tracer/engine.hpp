@@ -264,6 +264,8 @@ class Engine : private Waiter::Guardian {
   void start_step(Tracee& tracee, RemoteAddr slot);
   void enter_slot(Tracee& tracee, RemoteAddr slot);
   void leave_slot(Tracee& tracee);
+  static bool has_filter(const Tracee& tracee);
+  void show_filtered_call(Tracee& tracee);
   bool move_out_of_slot(Tracee& tracee, ptrace::Registers& regs);
   void release(Tracee& tracee, int signal);
   void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);

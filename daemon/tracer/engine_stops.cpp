@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "daemon/base/check.hpp"
+#include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
@@ -24,6 +25,7 @@ using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
 constexpr std::uint8_t kMostPutOff = 100;
+constexpr auto kFilterAge = std::chrono::milliseconds(100);
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
 
 
@@ -93,6 +95,7 @@ void Engine::handle(const Stop& stop) {
           break;
         }
         if (ptrace::is_interrupted(stop.tid)) ptrace::interrupt(stop.tid);
+        show_filtered_call(tracee);
         resume(tracee);
         break;
       case Kind::other: resume(tracee); break;
@@ -140,8 +143,9 @@ void Engine::resume(Tracee& tracee, int signal) {
   tracee.state = Tracee::State::running;
   if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
   if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_to_syscall(tracee.tid, signal));
-  if (!watches(tracee)) return void(ptrace::resume(tracee.tid, signal));
-  if (signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
+  const bool watched = watches(tracee);
+  if (!watched && !tracee.filtered_call) return void(ptrace::resume(tracee.tid, signal));
+  if (watched && signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
   ptrace::resume_to_syscall(tracee.tid, signal);
 }
 
@@ -174,6 +178,42 @@ void Engine::leave_slot(Tracee& tracee) {
   if (!tracee.slot) return;
   if (tracee.process && tracee.process->space) tracee.process->space->xol().leave(tracee.slot);
   tracee.slot = {};
+  tracee.filtered_call.reset();
+}
+
+bool Engine::has_filter(const Tracee& tracee) {
+  Process& process = *tracee.process;
+  if (process.filtered) return true;
+  const auto now = coarse_now();
+  if (now - process.filter_looked_for < kFilterAge) return false;
+  process.filter_looked_for = now;
+  return process.filtered = under_seccomp(tracee.tid);
+}
+
+// At the entry or exit of a system call. A seccomp filter may judge by the instruction pointer, and runs after the
+// tracer has seen the entry (kernel/entry/common.c, syscall_trace_enter): the call is moved there to the program's own
+// instruction. Should it have to be made again, then by the slot: where the program has it there is a breakpoint.
+void Engine::show_filtered_call(Tracee& tracee) {
+  if (!tracee.filtered_call) return;
+  Tracee::FilteredCall& call = *tracee.filtered_call;
+  ptrace::Registers regs;
+  RemoteAddr base;
+  const Slot* slot = tracee.process->space->xol().find(tracee.slot, base);
+  if (!slot || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return leave_slot(tracee);
+  const std::uint64_t behind = slot->original.value + slot->insn.length;
+  if (!call.entered) {
+    const CopyPoint* point = slot->copy.at(regs.pc() - base.value);
+    if (!point || point->meaning != CopyPoint::Meaning::after) return;
+    call = {RemoteAddr{regs.pc()}, true};
+    apply(*point, regs);
+    ptrace::set_registers(tracee.tid, regs);
+  } else if (regs.pc() == behind && is_to_be_restarted(regs)) {
+    call.entered = false;
+    regs.set_pc(call.at.value);
+    ptrace::set_registers(tracee.tid, regs);
+  } else {
+    leave_slot(tracee);
+  }
 }
 
 // Translates a pc inside a slot to the original program, by undoing what is half done. Only right when the original
@@ -550,6 +590,7 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
   } else {
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
+    if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee)) tracee.filtered_call.emplace();
     if (step && !must_not_wait(site.plan.insn))
       tracee.stepping = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};
   }

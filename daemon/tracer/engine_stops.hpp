@@ -40,6 +40,13 @@ inline bool was_only_interrupted(const ptrace::Registers& regs) {
          may_be_made_again(arch::native::syscall_number(regs));
 }
 
+// Whether the thread is on its way out of a call that was interrupted and is made again unless a handler is called:
+// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
+inline bool is_to_be_restarted(const ptrace::Registers& regs) {
+  const auto result = arch::native::in_syscall(regs) ? arch::native::syscall_result(regs) : 0;
+  return (result <= -512 && result >= -514) || result == -516;
+}
+
 // Takes a thread at the end of a copy to where the original program would be.
 inline void apply(const arch::CopyPoint& point, ptrace::Registers& regs) {
   regs.set_pc(point.original_pc);

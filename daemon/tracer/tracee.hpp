@@ -106,6 +106,12 @@ struct Tracee {
   bool interrupt_again = false;                     // once the signal it was about to get has been dealt with
   std::uint8_t interrupts_put_off = 0;              // for such a signal, in a row
   RemoteAddr slot;                                  // sent there and not seen outside since; 0: none
+  // A system call in that slot, which a seccomp filter is to see where the program makes it; `at`: the pc behind it.
+  struct FilteredCall {
+    RemoteAddr at;
+    bool entered = false;
+  };
+  std::optional<FilteredCall> filtered_call;
   std::optional<Stepping> stepping;
   std::optional<Borrowed> borrowed;  // away on a system call for us that takes too long
   std::vector<Rehit> rehits;         // the outermost first: handlers may be interrupted in a slot, too
@@ -207,6 +213,8 @@ struct Process {
   bool detaching = false;
   bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
   bool interrupt_all_sent = false;
+  bool filtered = false;            // a seccomp filter is in force, which is for good
+  Waiter::Clock::time_point filter_looked_for{};
   std::deque<Job> jobs;
   std::vector<std::function<void(Result<void>)>> detach_replies;
   Waiter::Clock::time_point detach_deadline{};

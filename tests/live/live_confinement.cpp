@@ -7,8 +7,10 @@
 #include <pwd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
@@ -50,6 +52,10 @@ void traced_and_let_go(Process& target, pid_t pid) {
   }
   CHECK(ask(target, "go") == done);
   CHECK(daemon.stop() == Exit{0, 0});
+}
+
+bool in_call(pid_t pid, long number) {
+  return read_file("/proc/" + std::to_string(pid) + "/syscall").starts_with(std::to_string(number) + " ");
 }
 
 void end_well(Process& target) {
@@ -244,6 +250,42 @@ TEST_CASE("a seccomp filter that an unprivileged daemon may not suspend: probes 
     CHECK_MESSAGE(refused.err.find("seccomp") != std::string::npos, refused.err);
     CHECK(left_unharmed(target.pid(), before));
     CHECK(ask(target, "go") == "done 100 0");
+    end_well(target);
+  }
+}
+
+// What a seccomp filter is told of where a system call comes from, and a SIGSYS handler as si_call_addr. The program
+// would be killed, or count a wrong answer.
+TEST_CASE("a probed system call is seen where the program makes it, by seccomp filters and by handlers of SIGSYS") {
+  for (const std::string mode : {"place", "trap"}) {
+    CAPTURE(mode);
+    Process target({target_path("confined"), mode});
+    if (!got_ready(target, mode)) continue;
+    const auto go = [&] {
+      const std::string answer = ask(target, "go");
+      CHECK_MESSAGE(answer.starts_with("done 100 0 "), answer);
+      return std::strtoull(answer.substr(answer.rfind(' ') + 1).c_str(), nullptr, 10);
+    };
+    go();
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    for (const bool step : {false, true}) {
+      CAPTURE(step);
+      const std::vector<Json> probes = add(client, target.pid(), {"called_here number=%ax"}, {{"x-step", step}});
+      const auto hits = [&] { return counts_of(client, probes[0]).hits; };
+      const auto calls_before = go();
+      CHECK(eventually([&] { return in_call(target.pid(), SYS_read); }));
+      const auto hits_before = hits();
+      for (int round = 0; round < 5; ++round) {
+        for (int i = 0; i < 10; ++i) remove_all(client, add(client, target.pid(), {"work"}));  // interrupts it
+        const auto calls = go() - calls_before;
+        CHECK(eventually([&] { return in_call(target.pid(), SYS_read); }));
+        CHECK(hits() - hits_before == calls);
+      }
+      remove_all(client, probes);
+    }
+    client.request("target.detach", {{"pid", target.pid()}});
+    go();
     end_well(target);
   }
 }
