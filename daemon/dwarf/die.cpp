@@ -464,13 +464,23 @@ std::optional<std::uint64_t> number_of(Die die, std::uint16_t name) {
 
 bool flag_of(Die die, std::uint16_t name) { return number_of(die, name).value_or(0) != 0; }
 
+namespace {
+
+std::optional<std::uint64_t> entry_pc(Die die) {
+  const auto entry = attribute(die, AT_entry_pc);
+  if (!entry) return std::nullopt;
+  if (const auto address = address_of(die, *entry)) return address;
+  // DWARF 5: as an offset from the lowest address.
+  const auto low = attribute(die, AT_low_pc);
+  const auto address = low ? address_of(die, *low) : std::nullopt;
+  return address ? std::optional(*address + entry->number) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::uint64_t> low_pc(Die die) {
-  if (const auto entry = attribute(die, AT_entry_pc)) {
-    if (const auto address = address_of(die, *entry)) return address;
-    // DWARF 5: as an offset from the lowest address.
-    if (const auto low = attribute(die, AT_low_pc))
-      if (const auto address = address_of(die, *low)) return *address + entry->number;
-  }
+  // Of an inlined instance GCC may name a place before its ranges begin, where the caller's variables are still meant.
+  if (const auto entry = entry_pc(die); entry && covers(die, *entry)) return entry;
   if (const auto low = attribute(die, AT_low_pc)) return address_of(die, *low);
   const auto intervals = intervals_of(die);
   return intervals.empty() ? std::nullopt : std::optional(intervals.front().begin);

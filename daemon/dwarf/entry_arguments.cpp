@@ -24,7 +24,13 @@ std::uint64_t language_of(Die function) {
   return language ? language->number : 0;
 }
 
-bool calls_like_c(Die function) { return std::ranges::find(kLikeC, language_of(function)) != kLikeC.end(); }
+bool calls_like_c(Die function) {
+  constexpr std::uint64_t kNormal = 1, kProgram = 2;  // DW_CC_normal, DW_CC_program
+  const std::uint64_t convention = number_of(function, AT_calling_convention).value_or(kNormal);
+  if (convention != kNormal && convention != kProgram) return false;  // ms_abi, vectorcall
+  return std::ranges::find(kLikeC, language_of(function)) != kLikeC.end();
+}
+
 
 bool fits_integer_register(const Type& type) {
   const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
@@ -382,6 +388,13 @@ bool result_is_plain_word(Die function) {
     return !first;
   });
   return !first || fits_integer_register(type_of(first));
+}
+
+bool is_widened_at_entry(Die function, Die parameter) {
+  constexpr std::array<std::uint64_t, 5> kC = {0x01, 0x02, 0x0c, 0x1d, 0x2c};  // C89, C, C99, C11, C17
+  if (std::ranges::find(kC, language_of(function)) == kC.end() || flag_of(function, AT_prototyped)) return false;
+  const Type type = type_of(parameter);
+  return type.kind == TypeKind::floating && type.size == 4;
 }
 
 std::vector<Location> arguments_at_entry(Die function) {

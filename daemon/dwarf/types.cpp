@@ -18,7 +18,14 @@ bool is_qualifier(std::uint16_t t) {
          t == TAG_atomic_type || t == TAG_immutable_type;
 }
 
+// Whose bytes are in the other order than the machine's.
+bool is_swapped(Die die) {
+  constexpr std::uint64_t kBig = 1;  // DW_END_big
+  return number_of(die, AT_endianity) == kBig;
+}
+
 TypeKind kind_of_base(Die die) {
+  if (is_swapped(die)) return TypeKind::none;
   switch (number_of(die, AT_encoding).value_or(0)) {
     case ATE_boolean: return TypeKind::boolean;
     case ATE_float: return TypeKind::floating;
@@ -96,8 +103,16 @@ Type array_type(Die die, unsigned dimension, unsigned depth) {
   return type;
 }
 
+// To where it is defined, too, if that is a type unit and the entry says no more than which one.
 Die without_qualifiers(Die die) {
-  for (unsigned i = 0; i < kMaxChain && is_qualifier(tag(die)); ++i) die = referenced(die, AT_type);
+  for (unsigned i = 0; i < kMaxChain; ++i) {
+    if (is_qualifier(tag(die)))
+      die = referenced(die, AT_type);
+    else if (const Die defined_in_unit = referenced(die, AT_signature))
+      die = defined_in_unit;
+    else
+      break;
+  }
   return die;
 }
 
@@ -161,6 +176,11 @@ Type type_at(Die written, unsigned depth) {
       break;
     case TAG_array_type: return array_type(die, 0, depth);
     case TAG_subroutine_type: type.kind = TypeKind::function; break;
+    case TAG_unspecified_type:  // decltype(nullptr)
+      if (name_of(die) != "decltype(nullptr)") break;
+      type.kind = TypeKind::pointer;
+      type.size = die.unit->address_size();
+      break;
     default: break;
   }
   return type;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <set>
 
+#include "arch/arch.hpp"
 #include "daemon/dwarf/entry_arguments.hpp"
 #include "daemon/symbols/match.hpp"
 
@@ -28,9 +29,15 @@ std::optional<unsigned> argument_number(std::string_view name) {
   return number;
 }
 
-// Whether a place is counted from the function's frame, which stands only once its prologue has run.
+// Whether a place is counted from the function's frame, or from the registers that will hold it (where it aligns its
+// stack), which stands only once its prologue has run.
 bool is_on_frame(const Attribute& value) {
-  return value.is_block() && !value.block.empty() && std::to_integer<unsigned>(value.block[0]) == OP_fbreg;
+  if (!value.is_block() || value.block.empty()) return false;
+  const auto operation = std::to_integer<unsigned>(value.block[0]);
+  if (operation == OP_fbreg) return true;
+  if (operation < OP_breg0 || operation > OP_breg31) return false;
+  const auto base = arch::native::dwarf_register(operation - OP_breg0);
+  return base && (base == arch::native::register_offset("sp") || base == arch::native::kFramePointerOffset);
 }
 
 bool same_register(const Location& a, const Location& b) {
@@ -100,7 +107,11 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
   around_.function = scope_->function;
   around_.at_entry = low_pc(scope_->function) == address;
   // The first instruction may be one of an inlined function's: who probes the entry means the function.
-  if (around_.at_entry) std::ranges::reverse(scope_->blocks);
+  levels_ = levels_of(scope_->blocks);
+  if (around_.at_entry) {
+    std::ranges::reverse(scope_->blocks);
+    std::ranges::reverse(levels_);
+  }
 }
 
 // ---- names ----
@@ -117,13 +128,24 @@ Error VariableFinder::no_scope() const {
           {}};
 }
 
-Die VariableFinder::function_around() const {
-  const auto found = std::ranges::find_if(scope_->blocks, [](Die d) { return tag(d) != TAG_lexical_block; });
-  return *found;
+Die VariableFinder::function_around() const { return levels_.front().function; }
+
+std::vector<VariableFinder::Level> VariableFinder::levels_of(const std::vector<Die>& blocks) {
+  std::vector<Level> levels;
+  Level level;
+  for (const Die block : blocks) {
+    level.blocks.push_back(block);
+    if (tag(block) == TAG_lexical_block) continue;
+    level.function = block;
+    levels.push_back(std::exchange(level, {}));
+  }
+  return levels;
 }
 
-Die VariableFinder::in_blocks(std::string_view name) const {
-  for (const Die block : scope_->blocks) {
+// What the source declares there, whether this instance still has it or not. Out of sight of what is around the
+// function: that doesn't mean the same thing, even where it has the same name.
+Die VariableFinder::in_level(const Level& level, std::string_view name) {
+  for (const Die block : level.blocks) {
     Die found;
     each_child(block, [&](Die child) {
       if (is_variable(tag(child)) && name_of(child) == name) found = child;
@@ -131,7 +153,39 @@ Die VariableFinder::in_blocks(std::string_view name) const {
     });
     if (found) return found;
   }
-  return {};
+  return declared_in(level, name);
+}
+
+// In what the instance has been made from: outside of blocks that it has elsewhere, and of functions and classes in it.
+Die VariableFinder::declared_in(const Level& level, std::string_view name) {
+  const Die original = abstract_instance(level.function);
+  if (original == level.function) return {};
+  const auto is_same = [](Die a) { return [a](Die b) { return abstract_instance(b) == a; }; };
+  std::vector<Die> kept;  // this instance's own blocks, wherever they are
+  std::vector<Die> to_walk{level.function};
+  while (!to_walk.empty()) {
+    const Die at = to_walk.back();
+    to_walk.pop_back();
+    each_child(at, [&](Die child) {
+      if (tag(child) == TAG_lexical_block) to_walk.push_back(child), kept.push_back(child);
+      return true;
+    });
+  }
+  Die found;
+  to_walk = {original};
+  while (!to_walk.empty() && !found) {
+    const Die at = to_walk.back();
+    to_walk.pop_back();
+    each_child(at, [&](Die child) {
+      if (is_variable(tag(child)) && name_of(child) == name) found = child;
+      if (tag(child) != TAG_lexical_block) return true;
+      const bool is_elsewhere =
+          std::ranges::any_of(kept, is_same(child)) && std::ranges::none_of(level.blocks, is_same(child));
+      if (!is_elsewhere) to_walk.push_back(child);
+      return true;
+    });
+  }
+  return found;
 }
 
 // Of the unit's outermost scope and of its namespaces and classes. name: as qualified as the user likes.
@@ -166,15 +220,6 @@ Die VariableFinder::in_unit_or_imported(const Unit& unit, std::string_view name)
     });
   }
   return {};
-}
-
-// In what the instance at this place has been made from.
-bool VariableFinder::was_in_function(std::string_view name) const {
-  const Die original = abstract_instance(function_around());
-  const auto& entries = original.unit->entries();
-  for (std::uint32_t i = original.index; i < entries[original.index].end; ++i)
-    if (is_variable(original.unit->tag_of(i)) && name_of({original.unit, i}) == name) return true;
-  return false;
 }
 
 Error VariableFinder::no_such_variable(std::string_view name) const {
@@ -214,14 +259,12 @@ Result<Object> VariableFinder::find(std::string_view name) const {
     const Die written = referenced(scope_->function, AT_type);
     return Object{result_at_return(scope_->function), type_itself(written), written, {}, 0};
   }
-  if (const Die local = in_blocks(name)) return object_of(local);
-  if (was_in_function(name)) {
-    const Die original = abstract_instance(function_around());
-    for (std::uint32_t i = original.index; i < original.unit->entries()[original.index].end; ++i)
-      if (const Die die{original.unit, i}; is_variable(tag(die)) && name_of(die) == name) return object_of(die);
-  }
+  if (const Die local = in_level(levels_.front(), name)) return object_of(local);
   for (const Unit* unit : units_around())
     if (const Die file_wide = in_unit_or_imported(*unit, name)) return object_of(file_wide);
+  // A line of the caller's may begin with an inlined function's code.
+  for (std::size_t i = 1; i < levels_.size(); ++i)
+    if (const Die outer = in_level(levels_[i], name)) return object_of(outer);
   const std::size_t scopes = name.rfind("::");
   if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
   return no_such_variable(name);
@@ -297,6 +340,9 @@ Object VariableFinder::object_of(Die variable) const {
 }
 
 Location VariableFinder::location_of(Die variable) const {
+  if (around_.at_entry && tag(variable) == TAG_formal_parameter && parent_of(variable) == scope_->function &&
+      is_widened_at_entry(scope_->function, variable))
+    return absent("it is handed over as a double; probe a later line: FILE:LINE");
   if (const auto value = attribute(variable, AT_location))
     return is_fixed(*value) ? of_fixed(variable, *value) : locate(*variable.unit, *value, around_);
   if (const auto value = inherited(variable, AT_const_value)) {

@@ -51,10 +51,16 @@ class VariableFinder {
   Error no_scope() const;
   Error no_such_variable(std::string_view name) const;
   std::vector<const Unit*> units_around() const;
-  Die in_blocks(std::string_view name) const;
+  // One function's own blocks among the scopes around the place, in their order.
+  struct Level {
+    Die function;  // inlined or not
+    std::vector<Die> blocks;
+  };
+  static std::vector<Level> levels_of(const std::vector<Die>& blocks);
+  static Die declared_in(const Level& level, std::string_view name);
+  static Die in_level(const Level& level, std::string_view name);
   Die in_unit(const Unit& unit, std::string_view name) const;
   Die in_unit_or_imported(const Unit& unit, std::string_view name) const;
-  bool was_in_function(std::string_view name) const;
   Object object_of(Die variable) const;
   Location location_of(Die variable) const;
   Location of_fixed(Die variable, const Attribute& value) const;
@@ -66,6 +72,7 @@ class VariableFinder {
   const Outside& outside_;
   Surroundings around_;
   std::optional<Scope> scope_;
+  std::vector<Level> levels_;  // the function that is meant, whom it is inlined into, ...
   mutable std::optional<std::uint64_t> prologue_end_;
 };
 

@@ -316,7 +316,16 @@ class Compiler {
                               " number of 8 bytes holds it");
     if (!parsed || word[0] == '+')
       return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), names_ ? known_names() : hint);
+    if (!fits(p, *parsed, word.starts_with("0")))
+      return wrong(start, quoted(word) + " is out of range: " + quoted(name_) +
+                              (p.is_signed ? " is a signed" : " is an unsigned") + " number of " +
+                              std::to_string(8 * p.size) + " bits");
     return set_number(p, *parsed);
+  }
+
+  // `is_bits`: written as the bits that it has, hexadecimal or octal.
+  static bool fits(const Predicate& p, std::uint64_t value, bool is_bits) {
+    return p.size >= 8 || cut(value, p.size, p.is_signed) == value || (is_bits && cut(value, p.size, false) == value);
   }
 
   static bool set_number(Predicate& p, std::uint64_t value) {

@@ -1,0 +1,89 @@
+// What a name means where functions are inlined into others that have the same names, and where arguments are hard to
+// find: the value that the program says, or null; never another variable's.
+#include <doctest/doctest.h>
+
+#include "tests/live/telling.hpp"
+
+namespace probed::live {
+namespace {
+
+std::vector<std::string> builds() {
+  return runnable({"scopes-O0", "scopes-O2", "scopes-lto", "scopes-types", "scopes-clang-O0", "scopes-clang-O2"});
+}
+
+struct Told {
+  std::vector<Json> args;
+  Json truth;
+};
+
+// The events of one definition at a command, of which `count` are to come.
+Told told(RpcClient& client, TellingTarget& user, const std::string& definition, const std::string& command,
+          std::size_t count = 1) {
+  const auto probes = add(client, user.pid(), {definition});
+  Events events(client);
+  Told out;
+  out.truth = user.truth(command);
+  CHECK(events.reach(count));
+  for (const Json& event : events.all()) out.args.push_back(event.at("args"));
+  remove_all(client, probes);
+  REQUIRE(out.args.size() == count);
+  return out;
+}
+
+TEST_CASE("in an inlined function a name is its own, then its file's, not its caller's") {
+  in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
+    const std::string line = "scopes.c:" + user.truth("lines").at("helper").dump();
+    const auto [args, truth] = told(client, user, line + " v mode state dropped", "helper 5");
+    for (const std::string name : {"v", "mode", "state", "dropped"}) {
+      CAPTURE(name);
+      const bool is_dropped = name == "dropped" && args[0].at(name).is_null();
+      CHECK((is_dropped || args[0].at(name) == truth.at(name)));
+    }
+  });
+}
+
+TEST_CASE("a function that is inlined is probed where its own parameters are") {
+  in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
+    const auto [args, truth] = told(client, user, "scaled x y", "scaled 8", 2);
+    for (const std::size_t i : {0, 1}) {
+      CHECK((args[i].at("x") == truth.at("x")[i] || args[i].at("x").is_null()));
+      CHECK((args[i].at("y") == truth.at("y")[i] || args[i].at("y").is_null()));
+    }
+    CHECK(args[0].at("x") == 8);
+  });
+}
+
+TEST_CASE("$args of functions that align their stack, or are given structures, are right or null") {
+  in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
+    const Told aligned = told(client, user, "aligned $args", "aligned 3");
+    CHECK(aligned.args[0] == aligned.truth);
+    const Told typed = told(client, user, "typed pair colour name=chain->name last", "typed 4");
+    for (const std::string name : {"colour", "name", "last"}) CHECK(typed.args[0].at(name) == typed.truth.at(name));
+    const Json& pair = typed.args[0].at("pair");
+    CHECK((pair == typed.truth.at("pair") || (pair.at("a").is_null() && pair.at("b").is_null())));
+    const Told old = told(client, user, "old $args", "old 6");
+    CHECK((old.args[0].at("y").is_null() || old.args[0].at("y") == old.truth.at("y")));
+    CHECK(old.args[0].at("z") == old.truth.at("z"));
+    const Told swapped = told(client, user, "swapped a=p->a z", "swapped 7");
+    CHECK((swapped.args[0].at("a").is_null() || swapped.args[0].at("a") == swapped.truth.at("a")));
+    CHECK(swapped.args[0].at("z") == swapped.truth.at("z"));
+  });
+}
+
+TEST_CASE("variables of a function in a function are not the outer one's") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const std::string line = "scopes.c:" + user.truth("lines").at("outer").dump();
+    CHECK(reason_of(add_error(client, user.pid(), {line + " hidden"})) == "bad-definition");
+    CHECK(told(client, user, line + " n", "outer 3").args[0].at("n") == 3);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
+
+}  // namespace
+}  // namespace probed::live
