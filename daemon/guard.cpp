@@ -28,11 +28,6 @@ constexpr auto kRecoverPatience = 10s;   // for a target that another tracer hol
 constexpr auto kLockAgain = 5ms;
 constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
 
-Error cannot(const char* what, const std::string& path, int code, std::string hint) {
-  const auto reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
-  return {reason, std::string("cannot ") + what + " " + path + ": " + std::strerror(code), std::move(hint), {}};
-}
-
 std::string lock_name(const std::string& directory) { return directory + "/lock"; }
 
 // Whether the file that was locked is the one of that name still: who removes the directory removes it first.
@@ -62,6 +57,11 @@ Result<void> make_directory(const std::string& path) {
 void recover(const std::string& directory) { tracer::recover_all(directory, kRecoverPatience); }
 
 }  // namespace
+
+Error cannot(const char* what, const std::string& path, int code, std::string hint) {
+  const auto reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
+  return {reason, std::string("cannot ") + what + " " + path + ": " + std::strerror(code), std::move(hint), {}};
+}
 
 std::string state_directory(const Options& options) {
   return options.state_dir.empty() ? options.socket + ".state" : options.state_dir;

@@ -15,6 +15,9 @@
 
 namespace probed {
 
+// That the system refused something to do with a file or directory: "cannot WHAT PATH: why". code: an errno.
+Error cannot(const char* what, const std::string& path, int code, std::string hint);
+
 // Where the journals are: --state-dir, or beside the socket.
 std::string state_directory(const Options& options);
 

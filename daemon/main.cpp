@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
 constexpr auto kReadoptLimit = 10s;    // after which clients are served, whatever is in place by then
-constexpr auto kRecoverPatience = 2s;  // for targets of a killed daemon that another tracer holds
+constexpr auto kStartPatience = 2s;  // for targets of a killed daemon that another tracer holds
 
 void set_up_log(const std::string& level) {
   // To stderr, systemd style: the journal adds the time. <N> is the priority (sd-daemon(3)) when it listens.
@@ -45,11 +45,6 @@ void raise_file_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-Error cannot(const char* what, const std::string& path, int code, std::string hint) {
-  const auto reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
-  return {reason, std::string("cannot ") + what + " " + path + ": " + std::strerror(code), std::move(hint), {}};
 }
 
 // systemd makes it for the service (RuntimeDirectory=); without systemd, nobody else does. /run is root's.
@@ -106,7 +101,7 @@ int run(const Options& options) {
   if (!state && !options.state_dir.empty()) return fail(state.error());
   if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
   if (options.keep_probes && !state) return fail(state.error());
-  if (state) tracer::recover_all(state->path(), kRecoverPatience);
+  if (state) tracer::recover_all(state->path(), kStartPatience);
   if (options.keep_probes)
     if (auto safe = control::check_kept_directory(state->path()); !safe) return fail(safe.error());
   if (state && !options.keep_probes) control::drop_kept(state->path());

@@ -49,16 +49,6 @@ bool is(const ZydisDecodedOperand& operand, ZydisRegister reg) {
   return operand.type == ZYDIS_OPERAND_TYPE_REGISTER && operand.reg.value == reg;
 }
 
-bool writes(const Decoded& d, ZydisRegister reg) {
-  for (unsigned i = 0; i < d.insn.operand_count; ++i) {
-    const ZydisDecodedOperand& o = d.operands[i];
-    if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
-        ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, o.reg.value) == reg)
-      return true;
-  }
-  return false;
-}
-
 Height plus(const Height& height, std::int64_t bytes) { return height ? Height(*height + bytes) : std::nullopt; }
 
 // What lea loads, if it counts from the stack.
@@ -86,7 +76,7 @@ Height sp_after(const Decoded& d, const Stack& before) {
     case ZYDIS_MNEMONIC_CALL: return before.sp;
     default: break;
   }
-  if (!writes(d, ZYDIS_REGISTER_RSP)) return before.sp;
+  if (!d.writes(ZYDIS_REGISTER_RSP)) return before.sp;
   if (!is(to, ZYDIS_REGISTER_RSP)) return std::nullopt;
   const bool immediate = from.type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
   switch (d.insn.mnemonic) {
@@ -99,7 +89,7 @@ Height sp_after(const Decoded& d, const Stack& before) {
 }
 
 Height fp_after(const Decoded& d, const Stack& before) {
-  if (!writes(d, ZYDIS_REGISTER_RBP)) return before.fp;
+  if (!d.writes(ZYDIS_REGISTER_RBP)) return before.fp;
   const bool moved = d.insn.mnemonic == ZYDIS_MNEMONIC_MOV && is(d.operands[0], ZYDIS_REGISTER_RBP);
   if (moved && is(d.operands[1], ZYDIS_REGISTER_RSP)) return before.sp;
   if (d.insn.mnemonic == ZYDIS_MNEMONIC_LEA) return loaded(d.operands[1].mem, before);

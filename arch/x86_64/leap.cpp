@@ -14,18 +14,6 @@ constexpr std::uint32_t kNowhere = ~0u;
 constexpr std::size_t kMostNeeds = 4096;  // (instruction, register) pairs looked at for one jump
 constexpr std::size_t kTableWindow = 16;  // instructions between a table's load and the addition
 
-ZydisRegister whole(ZydisRegister reg) { return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg); }
-
-bool writes(const Decoded& decoded, ZydisRegister reg) {
-  for (unsigned i = 0; i < decoded.insn.operand_count; ++i) {
-    const ZydisDecodedOperand& operand = decoded.operands[i];
-    if (operand.type == ZYDIS_OPERAND_TYPE_REGISTER && (operand.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
-        whole(operand.reg.value) == reg)
-      return true;
-  }
-  return false;
-}
-
 bool is_memory(const ZydisDecodedOperand& operand) { return operand.type == ZYDIS_OPERAND_TYPE_MEMORY; }
 bool is_register(const ZydisDecodedOperand& operand) { return operand.type == ZYDIS_OPERAND_TYPE_REGISTER; }
 
@@ -106,8 +94,7 @@ bool FunctionWalk::jumps_by_table(std::uint64_t offset) const {
   for (std::uint32_t at = leap; at > 0 && leap - at < kTableWindow && falls_through(steps_[at - 1].kind); --at) {
     Decoded decoded;
     if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
-    if (writes(decoded, jump.operands[0].reg.value))
-      return origin_of(decoded) == Origin::added && adds_distance(at - 1);
+    if (decoded.writes(jump.operands[0].reg.value)) return origin_of(decoded) == Origin::added && adds_distance(at - 1);
   }
   return false;
 }
@@ -145,8 +132,8 @@ bool FunctionWalk::comes_from_table(std::uint32_t step, unsigned distance, unsig
     if (!falls_through(steps_[at - 1].kind)) return false;
     Decoded decoded;
     if (!decode_with_zydis(bytes_.subspan(steps_[at - 1].offset), decoded)) return false;
-    if (writes(decoded, table_reg)) return false;
-    if (writes(decoded, distance_reg)) return loads_distance(decoded, table_reg);
+    if (decoded.writes(table_reg)) return false;
+    if (decoded.writes(distance_reg)) return loads_distance(decoded, table_reg);
   }
   return false;
 }
@@ -172,7 +159,7 @@ bool FunctionWalk::understands(std::uint32_t transfer, Paths paths) const {
       if ((kind == ScanKind::call || kind == ScanKind::call_away) && is_changed_by_calls(now.reg)) continue;
       Decoded decoded;
       if (!decode_with_zydis(bytes_.subspan(steps_[p].offset), decoded)) return false;
-      if (!writes(decoded, now.reg)) {
+      if (!decoded.writes(now.reg)) {
         need({p, now.reg});
         continue;
       }

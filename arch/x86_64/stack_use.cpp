@@ -3,7 +3,6 @@
 namespace probed::arch::x86_64 {
 namespace {
 
-ZydisRegister whole(ZydisRegister part) { return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, part); }
 bool is_stack_pointer(ZydisRegister r) { return whole(r) == ZYDIS_REGISTER_RSP; }
 bool is_frame_base(ZydisRegister r) { return r == ZYDIS_REGISTER_RSP || r == ZYDIS_REGISTER_RBP; }
 

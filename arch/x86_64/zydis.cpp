@@ -35,4 +35,16 @@ const ZydisDecodedOperandMem* Decoded::pc_relative_operand() const {
   return nullptr;
 }
 
+bool Decoded::writes(ZydisRegister reg) const {
+  for (unsigned i = 0; i < insn.operand_count; ++i) {
+    const ZydisDecodedOperand& operand = operands[i];
+    if (operand.type == ZYDIS_OPERAND_TYPE_REGISTER && (operand.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
+        whole(operand.reg.value) == reg)
+      return true;
+  }
+  return false;
+}
+
+ZydisRegister whole(ZydisRegister part) { return ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, part); }
+
 }  // namespace probed::arch::x86_64

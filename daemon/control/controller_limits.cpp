@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLook = 100ms;
+constexpr auto kLookAtRates = 100ms;
 constexpr auto kLookSeldom = 1s;  // where only the daemon's rate holds: there may be many thousands
 constexpr auto kWindow = 1s;
 constexpr unsigned kFastSeconds = 20;
@@ -112,7 +112,7 @@ void ControllerImpl::look_at_limits() {
       probe.pace.since = {};
       if (!probe.pace.most && max_rate_ != 0) consider(now + kLookSeldom);  // it may become a breakpoint again
     } else {
-      consider(now + (probe.pace.most ? kLook : kLookSeldom));
+      consider(now + (probe.pace.most ? kLookAtRates : kLookSeldom));
       if (is_too_fast(probe, most, now)) add_to(fast);
     }
   }

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 // How far the main thread's stack may grow: between it and other mappings is a gap of this size at least
 // (arch/x86/mm/mmap.c, SIZE_128M).
 constexpr std::uint64_t kMostGrowth = 128u << 20;
-constexpr auto kStopPatience = 50ms;  // of a thread whose stack isn't its own alone
+constexpr auto kStackPatience = 50ms;  // of a thread whose stack isn't its own alone
 
 std::optional<std::uint64_t> word_at(TargetMemory& memory, std::uint64_t address) {
   std::uint64_t word = 0;
@@ -143,7 +143,7 @@ void Engine::limit_stack(AddressSpace& space, OwnStacks::const_iterator stack, c
   it->second.stack_limited = true;
   if (it->second.state == Tracee::State::running) {
     ptrace::interrupt(tid);
-    waiter_.gather_from(std::array{tid}, kStopPatience);
+    waiter_.gather_from(std::array{tid}, kStackPatience);
   }
   limit_kept_calls(it->second);
 }

@@ -40,7 +40,7 @@ constexpr std::uint64_t kMadeAgain[] = {
 constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto,   SYS_sendmsg,
                                           SYS_sendfile, SYS_splice, SYS_pwrite64, SYS_pwritev};
 
-std::string read_file(const std::string& path) {
+std::string read_proc(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text(4096, '\0');
   const ssize_t n = fd ? ::read(fd.get(), text.data(), text.size()) : 0;
@@ -65,7 +65,7 @@ std::uint64_t hex_field(std::string_view text, std::string_view name) {
 bool may_be_made_again(std::uint64_t number) { return std::ranges::find(kMadeAgain, number) != std::end(kMadeAgain); }
 
 int interruption_cost(pid_t tid) {
-  const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
+  const std::string text = read_proc("/proc/" + std::to_string(tid) + "/syscall");
   if (text.starts_with("running")) return 0;
   std::uint64_t number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc())
@@ -79,7 +79,7 @@ int interruption_cost(pid_t tid) {
 
 // "NUMBER 0xARGUMENT, six of them, SP PC", or "-1 SP PC" outside of any call, or "running".
 std::optional<BlockedCall> blocked_call(pid_t tid) {
-  const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
+  const std::string text = read_proc("/proc/" + std::to_string(tid) + "/syscall");
   std::array<std::uint64_t, 9> words{};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -98,7 +98,7 @@ bool may_be_cloning(pid_t tid) {
       SYS_fork, SYS_vfork,
 #endif
       SYS_clone, SYS_clone3};
-  const std::string text = read_file("/proc/" + std::to_string(tid) + "/syscall");
+  const std::string text = read_proc("/proc/" + std::to_string(tid) + "/syscall");
   if (text.starts_with("running")) return true;
   std::uint64_t number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return false;
@@ -106,14 +106,14 @@ bool may_be_cloning(pid_t tid) {
 }
 
 bool synchronous_signal_pending(pid_t tid) {
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   std::uint64_t synchronous = 0;
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP}) synchronous |= 1ULL << (signal - 1);
   return (hex_field(status, "SigPnd:\t") & synchronous & ~hex_field(status, "SigBlk:\t")) != 0;
 }
 
 bool would_be_ignored(pid_t tid, int signal) {
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   const std::uint64_t bit = 1ULL << (signal - 1);
   if (hex_field(status, "SigIgn:\t") & bit) return true;
   if (hex_field(status, "SigCgt:\t") & bit) return false;
@@ -123,7 +123,7 @@ bool would_be_ignored(pid_t tid, int signal) {
 std::optional<int> unused_signal(pid_t tid, SignalKind kind) {
   constexpr int kStandard[] = {SIGURG, SIGWINCH, SIGIO, SIGPWR, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGALRM};
   constexpr int kLast = 64, kFirst = 35;
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   if (status.empty()) return std::nullopt;
   const std::uint64_t pending = hex_field(status, "SigPnd:\t") | hex_field(status, "ShdPnd:\t");
   const std::uint64_t ignored = hex_field(status, "SigIgn:\t");
@@ -147,7 +147,7 @@ bool is_job_control(pid_t tid, int signal) {
   if (signal == SIGSTOP) return true;
   constexpr int kJobControl[] = {SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT};
   if (std::ranges::find(kJobControl, signal) == std::end(kJobControl)) return false;
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   return !status.empty() && (hex_field(status, "SigCgt:\t") & (1ULL << (signal - 1))) == 0;
 }
 
@@ -155,7 +155,7 @@ bool would_dump_core(pid_t tid, int signal) {
   // signal(7), action "Core"; kernel: SIG_KERNEL_COREDUMP_MASK, include/linux/signal.h.
   constexpr int kDumping[] = {SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGXCPU, SIGXFSZ, SIGSYS};
   if (std::ranges::find(kDumping, signal) == std::end(kDumping)) return false;
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   if (status.empty()) return false;
   // A signal that is blocked by the time it is injected is queued again (kernel/signal.c, ptrace_signal).
   const std::uint64_t spared =
@@ -164,7 +164,7 @@ bool would_dump_core(pid_t tid, int signal) {
 }
 
 bool under_seccomp(pid_t tid) {
-  const std::string status = read_file("/proc/" + std::to_string(tid) + "/status");
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
   return hex_field(status, "Seccomp:\t") != 0;
 }
 
