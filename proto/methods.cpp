@@ -470,6 +470,11 @@ constexpr std::array kProbeDisabled{
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
+constexpr std::array kProbesUnplaced{
+    list("ids", kId, kMaxList, "a pending probe of this connection"),
+    said("message", "which, and why"),
+};
+
 constexpr std::array kProbesAdded{
     integer("from", kMax32, "the pending definition with a glob, of this connection or subscribed to by it"),
     list("ids", kId, kMaxList, "probes that its matches have become; may be empty"),
@@ -488,6 +493,7 @@ constexpr std::array kNotifications{
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
+    NotificationInfo{"probe.unplaced", "What a pending probe names was loaded, but it can't be probed", kProbesUnplaced},
     NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesGone},
 };
 

@@ -115,6 +115,7 @@ void Trace::take(const Notification& notification) {
   const auto& [method, params] = notification;
   if (method == "probe.disabled") return take_disabled(params);
   if (method == "probe.added") return take_added(params);
+  if (method == "probe.unplaced") note("still pending: " + display(params["message"].string()));
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
     note(options_.pending
              ? "probed code was unloaded; its probes wait for it"

@@ -185,6 +185,7 @@ class ControllerImpl final : public Controller {
   void place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step);
   bool place_halves(const std::shared_ptr<Revival>& revival, const Step& together);
   void finish(const std::shared_ptr<Revival>& revival);
+  void tell_unplaced(Probe& probe, const Error& why);
   void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
 
   // controller_waiting.cpp

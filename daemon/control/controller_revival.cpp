@@ -16,6 +16,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_parts.hpp"
 #include "daemon/symbols/match.hpp"
+#include "proto/json.hpp"
 
 namespace probed::control {
 
@@ -497,6 +498,17 @@ bool ControllerImpl::place_halves(const std::shared_ptr<Revival>& revival, const
   return true;
 }
 
+// What a pending probe waits for has come, and it can't be placed there. Said once for each reason: a library may be
+// loaded over and over.
+void ControllerImpl::tell_unplaced(Probe& probe, const Error& why) {
+  if (std::exchange(probe.why_gone, why.message) == why.message) return;
+  const auto client = clients_.find(probe.owner);
+  if (client == clients_.end()) return;
+  std::string message;
+  proto::append_json_string(message, fmt::format("{}: {}", probe.full_name(), why.message));
+  client->second->notify("probe.unplaced", fmt::format(R"({{"ids":[{}],"message":{}}})", number(probe.id), message));
+}
+
 void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
   drain_all();
   encoder_.forget_names();
@@ -539,7 +551,10 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
     }
     const auto leader = probes_.find(item.leader);
     if (leader == probes_.end() || any || !item.why || !item.in_place.empty()) continue;
-    if (!may_come_back(leader->second)) failed.push_back({item.leader, leader->second.full_name(), *item.why});
+    if (!may_come_back(leader->second))
+      failed.push_back({item.leader, leader->second.full_name(), *item.why});
+    else if (!may_come(*item.why))
+      tell_unplaced(leader->second, *item.why);
   }
   analyse_code(revival->pid, revival->execs, revival->symbols, std::move(sites));
   if (!ownerless.empty()) tracer_->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });

@@ -424,6 +424,26 @@ TEST_CASE("U6: what is wrong with a pending definition itself is refused at once
   CHECK(tracer_of(user.target.pid()) == 0);
 }
 
+TEST_CASE("U6: a pending probe that its library, once loaded, has no variable or code for says so, once") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:plug plugin.so:plugin_work nothing"}, {"pending", true}}}}};
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(user.ask("open").starts_with("opened 0x"));
+    if (i == 0) CHECK(has_notification(client, "probe.unplaced"));
+    const Json seen = listed(client, probe);
+    if (i == 1) CHECK_FALSE(client.notification(Millis{0}));
+    CHECK(seen.at("state") == "pending");
+    CHECK_MESSAGE(seen.value("stateReason", "").find("\"nothing\"") != std::string::npos, seen.dump());
+    CHECK(user.ask("close").starts_with("closed"));
+  }
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 TEST_CASE("U6: a pending probe is in place before its library's constructors run") {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -295,27 +296,36 @@ TEST_CASE("random definitions record what the breakpoint tier records") {
 
 // ---- filters ----
 
-std::string random_number(Random& random) {
-  switch (random.below(5)) {
-    case 0: return std::to_string(random.below(3));
-    case 1: return std::to_string(random.below(256));
-    case 2: return "0x" + std::to_string(random.below(100000));
-    case 3: return std::to_string(random.word() & 0xffff'ffff);
-    default: return std::to_string(random.word());
-  }
-}
-
 struct FilterField {
   const char* name;
   const char* argument;
+  unsigned bits;
   bool is_signed;
 };
 constexpr FilterField kFields[] = {
-    {"a", "a=%ax:u8", false},      {"b", "b=%bx:s32", true},         {"c", "c=%cx", false},
-    {"d", "d=+0(%di):s16", true},  {"e", "e=+0(%r9):u32", false},    {"f", "f=$stack1:s64", true},
-    {"g", "g=%dx:b3@4/16", false}, {"h", "h=+4(+0(%r8)):u8", false}, {"i", "i=%r14:u32", false},
-    {"j", "j=%sp:s8", true},
+    {"a", "a=%ax:u8", 8, false},       {"b", "b=%bx:s32", 32, true},        {"c", "c=%cx", 64, false},
+    {"d", "d=+0(%di):s16", 16, true},  {"e", "e=+0(%r9):u32", 32, false},   {"f", "f=$stack1:s64", 64, true},
+    {"g", "g=%dx:b3@4/16", 16, false}, {"h", "h=+4(+0(%r8)):u8", 8, false}, {"i", "i=%r14:u32", 32, false},
+    {"j", "j=%sp:s8", 8, true},
 };
+
+// One that the field can hold: the language refuses others.
+std::string random_number(Random& random, const FilterField& field) {
+  const std::uint64_t most = ~0ull >> (field.is_signed ? 65 - field.bits : 64 - field.bits);
+  const std::uint64_t small = random.below(3), byte = random.below(256) & most, any = random.word() & most;
+  switch (random.below(5)) {
+    case 0: return std::to_string(small);
+    case 1: return std::to_string(byte);
+    case 2: return (field.is_signed ? "-" : "") + std::to_string(byte);
+    case 3: {  // its bits; of a signed one of 64 bits the sign bit isn't taken for one
+      std::array<char, 24> text{};
+      const std::uint64_t bits = random.word() & (field.bits == 64 ? most : ~0ull >> (64 - field.bits));
+      std::snprintf(text.data(), text.size(), "0x%llx", static_cast<unsigned long long>(bits));
+      return text.data();
+    }
+    default: return (field.is_signed && random.chance(40) ? "-" : "") + std::to_string(any);
+  }
+}
 
 std::string random_filter(Random& random, unsigned depth) {
   if (depth > 0 && random.chance(60)) {
@@ -326,11 +336,7 @@ std::string random_filter(Random& random, unsigned depth) {
   if (random.chance(8)) return std::string("pid ") + (random.chance(50) ? "== " : "< ") + std::to_string(::getpid());
   static const char* const kOperators[] = {"==", "!=", "<", "<=", ">", ">=", "&"};
   const FilterField& field = random.pick(kFields);
-  const bool negative = field.is_signed && random.chance(40);
-  const std::string number = negative ? "-" + std::to_string(random.below(40000)) : random_number(random);
-  // The language refuses what a signed 64 bit number can't hold.
-  const std::string value = field.is_signed && number.size() > 18 ? "77" : number;
-  return std::string(field.name) + " " + random.pick(kOperators) + " " + value;
+  return std::string(field.name) + " " + random.pick(kOperators) + " " + random_number(random, field);
 }
 
 TEST_CASE("random filters accept what the breakpoint tier accepts, and hits and rejections are counted exactly") {
