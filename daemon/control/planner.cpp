@@ -9,6 +9,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/base/room.hpp"
+#include "daemon/control/further_places.hpp"
 #include "daemon/control/planner_returns.hpp"
 #include "daemon/control/variable_arguments.hpp"
 #include "daemon/events/usdt_arguments.hpp"
@@ -31,11 +32,6 @@ bool uses_shadow_stack(pid_t pid) {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("x86_Thread_features:") && line.find("shstk") != std::string::npos) return true;
   return false;
-}
-
-std::string place(const symbols::Site& site) {
-  if (site.symbol.empty()) return fmt::format("{:#x}", site.address.value);
-  return fmt::format("{}+{:#x} ({:#x})", site.symbol, site.offset, site.address.value);
 }
 
 std::string address_or_place(const symbols::Site& site) {
@@ -338,7 +334,7 @@ Result<std::vector<lang::FetchArg>> Planner::arguments(const lang::Definition& d
   const bool by_name = std::holds_alternative<lang::SymbolLocation>(definition.location.where) ||
                        std::holds_alternative<lang::LineLocation>(definition.location.where);
   if (needed || (is_return && by_name && wants_result_type(args))) {
-    auto variables = symbols_.variables_at(site.address);
+    auto variables = symbols_.variables_at(site);
     if (!variables && !needed) return args;
     if (!variables) {
       Error error = std::move(variables).error();
@@ -416,7 +412,10 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
     return places->by_glob && error.reason != Reason::bad_filter &&
            needs_variables(definition.args, site.usdt != nullptr);
   };
+  FurtherPlaces further(definition, places->sites.front());
   for (symbols::Site& site : places->sites) {
+    const bool is_further = site.instance != symbols::Site::Instance::own && &site != &places->sites.front();
+    if (further.leaves_out(site)) continue;
     if (definition.kind == lang::Kind::return_probe) {
       auto parts = plan_return(spec, definition, filter, site);
       if (parts)
@@ -429,12 +428,20 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       continue;
     }
     auto fit = analyse(site);
+    if (!fit && is_further) {
+      further.failed(site, fit.error());
+      continue;
+    }
     if (!fit && !places->by_glob) return at_location(std::move(fit).error());
     if (!fit) {
       planned.skipped.push_back({site.symbol, site.address, std::move(fit).error()});
       continue;
     }
     auto probe = plan_one(spec, definition, filter, site);
+    if (!probe && is_further) {
+      further.failed(site, probe.error());
+      continue;
+    }
     if (!probe && !is_of_place(site, probe.error())) return std::move(probe).error();
     if (!probe) {
       planned.skipped.push_back({site.symbol, site.address, std::move(probe).error()});
@@ -446,6 +453,13 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);
     planned.probes.push_back(std::move(probe).value());
   }
+  if (planned.probes.empty() || places->by_glob) return planned;
+  PlannedProbe& first = planned.probes.front();
+  if (further.are_probed())
+    for (PlannedProbe& p : planned.probes) p.where.one_probe = further.name();
+  const bool is_one_probe = first.where.usdt || !first.where.one_probe.empty();
+  if (planned.probes.size() > 1 && is_one_probe) gather_notes(planned.probes);
+  std::ranges::move(further.notes(), std::back_inserter(first.notes));
   return planned;
 }
 

@@ -124,8 +124,10 @@ class Placer {
     FetchArg one = arg;
     one.expr = std::make_shared<const FetchExpr>(FetchExpr{lang::VariableExpr{std::string(kResult)}, arg.expr->column});
     const auto parts = variables_.parts(kResult, kMaxParts);
-    if (!parts || parts->empty() || std::ranges::any_of(*parts, [](const auto& p) { return p.place.absent.empty(); }))
-      return add(one);
+    const auto is_there = [](const dwarf::Value& p) {
+      return p.text ? p.text->pointer.absent.empty() : p.place.absent.empty();
+    };
+    if (!parts || parts->empty() || std::ranges::any_of(*parts, is_there)) return add(one);
     dwarf::Value none;
     none.place.absent = parts->front().place.absent;
     one.expr = shown(none, arg.expr->column);
@@ -332,6 +334,15 @@ class Placer {
 }  // namespace
 
 bool wants_result_type(std::span<const FetchArg> args) { return std::ranges::any_of(args, is_plain_result); }
+
+bool reads_by_convention(std::span<const lang::FetchArg> args) {
+  return std::ranges::any_of(args, [](const lang::FetchArg& arg) {
+    const auto& node = innermost(*arg.expr).node;
+    if (const auto* variable = std::get_if<lang::VariableExpr>(&node)) return variable->path.find('%') != std::string::npos;
+    return std::holds_alternative<lang::RegisterExpr>(node) || std::holds_alternative<lang::StackExpr>(node) ||
+           std::holds_alternative<lang::StackEntryExpr>(node) || std::holds_alternative<lang::ArgumentExpr>(node);
+  });
+}
 
 bool needs_variables(std::span<const FetchArg> args, bool static_probe) {
   return std::ranges::any_of(args, [&](const FetchArg& arg) {

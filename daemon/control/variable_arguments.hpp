@@ -19,6 +19,9 @@ using Notes = std::vector<std::string>;
 
 // Whether some argument can only be found by debug information. static_probe: $args are the static probe's.
 bool needs_variables(std::span<const lang::FetchArg> args, bool static_probe);
+// Whether some argument is read by the calling convention or from named registers, which tell nothing where a function
+// has been inlined.
+bool reads_by_convention(std::span<const lang::FetchArg> args);
 // Whether it has a $retval without a :TYPE, which may be shown by its declared type.
 bool wants_result_type(std::span<const lang::FetchArg> args);
 

@@ -45,6 +45,7 @@ enum Tag : std::uint16_t {
   TAG_atomic_type = 0x47,
   TAG_immutable_type = 0x4b,
   TAG_skeleton_unit = 0x4a,
+  TAG_GNU_formal_parameter_pack = 0x4108,
 };
 
 enum AttributeName : std::uint16_t {

@@ -314,24 +314,39 @@ Die abstract_instance(Die function) {
   return function;
 }
 
+namespace {
+
+// Those of a parameter pack, too, which GCC gathers in an entry of their own.
+template <class F>
+void each_parameter(Die function, F&& call) {
+  each_child(function, [&](Die child) {
+    if (tag(child) == TAG_formal_parameter) call(child);
+    if (tag(child) != TAG_GNU_formal_parameter_pack) return true;
+    each_child(child, [&](Die one) {
+      if (tag(one) == TAG_formal_parameter) call(one);
+      return true;
+    });
+    return true;
+  });
+}
+
+}  // namespace
+
 std::vector<Die> parameters_of(Die function) {
   const bool is_go = language_of(function) == LANG_Go;
   std::vector<Die> out;
-  each_child(function, [&](Die child) {
-    if (tag(child) == TAG_formal_parameter && !(is_go && is_go_result(child))) out.push_back(child);
-    return true;
+  each_parameter(function, [&](Die child) {
+    if (!is_go || !is_go_result(child)) out.push_back(child);
   });
   // An instance may leave out those that have been optimised away: the order is the original's. Of the compiler's own
   // it has those there are: of two constructors of a class with virtual bases, made from one, only one gets __vtt_parm.
   const Die original = abstract_instance(function);
   if (original == function) return out;
   std::vector<Die> all;
-  each_child(original, [&](Die child) {
-    if (tag(child) != TAG_formal_parameter) return true;
+  each_parameter(original, [&](Die child) {
     const auto instance = std::ranges::find_if(out, [&](Die d) { return origin(d) == child; });
     const bool is_left_out = instance == out.end() && !all.empty() && flag_of(child, AT_artificial);
     if (!is_left_out) all.push_back(instance == out.end() ? child : *instance);
-    return true;
   });
   return all.size() >= out.size() ? all : out;
 }

@@ -22,6 +22,15 @@ bool is_outermost(std::uint16_t t) {
   return t == TAG_compile_unit || t == TAG_partial_unit || t == TAG_namespace || t == TAG_skeleton_unit;
 }
 
+bool by_place(Die a, Die b) {
+  return a.unit == b.unit ? a.index < b.index : std::less<const Unit*>()(a.unit, b.unit);
+}
+
+std::string_view linkage_name_of(Die die) {
+  const Die linked = holder_of(die, AT_linkage_name);
+  return linked ? text_of(linked, *attribute(linked, AT_linkage_name)) : std::string_view();
+}
+
 }  // namespace
 
 std::string qualified_name(Die die) {
@@ -391,27 +400,28 @@ FileFunctions DebugInfo::functions_of(std::string_view file, std::string_view fu
   return out;
 }
 
+void DebugInfo::find_inlined() const {
+  constexpr std::size_t kMostInstances = 4096;  // of one function
+  if (std::exchange(have_inlined_, true)) return;
+  each_unit([&](const Unit& unit) {
+    for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+      const Die die{&unit, i};
+      if (unit.tag_of(i) != TAG_inlined_subroutine || (!attribute(die, AT_low_pc) && !attribute(die, AT_ranges)))
+        continue;
+      const auto add = [&](std::string_view key) {
+        if (key.empty()) return;
+        auto& all = inlined_[std::string(key)];
+        if (all.size() < kMostInstances) all.push_back(die);
+      };
+      add(name_of(die));
+      add(linkage_name_of(die));
+    }
+  });
+}
+
 std::vector<LinePlace> DebugInfo::inlined(std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  constexpr std::size_t kMostInstances = 4096;  // of one function
-  if (!have_inlined_) {
-    have_inlined_ = true;
-    each_unit([&](const Unit& unit) {
-      for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
-        const Die die{&unit, i};
-        if (unit.tag_of(i) != TAG_inlined_subroutine || (!attribute(die, AT_low_pc) && !attribute(die, AT_ranges)))
-          continue;
-        const auto add = [&](std::string_view key) {
-          if (key.empty()) return;
-          auto& all = inlined_[std::string(key)];
-          if (all.size() < kMostInstances) all.push_back(die);
-        };
-        add(name_of(die));
-        if (const Die linked = holder_of(die, AT_linkage_name))
-          add(text_of(linked, *attribute(linked, AT_linkage_name)));
-      }
-    });
-  }
+  find_inlined();
   // Written with its parameters, C++ has overloads, which names alone don't tell apart: none is taken for another.
   const auto found = inlined_.find(std::string(last_name(name)));
   std::vector<LinePlace> out;
@@ -424,6 +434,49 @@ std::vector<LinePlace> DebugInfo::inlined(std::string_view name) const {
   std::ranges::sort(out, {}, &LinePlace::address);
   const auto same = std::ranges::unique(out, {}, &LinePlace::address);
   out.erase(same.begin(), same.end());
+  return out;
+}
+
+const std::vector<DebugInfo::UnitInstance>& DebugInfo::instances_of(const Unit& unit) const {
+  const auto [known, fresh] = instances_.try_emplace(&unit);
+  if (!fresh) return known->second;
+  for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+    const Die die{&unit, i};
+    if (unit.tag_of(i) != TAG_subprogram && unit.tag_of(i) != TAG_inlined_subroutine) continue;
+    if (const Die source = abstract_instance(die); source != die) known->second.push_back({source, die});
+  }
+  std::ranges::sort(known->second, by_place, &UnitInstance::source);
+  return known->second;
+}
+
+FurtherInstances DebugInfo::further_instances(std::uint64_t entry, bool everywhere) const {
+  const std::lock_guard lock(mutex_);
+  FurtherInstances out;
+  const auto scope = scope_at(entry);
+  if (!scope || low_pc(scope->function) != entry) return out;
+  const Die function = scope->function;
+  const Die source = abstract_instance(function);
+  out.name = qualified_name(function);
+  const auto add = [&](std::vector<std::uint64_t>& to, Die die) {
+    const auto at = low_pc(die);
+    if (at && *at != entry && !intervals_of(die).empty()) to.push_back(*at);
+  };
+  for (const auto& [made_from, die] :
+       std::ranges::equal_range(instances_of(*function.unit), source, by_place, &UnitInstance::source))
+    add(tag(die) == TAG_subprogram ? out.copies : out.inlined, die);
+  if (everywhere || source.unit != function.unit) {
+    find_inlined();
+    const std::string_view linked = linkage_name_of(function);
+    const auto others = inlined_.find(std::string(linked.empty() ? name_of(function) : linked));
+    if (others != inlined_.end())
+      for (const Die die : others->second)
+        if (!linked.empty() || abstract_instance(die) == source) add(out.inlined, die);
+  }
+  for (auto* addresses : {&out.copies, &out.inlined}) {
+    std::ranges::sort(*addresses);
+    const auto same = std::ranges::unique(*addresses);
+    addresses->erase(same.begin(), same.end());
+  }
   return out;
 }
 

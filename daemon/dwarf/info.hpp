@@ -50,6 +50,13 @@ struct FileFunctions {
   std::vector<LinePlace> places;  // their entries, by address; line: 0
 };
 
+// What else is a function, beside its own code: copies that the compiler has made for some callers, and where it has
+// been inlined. Addresses where they are entered, ascending.
+struct FurtherInstances {
+  std::string name;  // qualified
+  std::vector<std::uint64_t> copies, inlined;
+};
+
 // One line of a file that has code.
 struct SourceLine {
   std::string file;
@@ -82,6 +89,9 @@ class DebugInfo {
   FileFunctions functions_of(std::string_view file, std::string_view function) const;
   // Where a function has been inlined, by address: by its name, as qualified as the user likes, or its linkage name.
   std::vector<LinePlace> inlined(std::string_view name) const;
+  // Of the function that is entered at `entry`. everywhere: in all units, as inline functions of C++ are; else in its
+  // own, and in others only if optimisation has crossed units.
+  FurtherInstances further_instances(std::uint64_t entry, bool everywhere) const;
 
   std::size_t memory_bytes() const;
   // Whether all files that belong to it were there.
@@ -118,6 +128,12 @@ class DebugInfo {
   // The structure of that kind and qualified name which some unit defines; none: none does, or several do differently.
   Die type_defined_as(Die declared) const;
   void find_types() const;
+  void find_inlined() const;
+  struct UnitInstance {
+    Die source, die;  // what it has been made from, and itself
+  };
+  // Those of one unit, by source.
+  const std::vector<UnitInstance>& instances_of(const Unit& unit) const;
   // Where what a skeleton unit stands for really is; itself when it is none, or that can't be found.
   const Unit& whole(const Unit& unit) const;
   // The split file that is missing at an address, and what is wrong with it; empty: none.
@@ -141,6 +157,7 @@ class DebugInfo {
   mutable std::vector<UnitInterval> units_;  // by address; made at the first need
   mutable bool have_units_ = false;
   mutable std::unordered_map<const Unit*, std::vector<FunctionInterval>> functions_;
+  mutable std::unordered_map<const Unit*, std::vector<UnitInstance>> instances_;
   mutable std::unordered_map<std::string, Die> globals_;
   mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;

@@ -27,10 +27,18 @@ constexpr std::array<Row, 9> kTexts = {{
     {"string", "str", "len", LANG_Go},
 }};
 
+std::optional<Member> base_of(const Type& type, std::string_view begin) {
+  for (const Member& m : members_of(type))
+    if (tag(m.die) == TAG_inheritance && m.name.starts_with(begin)) return m;
+  return std::nullopt;
+}
+
+// path: members, divided by '.'; one that begins with ':' is the base whose name begins so.
 std::optional<Object> inside(Object object, std::string_view path) {
   while (!path.empty()) {
     const std::size_t dot = std::min(path.find('.'), path.size());
-    const auto member = find_member(object.type, path.substr(0, dot));
+    const std::string_view name = path.substr(0, dot);
+    const auto member = name.starts_with(':') ? base_of(object.type, name.substr(1)) : find_member(object.type, name);
     if (!member) return std::nullopt;
     object = member_of(object, *member);
     path.remove_prefix(std::min(dot + 1, path.size()));
@@ -55,6 +63,33 @@ bool is_length(const Object& object) {
          !object.bit_offset;
 }
 
+// libstdc++'s std::string, of which Clang leaves out all or parts where the library has them (-fno-standalone-debug): its
+// ABI is fixed, a pointer and a length come first.
+std::optional<LibraryText> as_string_of_abi(const Object& object) {
+  const Die die = object.type.die;
+  const bool is_declared = object.type.size == 0 && attribute(die, AT_declaration);
+  const bool is_string = name_of(die).starts_with("basic_string<char,") && name_of(parent_of(die)) == "__cxx11";
+  if (!is_string || (!is_declared && object.type.size != 32)) return std::nullopt;
+  Type word;
+  word.kind = TypeKind::integer;
+  word.size = 8;
+  Type pointer = word;
+  pointer.kind = TypeKind::pointer;
+  return LibraryText{{part_of(object.location, 0, 8), pointer, {}, {}, 0}, {part_of(object.location, 8, 8), word, {}, {}, 0}};
+}
+
+bool is_of_std(const Object& object, std::string_view begin) {
+  if (object.type.kind != TypeKind::structure || !name_of(object.type.die).starts_with(begin)) return false;
+  Die outer = parent_of(object.type.die);
+  if (name_of(outer).starts_with("__")) outer = parent_of(outer);  // an inline namespace: __1, __cxx11
+  return tag(outer) == TAG_namespace && name_of(outer) == "std";
+}
+
+std::optional<Object> pointer_in(const Object& object, std::string_view path) {
+  auto found = inside(object, path);
+  return found && found->type.kind == TypeKind::pointer ? std::move(found) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<LibraryText> as_text(const Object& object) {
@@ -64,6 +99,48 @@ std::optional<LibraryText> as_text(const Object& object) {
     auto pointer = inside(object, row.pointer), length = inside(object, row.length);
     if (pointer && length && points_to_bytes(pointer->type) && is_length(*length))
       return LibraryText{*std::move(pointer), *std::move(length)};
+  }
+  return as_string_of_abi(object);
+}
+
+std::optional<Object> as_smart_pointer(const Object& object) {
+  if (is_of_std(object, "unique_ptr<")) {
+    // libstdc++, whose tuple would have the deleter's before the pointer; libc++.
+    if (auto found = pointer_in(object, "_M_t._M_t.:_Tuple_impl<0.:_Head_base<0._M_head_impl")) return found;
+    if (auto found = pointer_in(object, "__ptr_.:__compressed_pair_elem<.__value_")) return found;
+    return pointer_in(object, "__ptr_");
+  }
+  if (!is_of_std(object, "shared_ptr<")) return std::nullopt;
+  if (auto found = pointer_in(object, "_M_ptr")) return found;
+  return pointer_in(object, "__ptr_");
+}
+
+std::optional<Object> as_elements(const Object& object) {
+  if (is_of_std(object, "vector<") && !name_of(object.type.die).starts_with("vector<bool")) {
+    if (auto found = pointer_in(object, "_M_impl._M_start")) return found;
+    return pointer_in(object, "__begin_");
+  }
+  if (is_of_std(object, "array<"))
+    for (const std::string_view name : {"_M_elems", "__elems_"})
+      if (auto found = inside(object, name); found && found->type.kind == TypeKind::array) return found;
+  return std::nullopt;
+}
+
+std::optional<Object> index_of_variant(const Object& object) {
+  if (!is_of_std(object, "variant<")) return std::nullopt;
+  for (const std::string_view name : {"_M_index", "__index"})
+    if (auto found = inside(object, name); found && found->type.kind == TypeKind::integer) return found;
+  return std::nullopt;
+}
+
+std::optional<LibraryOptional> as_optional(const Object& object) {
+  if (!is_of_std(object, "optional<")) return std::nullopt;
+  for (const auto& [has_value, value] : {std::pair<std::string_view, std::string_view>{
+                                             "_M_payload._M_engaged", "_M_payload._M_payload._M_value"},
+                                         {"__engaged_", "__val_"}}) {
+    auto flag = inside(object, has_value), content = inside(object, value);
+    if (flag && content && flag->type.kind == TypeKind::boolean)
+      return LibraryOptional{*std::move(flag), *std::move(content)};
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// Types of common libraries that people know by what they hold, not by what they are made of: strings.
+// Types of common libraries that people know by what they hold, not by what they are made of: strings, smart pointers,
+// optional values.
 // Internal to daemon/dwarf.
 //
 // The thread of whoever owns the file. A type is known by its name and by having the members that are expected of it; one
@@ -17,5 +18,18 @@ struct LibraryText {
 };
 // std::string and its views, Rust's &str and String, Go's string.
 std::optional<LibraryText> as_text(const Object& object);
+
+// The pointer that std::unique_ptr and std::shared_ptr are shown as, and followed as.
+std::optional<Object> as_smart_pointer(const Object& object);
+// A pointer to the first element of std::vector, or the array in std::array.
+std::optional<Object> as_elements(const Object& object);
+
+// Which of its alternatives a std::variant holds.
+std::optional<Object> index_of_variant(const Object& object);
+
+struct LibraryOptional {
+  Object has_value, value;  // what is there has a meaning if has_value
+};
+std::optional<LibraryOptional> as_optional(const Object& object);
 
 }  // namespace probed::dwarf

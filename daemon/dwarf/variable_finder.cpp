@@ -95,7 +95,8 @@ Object element_at(const Object& array, std::uint64_t index) {
   return part;
 }
 
-VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside)
+VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside,
+                               const std::string& inlined)
     : lock_(info.mutex_), info_(info), outside_(outside) {
   around_.pc = address;
   around_.bias = bias;
@@ -106,9 +107,19 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
   if (!scope_) return;
   around_.function = scope_->function;
   around_.at_entry = low_pc(scope_->function) == address;
-  // The first instruction may be one of an inlined function's: who probes the entry means the function.
   levels_ = levels_of(scope_->blocks);
-  if (around_.at_entry) {
+  choose_level(inlined);
+}
+
+void VariableFinder::choose_level(const std::string& inlined) {
+  const auto is_meant = [&](const Level& level) {
+    return is_inline(level.function) && low_pc(level.function) == around_.pc && qualified_name(level.function) == inlined;
+  };
+  // What else begins here isn't in sight of the one that is meant.
+  if (const auto meant = std::ranges::find_if(levels_, is_meant); !inlined.empty() && meant != levels_.end()) {
+    levels_.erase(levels_.begin(), meant);
+  } else if (around_.at_entry) {
+    // The first instruction may be one of an inlined function's: who probes the entry means the function.
     std::ranges::reverse(scope_->blocks);
     std::ranges::reverse(levels_);
   }
@@ -260,6 +271,7 @@ Result<Object> VariableFinder::find(std::string_view name) const {
     return Object{result_at_return(scope_->function), type_itself(written), written, {}, 0};
   }
   if (const Die local = in_level(levels_.front(), name)) return object_of(local);
+  if (auto own = member_of_this(name)) return *std::move(own);
   for (const Unit* unit : units_around())
     if (const Die file_wide = in_unit_or_imported(*unit, name)) return object_of(file_wide);
   // A line of the caller's may begin with an inlined function's code.
@@ -268,6 +280,19 @@ Result<Object> VariableFinder::find(std::string_view name) const {
   const std::size_t scopes = name.rfind("::");
   if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
   return no_such_variable(name);
+}
+
+// Of the object that a method is called for, as in the source.
+std::optional<Object> VariableFinder::member_of_this(std::string_view name) const {
+  const Die self = name.find(':') == name.npos ? in_level(levels_.front(), "this") : Die{};
+  if (!self) return std::nullopt;
+  const Object pointer = object_of(self);
+  if (pointer.type.kind != TypeKind::pointer) return std::nullopt;
+  const Die target = defined_anywhere(pointer.type.element);
+  const Type type = type_itself(target);
+  const auto member = find_member(type, name);
+  if (!member) return std::nullopt;
+  return member_of({behind(pointer.location, 0), type, target, {}, 0}, *member);
 }
 
 // Optimised across units, a function is in another one than the source it was made from, which many sources share: what
@@ -300,10 +325,14 @@ bool VariableFinder::result_is_plain_word() const { return !scope_ || dwarf::res
 
 Result<std::vector<std::string>> VariableFinder::parameters() const {
   if (!scope_) return no_scope();
+  const std::vector<Die> all = parameters_of(function_around());
   std::vector<std::string> out;
-  for (const Die parameter : parameters_of(function_around())) {
+  for (const Die parameter : all) {
     const std::string_view name = name_of(parameter);
-    out.push_back(name.empty() ? "$arg" + std::to_string(out.size() + 1) : std::string(name));
+    // A parameter pack's have one name (Clang), or one that no source can have (GCC: args#0).
+    const bool is_own = !name.empty() && name.find('#') == name.npos &&
+                        std::ranges::count_if(all, [&](Die d) { return name_of(d) == name; }) == 1;
+    out.push_back(is_own ? std::string(name) : "$arg" + std::to_string(out.size() + 1));
   }
   return out;
 }
@@ -340,7 +369,7 @@ Object VariableFinder::object_of(Die variable) const {
 }
 
 Location VariableFinder::location_of(Die variable) const {
-  if (around_.at_entry && tag(variable) == TAG_formal_parameter && parent_of(variable) == scope_->function &&
+  if (around_.at_entry && tag(variable) == TAG_formal_parameter && is_own_parameter(variable) &&
       is_widened_at_entry(scope_->function, variable))
     return absent("it is handed over as a double; probe a later line: FILE:LINE");
   if (const auto value = attribute(variable, AT_location))
@@ -362,8 +391,14 @@ Location VariableFinder::location_of(Die variable) const {
   return absent(kNoPlace);
 }
 
+bool VariableFinder::is_own_parameter(Die variable) const {
+  Die holder = parent_of(variable);
+  if (tag(holder) == TAG_GNU_formal_parameter_pack) holder = parent_of(holder);
+  return holder == scope_->function;
+}
+
 Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
-  const bool in_function = scope_ && parent_of(variable) == scope_->function;
+  const bool in_function = scope_ && is_own_parameter(variable);
   if (is_on_frame(value) && scope_ && !is_inline(function_around())) {
     if (around_.at_entry && in_function && tag(variable) == TAG_formal_parameter) return at_entry(variable);
     if (around_.at_entry)

@@ -32,7 +32,8 @@ Object element_at(const Object& array, std::uint64_t index);
 
 class VariableFinder {
  public:
-  VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside);
+  VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside,
+                 const std::string& inlined);
 
   // name: an identifier with its scopes or without, or $argN. Errors: bad_definition, unsupported.
   Result<Object> find(std::string_view name) const;
@@ -44,10 +45,14 @@ class VariableFinder {
   Die defined_anywhere(Die type) const;
   // Whether $retval is to be taken as a word of no type.
   bool result_is_plain_word() const;
+  // The names of the parameters, in order; $argN of one that has none, or not one of its own.
   Result<std::vector<std::string>> parameters() const;
+  // The file that isn't there and has what is to be said of this place; empty: none.
+  std::string missing_split() const { return scope_ ? std::string() : info_.missing_split(around_.pc); }
   Result<std::vector<VisibleVariable>> visible() const;
 
  private:
+  void choose_level(const std::string& inlined);
   Error no_scope() const;
   Error no_such_variable(std::string_view name) const;
   std::vector<const Unit*> units_around() const;
@@ -65,6 +70,8 @@ class VariableFinder {
   Location location_of(Die variable) const;
   Location of_fixed(Die variable, const Attribute& value) const;
   Location at_entry(Die parameter) const;
+  bool is_own_parameter(Die variable) const;
+  std::optional<Object> member_of_this(std::string_view name) const;
   Die function_around() const;  // the innermost one, inlined or not
 
   const std::lock_guard<std::mutex> lock_;

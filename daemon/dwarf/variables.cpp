@@ -137,6 +137,7 @@ class Follower {
 
  private:
   static constexpr unsigned kMostNested = 20;  // casts and parentheses; the language allows fewer
+  static constexpr unsigned kMostSmart = 4;
 
   Result<Object> unary(PathReader& reader, unsigned depth) {
     const std::string_view path = reader.text;
@@ -256,6 +257,7 @@ class Follower {
   }
 
   Result<Object> dereference(Object object, std::string_view path) const {
+    if (auto pointer = as_smart_pointer(object)) return dereference(*std::move(pointer), path);
     if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
     if (object.type.kind != TypeKind::pointer)
       return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " is no pointer");
@@ -272,7 +274,8 @@ class Follower {
     return element(std::move(object), *index, reader.text);
   }
 
-  Result<Object> member(Object object, std::string_view name, std::string_view path) const {
+  // smart: how many smart pointers have been followed to get here; damaged ones may hold themselves.
+  Result<Object> member(Object object, std::string_view name, std::string_view path, unsigned smart = 0) const {
     if (object.type.kind == TypeKind::pointer) {
       auto target = dereference(std::move(object), path);
       if (!target) return target;
@@ -282,6 +285,13 @@ class Follower {
     if (object.type.kind != TypeKind::structure)
       return wrong("\"" + std::string(path) + "\": " + with_article(owner) + " has no members");
     const auto found = find_member(object.type, name);
+    if (!found) {
+      if (auto pointer = as_smart_pointer(object); pointer && smart < kMostSmart)
+        return member(*std::move(pointer), name, path, smart + 1);
+      if (auto optional = as_optional(object); optional && name == "has_value") return std::move(optional->has_value);
+      if (auto optional = as_optional(object); optional && name == "value")
+        return without_reference(std::move(optional->value));
+    }
     if (!found) return no_member(object.type, owner, name);
     return without_reference(member_of(object, *found));
   }
@@ -297,6 +307,7 @@ class Follower {
   }
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
+    if (auto first = as_elements(object)) return element(*std::move(first), index, path);
     if (object.type.kind == TypeKind::array) {
       if (object.type.count.value_or(0) > 0 && index >= *object.type.count)
         return wrong("\"" + std::string(path) + "\": the last element is [" + std::to_string(*object.type.count - 1) +
@@ -405,6 +416,9 @@ class Expander {
  private:
   void add(const Object& object, const std::vector<std::string>& path, unsigned depth) {
     if (out_.size() >= limit_) return;
+    if (const auto pointer = as_smart_pointer(object)) return add(*pointer, path, depth);
+    if (const auto list = as_elements(object); list && list->type.kind == TypeKind::array)
+      return add(*list, path, depth);
     const std::size_t before = out_.size();
     const Type& type = object.type;
     const bool is_structure = type.kind == TypeKind::structure && !as_text(object);
@@ -428,7 +442,22 @@ class Expander {
     return value;
   }
 
+  void add_optional(const LibraryOptional& optional, const std::vector<std::string>& path, unsigned depth) {
+    std::vector<std::string> inner = path;
+    inner.emplace_back("has_value");
+    add(optional.has_value, inner, depth + 1);
+    inner.back() = "value";
+    add(optional.value, inner, depth + 1);
+  }
+
+  void add_index(const Object& index, std::vector<std::string> path, unsigned depth) {
+    path.emplace_back("index");
+    add(index, path, depth + 1);
+  }
+
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {
+    if (const auto optional = as_optional(object)) return add_optional(*optional, path, depth);
+    if (const auto index = index_of_variant(object)) return add_index(*index, path, depth);
     const auto members = members_of(object.type);
     // Anonymous ones are a part of this one; so are its bases.
     const auto is_nameless = [](const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; };
@@ -490,36 +519,44 @@ class Expander {
 
 }  // namespace
 
-Variables::Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside)
-    : info_(std::move(info)), address_(address), bias_(bias), outside_(std::move(outside)) {}
+Variables::Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside,
+                     std::string inlined)
+    : info_(std::move(info)),
+      address_(address),
+      bias_(bias),
+      outside_(std::move(outside)),
+      inlined_(std::move(inlined)) {}
 
 Result<Value> Variables::find(std::string_view path) const {
-  const VariableFinder finder(*info_, address_, bias_, outside_);
+  const VariableFinder finder(*info_, address_, bias_, outside_, inlined_);
   auto object = Follower(finder).follow(path);
   if (!object) return std::move(object).error();
   return plain(*object);
 }
 
 Result<std::vector<Value>> Variables::parts(std::string_view path, std::size_t limit) const {
-  const VariableFinder finder(*info_, address_, bias_, outside_);
+  const VariableFinder finder(*info_, address_, bias_, outside_, inlined_);
   auto object = Follower(finder).follow(path);
   if (!object) return std::move(object).error();
   return Expander(limit).expand(*object);
 }
 
 bool Variables::result_is_plain_word() const {
-  return VariableFinder(*info_, address_, bias_, outside_).result_is_plain_word();
+  return VariableFinder(*info_, address_, bias_, outside_, inlined_).result_is_plain_word();
 }
 
-std::string Variables::lacking() const { return info_->lacking(); }
+std::string Variables::lacking() const {
+  const std::string missing = VariableFinder(*info_, address_, bias_, outside_, inlined_).missing_split();
+  return missing.empty() ? info_->lacking() : "the debug information of this place is in " + missing;
+}
 
 Result<std::vector<std::string>> Variables::parameters() const {
-  const VariableFinder finder(*info_, address_, bias_, outside_);
+  const VariableFinder finder(*info_, address_, bias_, outside_, inlined_);
   return finder.parameters();
 }
 
 Result<std::vector<VisibleVariable>> Variables::visible() const {
-  const VariableFinder finder(*info_, address_, bias_, outside_);
+  const VariableFinder finder(*info_, address_, bias_, outside_, inlined_);
   return finder.visible();
 }
 

@@ -65,8 +65,11 @@ struct Outside {
 
 class Variables {
  public:
-  // address: in the file; bias: what to add to get the target's.
-  Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside);
+  // address: in the file; bias: what to add to get the target's. inlined: which function is meant, by its qualified name,
+  // of those that are inlined so that they begin there; empty: the innermost around the address, or at the first
+  // instruction of a function that one.
+  Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside,
+            std::string inlined = {});
 
   // [*|&]NAME followed by any of ->member, .member, [N]; NAME: an identifier, with its scopes or without, or $argN, or
   // %REG, or $retval: what the function returns, of which the places are those at its return. (TYPE)PATH and (PATH) may
@@ -89,6 +92,7 @@ class Variables {
   std::shared_ptr<const DebugInfo> info_;
   std::uint64_t address_, bias_;
   Outside outside_;
+  std::string inlined_;
 };
 
 }  // namespace probed::dwarf

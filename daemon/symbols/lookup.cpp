@@ -142,13 +142,8 @@ std::vector<Found> TargetSymbols::Impl::exact(const Instance& in, const NameQuer
 // aren't where it is entered.
 std::vector<Found> TargetSymbols::Impl::clones(const Instance& in, const NameQuery& query, Want want) const {
   std::vector<Found> found;
-  const std::string_view name = query.name;
-  if (want != Want::code || !query.version.empty() || name.empty()) return found;
-  for (const Symbol& s : in.module->symbols().all()) {
-    const std::string_view full = s.name();
-    const bool longer = s.code() && full.size() > name.size() + 1 && full[name.size()] == '.' && full.starts_with(name);
-    if (longer && without_clone_suffix(full) == name && !is_fragment(full)) found.push_back({&in, &s});
-  }
+  if (want != Want::code || !query.version.empty()) return found;
+  for (const Symbol* s : in.module->symbols().copies_of(query.name)) found.push_back({&in, s});
   return found;
 }
 

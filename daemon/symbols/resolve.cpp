@@ -92,7 +92,7 @@ Result<std::vector<Function>> TargetSymbols::list_functions(std::string_view pat
 Result<std::vector<UsdtProbe>> TargetSymbols::list_usdt(std::string_view pattern, std::size_t limit) const {
   return impl_->list_usdt(pattern, limit);
 }
-Result<dwarf::Variables> TargetSymbols::variables_at(RemoteAddr address) const { return impl_->variables_at(address); }
+Result<dwarf::Variables> TargetSymbols::variables_at(const Site& site) const { return impl_->variables_at(site); }
 Result<std::vector<SourceLine>> TargetSymbols::list_lines(std::string_view file, std::size_t limit) const {
   return impl_->list_lines(file, limit);
 }
@@ -134,8 +134,12 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
   if (!selected) return std::move(selected).error();
   const auto groups = stages(*selected, location.module.empty());
   for (const auto& stage : groups)
-    if (std::vector<Found> found = literal(stage, query, Want::code); !found.empty())
-      return as_named(sites_of_one(query, std::move(found), where.offset));
+    if (std::vector<Found> found = literal(stage, query, Want::code); !found.empty()) {
+      const Found first = found.front();
+      auto sites = sites_of_one(query, std::move(found), where.offset);
+      if (sites && sites->size() == 1 && where.offset == 0) add_further_instances(*sites, first);
+      return as_named(std::move(sites));
+    }
   if (has_glob(query.text) && query.text.size() > kMaxGlob)
     return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
   for (const auto& stage : groups) {

@@ -45,6 +45,11 @@ struct Site {
   // Sites that carry the same words here are one probe: "FILE:LINE" of a line with several places. Empty: it is one by
   // itself, or with the others of its static probe.
   std::string one_probe;
+  // Of a function's places: its own code, a copy that the compiler has made of it for some callers, or where it has been
+  // inlined.
+  enum class Instance : std::uint8_t { own, copy, inlined };
+  Instance instance = Instance::own;
+  std::string inlined;  // the function that is inlined there, qualified
   std::string note;  // what the user should know of the place: the line asked for has no code
 };
 
@@ -153,7 +158,7 @@ class TargetSymbols {
 
   // The variables at an address, by name. Reads the module's debug information at the first need. Errors: unsupported,
   // when there is none. Valid as long as this snapshot.
-  Result<dwarf::Variables> variables_at(RemoteAddr address) const;
+  Result<dwarf::Variables> variables_at(const Site& site) const;
   // The lines of [MODULE:]FILE. Errors: no_such_module, no_such_symbol.
   Result<std::vector<SourceLine>> list_lines(std::string_view file, std::size_t limit) const;
   // What can be named at the first place of a location. Errors: as of places() and variables_at().

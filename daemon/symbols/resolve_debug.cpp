@@ -5,6 +5,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/hex.hpp"
 #include "daemon/dwarf/info.hpp"
+#include "daemon/symbols/demangle.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -80,7 +81,8 @@ Error TargetSymbols::Impl::no_such_line(const lang::Location& location, const la
   return {Reason::unsupported, "no debug information in " + in + ": its source lines aren't known", kGetDebugSymbols, {}};
 }
 
-Result<dwarf::Variables> TargetSymbols::Impl::variables_at(RemoteAddr address) const {
+Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) const {
+  const RemoteAddr address = site.address;
   const Instance* in = instance_at(address);
   auto info = in ? debug_info(*in) : nullptr;
   if (!info) {
@@ -97,7 +99,7 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(RemoteAddr address) c
     return found ? std::optional(found->value) : std::nullopt;
   };
   outside.thread_block = [this, in] { return thread_block(*in); };
-  return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside));
+  return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside), site.inlined);
 }
 
 // By the offset that the loader has written into the module, of the variables that are reserved with each thread; by
@@ -187,6 +189,8 @@ Result<Places> TargetSymbols::Impl::inlined_places(std::span<const Instance* con
       Result<Site> site = site_at(in->remote({inlined.address}));
       if (!site) continue;  // of an instance that the linker has dropped
       site->one_probe = where.name;
+      site->instance = Site::Instance::inlined;
+      site->inlined = inlined.function;
       places.sites.push_back(std::move(site).value());
     }
     if (!places.sites.empty()) break;
@@ -202,10 +206,40 @@ Result<Places> TargetSymbols::Impl::inlined_places(std::span<const Instance* con
   return places;
 }
 
+void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const Found& found) const {
+  constexpr std::size_t kMostNamed = 3;
+  const Symbol& symbol = *found.symbol;
+  const auto info = symbol.kind == SymbolKind::function ? debug_info(*found.in) : nullptr;
+  const auto further = info ? info->further_instances(symbol.address.value, symbol.binding == Binding::weak)
+                            : dwarf::FurtherInstances();
+  const auto add = [&](std::uint64_t address, Site::Instance instance) {
+    Result<Site> site = site_at(found.in->remote({address}));
+    if (!site) return;  // of an instance that the linker has dropped
+    site->instance = instance;
+    sites.push_back(std::move(site).value());
+  };
+  // A constructor's two versions come from the same source, as does a piece that some of its places share: they aren't
+  // copies of one another.
+  std::string copies;
+  std::size_t unknown = 0;
+  for (const Symbol* copy : found.in->module->symbols().copies_of(symbol.name())) {
+    if (std::ranges::find(further.copies, copy->address.value) != further.copies.end())
+      add(copy->address.value, Site::Instance::copy);
+    else if (copy->address != symbol.address && ++unknown <= kMostNamed)
+      copies.append(copies.empty() ? "" : ", ").append(copy->name());
+  }
+  for (const std::uint64_t address : further.inlined) add(address, Site::Instance::inlined);
+  for (Site& site : sites)
+    if (site.instance == Site::Instance::inlined) site.inlined = further.name;
+  if (unknown > kMostNamed) copies.append(", ...");
+  if (unknown > 0)
+    sites.front().note = "copies that the compiler may have made of it for some callers are probes of their own: " + copies;
+}
+
 Result<std::vector<dwarf::VisibleVariable>> TargetSymbols::Impl::list_variables(const lang::Location& location) const {
   Result<Places> found = places(location);
   if (!found) return std::move(found).error();
-  auto variables = variables_at(found->sites.front().address);
+  auto variables = variables_at(found->sites.front());
   if (!variables) return std::move(variables).error();
   return variables->visible();
 }

@@ -213,6 +213,19 @@ const SymbolTable::NameIndex& SymbolTable::name_index() const {
   return names_;
 }
 
+const SymbolTable::NameIndex& SymbolTable::copy_index() const {
+  std::call_once(copies_once_, [this] {
+    for (std::uint32_t i = 0; i < symbols_.size(); ++i) {
+      const std::string_view name = symbols_[i].name(), whole = without_clone_suffix(name);
+      if (symbols_[i].code() && whole.size() < name.size() && !is_fragment(name))
+        copies_.entries.emplace_back(hash_of(whole), i);
+    }
+    std::sort(copies_.entries.begin(), copies_.entries.end());
+    index_bytes_ += copies_.entries.capacity() * sizeof(copies_.entries[0]);
+  });
+  return copies_;
+}
+
 const SymbolTable::DemangledIndex& SymbolTable::demangled_index() const {
   std::call_once(demangled_once_, [this] {
     DemangledIndex& d = demangled_;
@@ -246,6 +259,15 @@ std::vector<const Symbol*> SymbolTable::named(std::string_view name) const {
   std::vector<const Symbol*> found;
   visit_hash(name_index().entries, hash_of(name), [&](std::uint32_t i) {
     if (symbols_[i].name() == name) found.push_back(&symbols_[i]);
+  });
+  return found;
+}
+
+std::vector<const Symbol*> SymbolTable::copies_of(std::string_view name) const {
+  std::vector<const Symbol*> found;
+  visit_hash(copy_index().entries, hash_of(name), [&](std::uint32_t i) {
+    const std::string_view full = symbols_[i].name();
+    if (full.size() > name.size() && without_clone_suffix(full) == name) found.push_back(&symbols_[i]);
   });
   return found;
 }

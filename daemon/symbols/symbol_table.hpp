@@ -93,6 +93,8 @@ class SymbolTable {
 
   // Every symbol of exactly this name, without version, in address order.
   std::vector<const Symbol*> named(std::string_view name) const;
+  // Every whole copy of a function (foo.constprop.0; not foo.cold) by the function's name, in address order.
+  std::vector<const Symbol*> copies_of(std::string_view name) const;
   // Every C++ or Rust symbol that people could mean by this: with parameters, without, without template arguments; with
   // ABI tags or, where there are no parameters, without.
   std::vector<const Symbol*> demangled(std::string_view name) const;
@@ -119,6 +121,7 @@ class SymbolTable {
                std::span<const AddressRange> code, std::span<const AddressRange> data);
   bool may_have_readable(std::string_view name) const;
   const NameIndex& name_index() const;
+  const NameIndex& copy_index() const;
   const DemangledIndex& demangled_index() const;
 
   std::vector<std::vector<std::byte>> strings_;  // own the names
@@ -127,8 +130,8 @@ class SymbolTable {
   std::vector<Version> versions_{1};
   std::uint64_t name_bytes_ = 0;  // looked at so far, against the limit
 
-  mutable std::once_flag names_once_, demangled_once_;
-  mutable NameIndex names_;
+  mutable std::once_flag names_once_, copies_once_, demangled_once_;
+  mutable NameIndex names_, copies_;
   mutable DemangledIndex demangled_;
   mutable std::atomic<bool> demangled_ready_ = false;
   mutable std::atomic<std::size_t> index_bytes_ = 0;

@@ -62,7 +62,7 @@ class TargetSymbols::Impl {
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
   Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;
   Result<std::vector<UsdtProbe>> list_usdt(std::string_view pattern, std::size_t limit) const;
-  Result<dwarf::Variables> variables_at(RemoteAddr address) const;
+  Result<dwarf::Variables> variables_at(const Site& site) const;
   Result<std::vector<SourceLine>> list_lines(std::string_view file, std::size_t limit) const;
   Result<std::vector<dwarf::VisibleVariable>> list_variables(const lang::Location& location) const;
   const Mapping* mapping_at(RemoteAddr address) const;
@@ -139,6 +139,8 @@ class TargetSymbols::Impl {
   Result<Places> resolve_functions_of_file(const lang::Location& location, const lang::LineLocation& where) const;
   // Where a function without a symbol has been inlined; empty: nowhere that is known.
   Result<Places> inlined_places(std::span<const Instance* const> selected, const lang::SymbolLocation& where) const;
+  // What else is executed when the function is called.
+  void add_further_instances(std::vector<Site>& sites, const Found& found) const;
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
   lang::Placement thread_block(const Instance& in) const;
 

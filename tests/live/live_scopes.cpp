@@ -53,6 +53,48 @@ TEST_CASE("a function that is inlined is probed where its own parameters are") {
   });
 }
 
+std::string notes_of(const Json& probe) { return probe.contains("notes") ? probe.at("notes").dump() : ""; }
+
+// A call that isn't seen is an answer that is wrong.
+TEST_CASE("all calls of a function are hits, of its own code, of where it is inlined and of copies of it") {
+  for (const std::string& build : runnable({"scopes-O0", "scopes-O2", "scopes-lto", "scopes-copies", "scopes-clang-O0",
+                                            "scopes-clang-O2"})) {
+    for (const std::string name : {"both", "copied"}) {
+      CAPTURE(build);
+      CAPTURE(name);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      TellingTarget user(build);
+      const Json probe = add(client, user.pid(), {"p:g/mine " + name + " v"}).at(0);
+      Events events(client);
+      const Json truth = user.truth(name + " 5").at("v");
+      REQUIRE(events.reach(3));
+      for (std::size_t i = 0; i < 3; ++i) {
+        const Json& v = events.all()[i].at("args").at("v");
+        const bool may_be_null = build.ends_with("O0") && name == "both";  // stored by its first instructions
+        CHECK((v == truth[i] || (may_be_null && v.is_null())));
+      }
+      CHECK(counts_of(client, probe).hits == 3);
+      CHECK(list_probes(client).size() == 1);
+      const bool is_further = name == "both" || build == "scopes-copies" || build == "scopes-lto";
+      CHECK((notes_of(probe).find("all that is this probe") != std::string::npos) == is_further);
+      // By registers only the function's own code can be read; returns are seen there only.
+      const Json by_number = add(client, user.pid(), {"p:g/number " + name + " v=$arg1"}).at(0);
+      const Json by_return = add(client, user.pid(), {"r:g/back " + name + " v=$retval"}).at(0);
+      user.truth(name + " 6");
+      for (const Json& own : {by_number, by_return}) {
+        CHECK(counts_of(client, own).hits == (is_further ? 1 : 3));
+        CHECK((notes_of(own).find("only") != std::string::npos) == is_further);
+      }
+      CHECK(counts_of(client, probe).hits == 6);
+      remove_all(client, list_probes(client));
+      CHECK(list_probes(client).empty());
+      CHECK(user.unharmed());
+      CHECK(user.ends_well());
+    }
+  }
+}
+
 TEST_CASE("$args of functions that align their stack, or are given structures, are right or null") {
   in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
     const Told aligned = told(client, user, "aligned $args", "aligned 3");

@@ -66,6 +66,44 @@ TEST_CASE("std::string and std::string_view are shown as their text, however the
   }
 }
 
+TEST_CASE("what holds values for others is shown, and followed, as what it holds; members need no this->") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(
+        client, user.pid(),
+        {"p:h shop::Till::hold unique first=unique->id name=unique->name second=shared->id full empty flag=full.has_value "
+         "text=full.value element=items[1].id three last=three[2] one_of taken sold",
+         "r:v shop::head $retval", "p:a shop::add $args"});
+    Events events(client);
+    constexpr int n = 40;
+    const Json truth = user.truth("hold 40");
+    REQUIRE(events.reach(3));
+    const Json args = events.of(probes[0]).at(0).at("args");
+    CHECK(args.at("unique") == truth.at("unique"));
+    CHECK(args.at("first") == n + 1);
+    CHECK(args.at("name") == "item");
+    CHECK(args.at("second") == n + 2);
+    CHECK(args.at("full") == Json({{"has_value", true}, {"value", "full"}}));
+    CHECK(args.at("empty").at("has_value") == false);
+    CHECK(args.at("flag") == true);
+    CHECK(args.at("text") == "full");
+    CHECK(args.at("element") == n + 5);
+    CHECK(args.at("three") == Json({n, n + 1, n + 2}));
+    CHECK(args.at("last") == n + 2);
+    CHECK(args.at("one_of") == Json({{"index", 1}}));
+    CHECK(args.at("taken") == n);
+    CHECK(args.at("sold") == n + 3);
+    CHECK(events.of(probes[1]).at(0).at("args").at("$retval") == "a head");
+    CHECK(events.of(probes[2]).at(0).at("args") == Json({{"first", n}, {"arg2", 2}, {"arg3", 3.5}, {"arg4", "x"}}));
+    remove_all(client, probes);
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("a filter compares the text of a std::string") {
   Daemon daemon;
   RpcClient client(daemon.socket());

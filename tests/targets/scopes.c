@@ -8,6 +8,8 @@
 //   old N       one call of old(), which is defined as K&R did
 //   swapped N   one call of swapped(), whose structure's bytes are in the other order
 //   outer N     one call of outer(), which has a function of its own where the compiler knows such
+//   both N      three calls of both(): inlined twice, then its own code
+//   copied N    three calls of copied(): twice that of the copy for a constant, if the compiler has made one, then its own
 //   quit
 #include <stdint.h>
 #include <string.h>
@@ -104,6 +106,30 @@ TARGET_FUNCTION int outer(int n) {
   return n;
 }
 
+static inline __attribute__((always_inline)) int both(int v, int w) {
+  sink = v;
+  sink = w;
+  return v * 3;
+}
+static int (*volatile both_called)(int, int) = both;
+TARGET_FUNCTION int uses_both(int v) {
+  int sum = both(v, -1);
+  sum += both(v + 1, -2);
+  return sum + both_called(v + 2, -3);
+}
+
+static int table[8];
+__attribute__((noinline)) int copied(int v, int how) {
+  sink = v;
+  for (int i = 0; i < how; ++i) table[i] += v * sink;
+  return v + how;
+}
+static int (*volatile copied_called)(int, int) = copied;
+__attribute__((noinline)) int uses_copied(int v) {
+  const int sum = copied(v, 3) + copied(v + 1, 3);
+  return sum + copied_called(v + 2, 4);
+}
+
 static void obey(const char* line) {
   int n = 0;
   if (strcmp(line, "lines") == 0) {
@@ -134,6 +160,12 @@ static void obey(const char* line) {
   } else if (sscanf(line, "outer %d", &n) == 1) {
     result = outer(n);
     printf("{\"n\":%d}\n", n);
+  } else if (sscanf(line, "both %d", &n) == 1) {
+    result = uses_both(n);
+    printf("{\"v\":[%d,%d,%d]}\n", n, n + 1, n + 2);
+  } else if (sscanf(line, "copied %d", &n) == 1) {
+    result = uses_copied(n);
+    printf("{\"v\":[%d,%d,%d]}\n", n, n + 1, n + 2);
   } else if (strcmp(line, "go") != 0) {
     printf("unknown command\n");
   }

@@ -2,12 +2,18 @@
 // prints what their values were, as JSON:
 //   take N   one call of shop::Till::take() with the N-th text, by every way to hand it over
 //   say      one call of each shop::say() and shop::pass<>()
+//   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of shop::add<>()
 //   texts    how many texts there are
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
+#include <array>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "protocol.h"
 
@@ -28,8 +34,38 @@ class Till {
  public:
   TARGET_FUNCTION int take(const std::string& by_reference, std::string by_value, const std::string* by_pointer,
                            std::string_view view, const Item& item, int last);
+  TARGET_FUNCTION int hold(const std::unique_ptr<Item>& unique, const std::shared_ptr<Item>& shared,
+                           const std::optional<std::string>& full, const std::optional<int>& empty,
+                           const std::vector<Item>& items, const std::array<int, 3>& three,
+                           const std::variant<int, std::string>& one_of, int taken);
   std::string owner = "the till's owner";
+  int taken = 0;  // hidden by a parameter
+  int sold = 0;
 };
+
+int Till::hold(const std::unique_ptr<Item>& unique, const std::shared_ptr<Item>& shared,
+               const std::optional<std::string>& full, const std::optional<int>& empty, const std::vector<Item>& items,
+               const std::array<int, 3>& three, const std::variant<int, std::string>& one_of, int taken) {
+  KEEP(&unique);
+  KEEP(&shared);
+  KEEP(&full);
+  KEEP(&empty);
+  KEEP(&items);
+  KEEP(&three);
+  KEEP(&one_of);
+  return taken + sold;
+}
+
+TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
+  KEEP(text);
+  return {text, length};
+}
+
+template <class... T>
+TARGET_FUNCTION long add(int first, T... rest) {
+  KEEP(first);
+  return first + (static_cast<long>(rest) + ...);
+}
 
 int Till::take(const std::string& by_reference, std::string by_value, const std::string* by_pointer,
                std::string_view view, const Item& item, int last) {
@@ -104,6 +140,18 @@ void take(int n) {
          json(second.view).c_str(), json(other).c_str(), json(till.owner).c_str());
 }
 
+void hold(int n) {
+  const auto item = [](int id) { return shop::Item{id, "item", "view", nullptr, nullptr, {}}; };
+  const auto unique = std::make_unique<shop::Item>(item(n + 1));
+  const auto shared = std::make_shared<shop::Item>(item(n + 2));
+  shop::Till till;
+  till.sold = n + 3;
+  till.hold(unique, shared, "full", std::nullopt, {item(n + 4), item(n + 5)}, {n, n + 1, n + 2}, "text", n);
+  shop::head("a head of it", 6);
+  shop::add(n, 2L, 3.5, 'x');
+  printf("{\"unique\":\"%p\"}\n", static_cast<void*>(unique.get()));
+}
+
 void say() {
   const std::string text = "said";
   shop::say(41);
@@ -120,6 +168,8 @@ void obey(const char* line) {
     take(n);
   else if (strcmp(line, "say") == 0)
     say();
+  else if (sscanf(line, "hold %d", &n) == 1)
+    hold(n);
   else if (strcmp(line, "texts") == 0)
     printf("%d\n", kTexts);
   else if (strcmp(line, "go") != 0)

@@ -1,0 +1,46 @@
+// What else is a function than its own code (copies that the compiler has made of it for some callers, places where it
+// has been inlined) when that function is probed: which of it becomes a part of the probe, and what its user is told.
+//
+// Thread: the worker pool. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/control/planner.hpp"
+#include "daemon/lang/definition.hpp"
+#include "daemon/symbols/resolve.hpp"
+#include "proto/result.hpp"
+
+namespace probed::control {
+
+// "function+0x4 (0x401234)"
+std::string place(const symbols::Site& site);
+
+// Those of one definition's function. They are left out, and that is said, rather than spoil the probe.
+class FurtherPlaces {
+ public:
+  // first: the definition's first place. A function that exists only inlined has no further ones.
+  FurtherPlaces(const lang::Definition& definition, const symbols::Site& first);
+
+  // Whether the probe must do without this one: by the definition, all of them.
+  bool leaves_out(const symbols::Site& site);
+  // Whether some are: then they are one probe with the function's own code.
+  bool are_probed() const { return copies_ + inlined_ > failed_ && !is_return_ && !by_convention_; }
+  const std::string& name() const { return name_; }
+  void failed(const symbols::Site& site, const Error& why);
+  // What is to be said of them; empty: there were none.
+  std::vector<std::string> notes() const;
+
+ private:
+  std::string name_;
+  bool is_return_, by_convention_, only_inlined_;
+  std::size_t copies_ = 0, inlined_ = 0, failed_ = 0;
+  std::string failure_;
+};
+
+// Of the places of one probe: what all of them have to say becomes the first one's note, the rest, too, with where it is.
+void gather_notes(std::span<PlannedProbe> places);
+
+}  // namespace probed::control
