@@ -470,6 +470,12 @@ constexpr std::array kProbeDisabled{
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
+constexpr std::array kProbesReturned{
+    list("ids", kId, kMaxList, "the probes, of this connection"),
+    list("notes", kNote, kMax64, "\"GROUP/NAME: ...\": what their user should know of the places they have now",
+         kOptional),
+};
+
 constexpr std::array kProbesUnplaced{
     list("ids", kId, kMaxList, "a pending probe of this connection"),
     said("message", "which, and why"),
@@ -494,7 +500,7 @@ constexpr std::array kNotifications{
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
     NotificationInfo{"probe.unplaced", "What a pending probe names was loaded, but it can't be probed", kProbesUnplaced},
-    NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesGone},
+    NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesReturned},
 };
 
 }  // namespace

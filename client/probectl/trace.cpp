@@ -116,6 +116,9 @@ void Trace::take(const Notification& notification) {
   if (method == "probe.disabled") return take_disabled(params);
   if (method == "probe.added") return take_added(params);
   if (method == "probe.unplaced") note("still pending: " + display(params["message"].string()));
+  if (method == "probe.returned" && names_ours(params)) {
+    params["notes"].each_element([](JsonView text) { return note(display(text.string())), true; });
+  }
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
     note(options_.pending
              ? "probed code was unloaded; its probes wait for it"

@@ -132,17 +132,26 @@ std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& 
 // ---- gone -----------------------------------------------------------------------------------------------------------
 
 void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_view method) {
-  std::map<ClientId, std::string> told;
+  struct Told {
+    std::string ids, notes;
+  };
+  std::map<ClientId, Told> told;
   for (const ProbeId id : ids) {
     const auto it = probes_.find(id);
     if (it == probes_.end()) continue;
     if (!is_shown(it->second)) continue;
-    std::string& list = told[it->second.owner];
-    list += (list.empty() ? "" : ",") + std::to_string(number(id));
+    Told& t = told[it->second.owner];
+    t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
+    if (it->second.gone) continue;
+    for (const std::string& note : it->second.notes) {
+      t.notes += t.notes.empty() ? "" : ",";
+      proto::append_json_string(t.notes, fmt::format("{}: {}", it->second.full_name(), note));
+    }
   }
-  for (const auto& [owner, list] : told)
+  for (const auto& [owner, t] : told)
     if (const auto client = clients_.find(owner); client != clients_.end())
-      client->second->notify(method, fmt::format(R"({{"ids":[{}]}})", list));
+      client->second->notify(method, t.notes.empty() ? fmt::format(R"({{"ids":[{}]}})", t.ids)
+                                                     : fmt::format(R"({{"ids":[{}],"notes":[{}]}})", t.ids, t.notes));
 }
 
 void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -440,6 +441,26 @@ TEST_CASE("U6: a pending probe that its library, once loaded, has no variable or
     CHECK_MESSAGE(seen.value("stateReason", "").find("\"nothing\"") != std::string::npos, seen.dump());
     CHECK(user.ask("close").starts_with("closed"));
   }
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+// While a library is being loaded, nothing tells yet where it will have its thread-local variables.
+TEST_CASE("U6: a pending probe says, once in place, which of its arguments is null there") {
+  if (!arch::native::kThreadPointerOffset) SKIP_TEST("thread-local variables aren't read on this machine yet");
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:plug plugin.so:plugin_work x plugin_local"}, {"pending", true}}}}};
+  const Json probe = client.call("probe.add", params).at("probes").at(0);
+  CHECK(user.ask("open").starts_with("opened 0x"));
+  auto told = client.notification();
+  while (told && told->at("method") != "probe.returned") told = client.notification();
+  REQUIRE(told);
+  CHECK(told->at("params").value("notes", Json::array()).dump().find("plug: plugin_local is null: ") !=
+        std::string::npos);
+  remove_all(client, {probe});
   user.target.send("quit\n");
   CHECK(user.target.finish().ok());
 }
