@@ -67,7 +67,6 @@ inline constexpr bool kClassifiesWords = false;
 inline constexpr std::size_t kVectorsInRegisterSet = 0;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
-inline constexpr std::size_t kFramePointerOffset = offsetof(Registers, x) + 29 * sizeof(std::uint64_t);
 // The register that thread-local variables are counted from; nullopt: not among these registers.
 inline constexpr std::optional<std::size_t> kThreadPointerOffset = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.

@@ -58,7 +58,6 @@ inline constexpr bool kClassifiesWords = true;
 inline constexpr std::size_t kVectorsInRegisterSet = 160;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
-inline constexpr std::size_t kFramePointerOffset = offsetof(Registers, rbp);
 // The register that thread-local variables are counted from: the first word there is its own address, the second points
 // to the vector of the modules' blocks (System V psABI, TLS variant II; both words are glibc's and musl's, too).
 // nullopt: not among these registers.

@@ -188,7 +188,10 @@ TargetView ControllerImpl::view(const Target& target) const {
 std::vector<TargetView> ControllerImpl::targets() const {
   std::vector<TargetView> views;
   for (const auto& [pid, target] : targets_)
-    if (target.attached) views.push_back(view(target));
+    if (target.attached) {
+      views.push_back(view(target));
+      if (views.back().threads == 0) tracer_->post([p = pid](tracer::Engine& engine) { engine.forget_if_gone(p); });
+    }
   return views;
 }
 

@@ -29,15 +29,22 @@ std::optional<unsigned> argument_number(std::string_view name) {
   return number;
 }
 
-// Whether a place is counted from the function's frame, or from the registers that will hold it (where it aligns its
-// stack), which stands only once its prologue has run.
+bool is_for_arguments(std::size_t register_offset) {
+  for (unsigned n = 1; n <= arch::native::kRegisterArguments; ++n)
+    if (const auto place = arch::native::argument_place(n); !place.memory && place.offset == register_offset) return true;
+  return false;
+}
+
+// Whether a place is counted from the function's frame, or is in or counted from a register that no argument comes in
+// (where it aligns its stack, and GCC's -fsanitize=address), so that it stands only once the prologue has run.
 bool is_on_frame(const Attribute& value) {
   if (!value.is_block() || value.block.empty()) return false;
   const auto operation = std::to_integer<unsigned>(value.block[0]);
   if (operation == OP_fbreg) return true;
-  if (operation < OP_breg0 || operation > OP_breg31) return false;
-  const auto base = arch::native::dwarf_register(operation - OP_breg0);
-  return base && (base == arch::native::register_offset("sp") || base == arch::native::kFramePointerOffset);
+  const bool is_in = operation >= OP_reg0 && operation < OP_breg0;
+  if (!is_in && (operation < OP_breg0 || operation > OP_breg31)) return false;
+  const auto offset = arch::native::dwarf_register(operation - (is_in ? OP_reg0 : OP_breg0));
+  return offset && !is_for_arguments(*offset);
 }
 
 bool same_register(const Location& a, const Location& b) {

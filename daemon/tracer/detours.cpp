@@ -116,14 +116,6 @@ std::optional<DetourPlace> DetourSpace::find(RemoteAddr pc) const {
   return place;
 }
 
-std::optional<DetourSpace::Room> DetourSpace::reuse(CodeArea& area, std::uint32_t size) {
-  const auto it = area.free.lower_bound(size);
-  if (it == area.free.end()) return std::nullopt;
-  const Room room{it->second, it->first};
-  area.free.erase(it);
-  return room;
-}
-
 PlacedDetour& DetourSpace::place(RemoteAddr address, PlacedDetour detour) {
   const auto [it, added] = detours_.emplace(address.value, std::move(detour));
   PROBED_CHECK(added, "one detour at a place");
@@ -204,6 +196,14 @@ std::vector<std::pair<std::size_t, std::uint32_t>> DetourSpace::round_done(std::
     }
     it = detours_.erase(it);
     --retired_;
+  }
+  // Where no detour is left, there are no rooms of certain sizes either.
+  for (CodeArea& area : areas_) {
+    const auto next = detours_.lower_bound(area.base.value);
+    if (area.line == CodeArea::kNoLine || area.free.empty()) continue;
+    if (next != detours_.end() && next->first < area.base.value + area.size) continue;
+    area.free.clear();
+    area.used = area.runtime_size;
   }
   std::vector<std::pair<std::size_t, std::uint32_t>> unused;
   for (std::size_t i = 0; i < lines_.size(); ++i)

@@ -133,12 +133,24 @@ class DetourSpace {
   bool in_code(RemoteAddr pc) const;
   // nullopt: not in generated code, or in no detour that there is.
   std::optional<DetourPlace> find(RemoteAddr pc) const;
-  // Where a detour of this size may lie, from memory that was used before; nullopt: nowhere.
   struct Room {
     RemoteAddr address;
     std::uint32_t size = 0;
   };
-  std::optional<Room> reuse(CodeArea& area, std::uint32_t size);
+  // Where a detour of about this size may lie, in memory that was used before: `fits` builds it for a room, and says
+  // whether it is large enough. nullopt: nowhere.
+  template <class Fits>
+  static std::optional<Room> reuse(CodeArea& area, std::uint32_t size, Fits&& fits) {
+    constexpr unsigned kMostTried = 4;
+    auto it = area.free.lower_bound(size);
+    for (unsigned i = 0; i < kMostTried && it != area.free.end(); ++i, ++it) {
+      const Room room{it->second, it->first};
+      if (!fits(room)) continue;
+      area.free.erase(it);
+      return room;
+    }
+    return std::nullopt;
+  }
   PlacedDetour& place(RemoteAddr address, PlacedDetour detour);
   void retire(RemoteAddr detour);
   const std::map<std::uint64_t, PlacedDetour>& detours() const { return detours_; }

@@ -124,9 +124,31 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
             "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
       }
     }
+    if (!found) found = forget_replaced_leader(process);
   }
   if (process.threads.empty()) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
   return process.threads.size();
+}
+
+// A thread that wasn't seized yet when it executed another program has the leader's id now, and the leader that was
+// seized is gone without a report (fs/exec.c, de_thread). True: it was so, and is forgotten.
+bool Engine::forget_replaced_leader(Process& process) {
+  const pid_t pid = process.id.pid;
+  if (!process.threads.contains(pid)) return false;
+  const auto tracer = process::tracer_pid(pid);
+  // A zombie that is ours is told of by its tracer, too; without a status nobody is left who could report anything.
+  if (tracer ? *tracer == gettid() : ::kill(pid, 0) == 0 || errno != ESRCH) return false;
+  forget_tracee(pid);
+  return true;
+}
+
+void Engine::forget_if_gone(pid_t pid) {
+  Process* process = find_process(pid);
+  if (!process || ::kill(pid, 0) == 0 || errno != ESRCH) return;
+  spdlog::warn("process {} has gone, and the kernel told of no end of {} of its threads", pid, process->threads.size());
+  for (const pid_t tid : std::set<pid_t>(process->threads)) forget_tracee(tid);
+  listener_.process_gone(process->root, pid, std::nullopt);
+  forget_process(*process);
 }
 
 // A thread that was in the middle of clone() when it was seized makes a child that nobody traces: the kernel looks at

@@ -143,6 +143,8 @@ class Engine : private Waiter::Guardian {
   void set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(const std::vector<NotArmed>&)> done);
   // The global switch; each program keeps its own state. As for set_enabled().
   std::vector<NotArmed> set_armed(bool armed);
+  // For one that /proc doesn't have any more: forgets it unless its end is still to be told of by the kernel.
+  void forget_if_gone(pid_t pid);
   // Looks whether the process still has the code it is probed in; what it hasn't is told to code_gone() before this
   // returns. No-op for a process that isn't attached.
   void look_at_code(pid_t pid);
@@ -181,6 +183,7 @@ class Engine : private Waiter::Guardian {
   bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
+  bool forget_replaced_leader(Process& process);
   Result<void> seize_sharers(Process& process);
   void settle(pid_t pid);
   Tracee& add_tracee(pid_t tid, Process& process);

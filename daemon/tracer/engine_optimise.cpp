@@ -408,14 +408,21 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
       return true;
     }
     const auto size = static_cast<std::uint32_t>(detour_.code.size());
-    if (const auto used = detours.reuse(area, size + 2 * native::kDetourAlignment)) {
-      // Elsewhere the code may be some bytes longer or shorter.
-      request.address = used->address.value;
-      space_for = used->size;
+    const std::uint64_t fresh = request.address;
+    // Elsewhere the code may be some bytes longer or shorter.
+    const auto build_in = [&](const DetourSpace::Room& used) {
+      request.address = used.address.value;
       PROBED_CHECK(native::build_detour(request, area.runtime, detour_), "what was built can be built elsewhere");
-      PROBED_CHECK(detour_.code.size() <= space_for, "a detour's size hardly depends on its place");
+      return detour_.code.size() <= used.size;
+    };
+    if (const auto used = DetourSpace::reuse(area, size, build_in)) {
+      space_for = used->size;
       room = &area;
       break;
+    }
+    if (request.address != fresh) {
+      request.address = fresh;
+      PROBED_CHECK(native::build_detour(request, area.runtime, detour_), "what was built is built there again");
     }
     space_for = static_cast<std::uint32_t>(round_up(size, native::kDetourAlignment));
     if (request.address + space_for > area.base.value + area.size) continue;
@@ -427,6 +434,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
 
   const RemoteAddr at{request.address};
   if (!space.memory().write(at, std::as_bytes(std::span(detour_.code)))) {
+    room->free.emplace(space_for, at);
     give_up(space, address, "generated code can't be written", kPinnedAgain);
     return true;
   }

@@ -112,6 +112,20 @@ TEST_CASE("$args of functions that align their stack, or are given structures, a
   });
 }
 
+// Its variables lie behind a register that its prologue sets.
+TEST_CASE("arguments of a function with a sanitizer's stack are right at its entry") {
+  for (const std::string& build : runnable({"scopes-asan"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const Told typed = told(client, user, "typed pair colour name=chain->name last", "typed 4");
+    CHECK(typed.args[0] == typed.truth);
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("variables of a function in a function are not the outer one's") {
   for (const std::string& build : builds()) {
     CAPTURE(build);

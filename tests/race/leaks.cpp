@@ -127,6 +127,32 @@ TEST_CASE("D4: adding and removing probes again and again leaves no slot behind 
   CHECK_MESSAGE(report.ok(), report.out, counter.target.errors());
 }
 
+TEST_CASE("D4: jumps that are made and taken out again and again use the same memory") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"2", "0"});
+  counter.target.go();
+  add(client, counter.pid(), {"libc:getpid"});
+  Figures warm;
+  // 16 KiB of code hold some forty of them.
+  constexpr int kTimes = 300;
+  for (int i = 0; i < kTimes; ++i) {
+    const std::vector<Json> probes = add(client, counter.pid(), {"work"});
+    REQUIRE(eventually([&] {
+      const Json all = client.call("probe.list").at("probes");
+      return std::ranges::all_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
+    }));
+    remove_all(client, probes);
+    if (i == kTimes / 10) warm = figures_of(counter.pid());
+  }
+  const Figures after = figures_of(counter.pid());
+  CHECK(after.mappings <= warm.mappings + 1);
+  CHECK(after.size_kb <= warm.size_kb + 16);
+  counter.target.go();
+  const TargetReport report = counter.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, counter.target.errors());
+}
+
 TEST_CASE("D4: many processes that are let go, end or are killed while probed leave nothing in the daemon") {
   Daemon daemon;
   std::unique_ptr<RpcClient> client;
