@@ -134,10 +134,13 @@ TEST_CASE("D4: jumps that are made and taken out again and again use the same me
   counter.target.go();
   add(client, counter.pid(), {"libc:getpid"});
   Figures warm;
-  // 16 KiB of code hold some forty of them.
-  constexpr int kTimes = 300;
+  // 16 KiB of code hold some sixty of them.
+  constexpr int kTimes = 200;
+  const std::vector<std::string> several{"work $arg1 $arg2 $arg3 $arg4", "libc:getppid $arg1 $arg2 $arg3 $arg4",
+                                         "libc:getuid $arg1 $arg2 $arg3 $arg4", "libc:getgid $arg1 $arg2 $arg3 $arg4",
+                                         "libc:geteuid $arg1 $arg2 $arg3 $arg4"};
   for (int i = 0; i < kTimes; ++i) {
-    const std::vector<Json> probes = add(client, counter.pid(), {"work"});
+    const std::vector<Json> probes = add(client, counter.pid(), several);
     REQUIRE(eventually([&] {
       const Json all = client.call("probe.list").at("probes");
       return std::ranges::all_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
