@@ -99,9 +99,8 @@ constexpr std::array kUnwatched{
     count("to", "the last time: when it was in place again, in nanoseconds of CLOCK_MONOTONIC (64 bit); 0: it isn't"),
     count("total", "nanoseconds, of all times (64 bit)"),
 };
-constexpr Field kUnwatchedField = record("unwatched", kUnwatched,
-                                         "while no daemon ran: hits then are in no counter; absent: one always ran",
-                                         kOptional);
+constexpr Field kUnwatchedField = record(
+    "unwatched", kUnwatched, "while no daemon ran: hits then are in no counter; absent: one always ran", kOptional);
 constexpr Field kNote = said("note", "for people");
 constexpr std::array kFrom{
     integer("id", kMax32, "its number"),
@@ -131,7 +130,8 @@ constexpr std::array kProbe{
     flag("armed", "in place in the target's text now", kRequired),
     integer("maxRate", kMaxCount, "as it was added: hits in a second after which it is disabled; 0: any number",
             kOptional),
-    integer("expires", kMax64, "when it is disabled: nanoseconds of CLOCK_MONOTONIC (64 bit); absent: never", kOptional),
+    integer("expires", kMax64, "when it is disabled: nanoseconds of CLOCK_MONOTONIC (64 bit); absent: never",
+            kOptional),
     count("hits", "events made, delivered or missed (64 bit)"),
     count("missed", "hits that made no event, or whose event was lost before any client's buffer (64 bit)"),
     count("filtered", "passes a filter turned away; not counted as hits (64 bit)"),
@@ -224,10 +224,11 @@ constexpr std::array kAdd{
     list("probes", kSpecItem, kMaxProbes, "all of them or none are added; of a glob, what can be probed", kRequired, 1),
     flag("persist", "they outlive this connection"),
     integer("limit", kMaxCount, "hits after which the whole batch is disabled, exactly", kOptional, 1),
-    integer("maxRate", kMaxCount,
-            "hits of one of them in a second after which it is disabled; 0: any number; absent: what the daemon allows a "
-            "breakpoint",
-            kOptional),
+    integer(
+        "maxRate", kMaxCount,
+        "hits of one of them in a second after which it is disabled; 0: any number; absent: what the daemon allows a "
+        "breakpoint",
+        kOptional),
     integer("expire", kMaxSeconds, "seconds after which they are disabled", kOptional, 1),
     flag("followFork", "when this attaches the target: follow its children"),
     flag("x-step", "experimental: use the stepped tier, for tests and benchmarks"),
@@ -275,9 +276,12 @@ constexpr std::array kFormatResult{
 };
 constexpr std::array kFormatErrors{Reason::no_such_probe};
 constexpr std::array kProfile{
-    integer("id", kMax32, "the probe's number"),  said("name", "GROUP/NAME"),
-    integer("pid", kMaxPid, "the target"),        count("hits", "as in probe.list (64 bit)"),
-    count("missed", "as in probe.list (64 bit)"), count("filtered", "as in probe.list (64 bit)"),
+    integer("id", kMax32, "the probe's number"),
+    said("name", "GROUP/NAME"),
+    integer("pid", kMaxPid, "the target"),
+    count("hits", "as in probe.list (64 bit)"),
+    count("missed", "as in probe.list (64 bit)"),
+    count("filtered", "as in probe.list (64 bit)"),
     integer("abandoned", kMax64, "likewise (64 bit)", kOptional),
     integer("unmatched", kMax64, "likewise (64 bit)", kOptional),
 };
@@ -376,10 +380,8 @@ constexpr std::array kLines{
     integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
 };
 constexpr std::array kLine{
-    said("file", "its whole path, as the compiler saw it"),
-    integer("line", kMax32, "the line's number"),
-    address("address", "of its first instruction, in the target"),
-    said("function", "that it is in"),
+    said("file", "its whole path, as the compiler saw it"),        integer("line", kMax32, "the line's number"),
+    address("address", "of its first instruction, in the target"), said("function", "that it is in"),
     said("module", "base name of the file that was loaded"),
 };
 constexpr Field kLineItem = record("line", kLine, "one line that has code");
@@ -434,7 +436,11 @@ constexpr std::array kMethods{
     Method{"daemon.status", "The switches and totals", {}, {}, kStatus, kNoErrors},
     Method{"symbols.functions", "What can be probed in a process", kFunctions, {}, kFunctionsResult, kFunctionsErrors},
     Method{"symbols.usdt", "The static probes (USDT) of a process", kUsdt, {}, kUsdtResult, kFunctionsErrors},
-    Method{"symbols.variables", "Variables that have a name at a place", kVariables, {}, kVariablesResult,
+    Method{"symbols.variables",
+           "Variables that have a name at a place",
+           kVariables,
+           {},
+           kVariablesResult,
            kVariablesErrors},
     Method{"symbols.lines", "Lines of a source file that have code", kLines, {}, kLinesResult, kLinesErrors},
     Method{"rpc.discover", "This description, as an OpenRPC document", {}, {}, {}, kNoErrors, true},
@@ -499,7 +505,8 @@ constexpr std::array kNotifications{
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
-    NotificationInfo{"probe.unplaced", "What a pending probe names was loaded, but it can't be probed", kProbesUnplaced},
+    NotificationInfo{"probe.unplaced", "What a pending probe names was loaded, but it can't be probed",
+                     kProbesUnplaced},
     NotificationInfo{"probe.returned", "The code of probes is there again, and they are in it", kProbesReturned},
 };
 

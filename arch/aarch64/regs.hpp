@@ -13,9 +13,10 @@ namespace probed::arch::aarch64 {
 // struct user_pt_regs (asm/ptrace.h), which is NT_PRSTATUS's layout.
 //
 // What belongs to an interrupted system call is not in here. The number is a register set of its own
-// (NT_ARM_SYSTEM_CALL), which the kernel clears before it lets a tracer look (arch/arm64/kernel/signal.c, do_signal), as
-// it has already decided by then that the call is to be made again: the pc is in front of the svc and x0 holds the first
-// argument once more. Where it has decided otherwise the argument is kept in orig_x0, which no register set shows.
+// (NT_ARM_SYSTEM_CALL), which the kernel clears before it lets a tracer look (arch/arm64/kernel/signal.c, do_signal),
+// as it has already decided by then that the call is to be made again: the pc is in front of the svc and x0 holds the
+// first argument once more. Where it has decided otherwise the argument is kept in orig_x0, which no register set
+// shows.
 struct Registers {
   std::array<std::uint64_t, 31> x;
   std::uint64_t stack_pointer;
@@ -46,8 +47,8 @@ inline std::uint64_t return_address_register(const Registers& r) { return r.x[30
 // nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
 
-// The same by the number that debug information gives it (DWARF for the Arm 64-bit Architecture, section 4.1). The other
-// one: of a register for floating-point numbers, v0 to v31.
+// The same by the number that debug information gives it (DWARF for the Arm 64-bit Architecture, section 4.1). The
+// other one: of a register for floating-point numbers, v0 to v31.
 std::optional<std::size_t> dwarf_register(unsigned number);
 std::optional<unsigned> dwarf_vector_register(unsigned number);
 
@@ -58,7 +59,8 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
-// Whether the address for a result in memory is passed as a first argument of its own. AAPCS64 6.9: in x8, which no argument has.
+// Whether the address for a result in memory is passed as a first argument of its own. AAPCS64 6.9: in x8, which no
+// argument has.
 inline constexpr bool kResultAddressIsArgument = false;
 // Whether small structures are handed over by the class of each of their words, and what returns one that is in memory
 // leaves its address where a number would be returned. AAPCS64 6.8.2, 6.9: neither.
@@ -108,9 +110,7 @@ inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, 
   for (std::size_t i = 0; i < 6; ++i) r.x[i] = args[i];
 }
 // The generic timer can always be read here.
-inline bool stand_in_for_clock(Registers&, std::span<const std::uint8_t>, std::uint64_t) {
-  return false;
-}
+inline bool stand_in_for_clock(Registers&, std::span<const std::uint8_t>, std::uint64_t) { return false; }
 // svc #0
 inline constexpr std::uint8_t kSyscallInsn[] = {0x01, 0x00, 0x00, 0xd4};
 

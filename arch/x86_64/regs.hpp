@@ -37,8 +37,8 @@ inline std::uint64_t return_address_register(const Registers&) { return 0; }
 // assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
 
-// The same by the number that debug information gives it (System V psABI, figure 3.36). The other one: of a register for
-// floating-point numbers, xmm0 to xmm15, counted from 0.
+// The same by the number that debug information gives it (System V psABI, figure 3.36). The other one: of a register
+// for floating-point numbers, xmm0 to xmm15, counted from 0.
 std::optional<std::size_t> dwarf_register(unsigned number);
 std::optional<unsigned> dwarf_vector_register(unsigned number);
 

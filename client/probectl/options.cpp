@@ -366,8 +366,17 @@ struct Parser {
     const auto unused = app.remaining(true);
     if (app.get_subcommands().empty() && !unused.empty()) return unknown_word(unused.front());
     const std::string text = e.what();
-    if (sub_command() == "trace" && options.probes.empty() && !unused.empty() && !unused.front().starts_with('-'))
-      return "what to probe is given with -e: write -e '" + unused.front() + "'";
+    const bool is_word = !unused.empty() && !unused.front().starts_with('-');
+    if (sub_command() == "trace" && is_word) {
+      const auto* option = app.get_subcommands().front()->get_option_no_throw("--probe");
+      const auto given = option ? option->results() : std::vector<std::string>();
+      if (given.empty() && unused.front().find_first_not_of("0123456789") == std::string::npos)
+        return "a process is given with -p: write -p " + unused.front();
+      if (given.empty()) return "what to probe is given with -e: write -e '" + unused.front() + "'";
+      // The rest of a definition that the shell has divided.
+      return "what follows -e must be one word for the shell: put the definition in quotes, -e '" + given.back() + " " +
+             unused.front() + "'";
+    }
     if (!app.get_subcommands().empty())
       for (const auto& word : unused)
         if (word.starts_with("--")) return unknown_option(*app.get_subcommands().front(), word);

@@ -39,7 +39,9 @@ void FurtherPlaces::failed(const symbols::Site& site, const Error& why) {
 std::vector<std::string> FurtherPlaces::notes() const {
   std::vector<std::string> out;
   if (copies_ + inlined_ == 0) return out;
-  const auto counted = [](std::size_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
+  const auto counted = [](std::size_t n, const char* what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+  };
   std::string which = inlined_ == 0 ? "" : fmt::format("is inlined at {}, too", counted(inlined_, "place"));
   if (copies_ != 0)
     which += fmt::format("{}has {} made for some callers", which.empty() ? "" : " and ",

@@ -40,7 +40,8 @@ class FurtherPlaces {
   std::string failure_;
 };
 
-// Of the places of one probe: what all of them have to say becomes the first one's note, the rest, too, with where it is.
+// Of the places of one probe: what all of them have to say becomes the first one's note, the rest, too, with where it
+// is.
 void gather_notes(std::span<PlannedProbe> places);
 
 }  // namespace probed::control

@@ -338,7 +338,8 @@ bool wants_result_type(std::span<const FetchArg> args) { return std::ranges::any
 bool reads_by_convention(std::span<const lang::FetchArg> args) {
   return std::ranges::any_of(args, [](const lang::FetchArg& arg) {
     const auto& node = innermost(*arg.expr).node;
-    if (const auto* variable = std::get_if<lang::VariableExpr>(&node)) return variable->path.find('%') != std::string::npos;
+    if (const auto* variable = std::get_if<lang::VariableExpr>(&node))
+      return variable->path.find('%') != std::string::npos;
     return std::holds_alternative<lang::RegisterExpr>(node) || std::holds_alternative<lang::StackExpr>(node) ||
            std::holds_alternative<lang::StackEntryExpr>(node) || std::holds_alternative<lang::ArgumentExpr>(node);
   });

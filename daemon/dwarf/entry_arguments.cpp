@@ -31,7 +31,6 @@ bool calls_like_c(Die function) {
   return std::ranges::find(kLikeC, language_of(function)) != kLikeC.end();
 }
 
-
 bool fits_integer_register(const Type& type) {
   const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
   return scalar && type.kind != TypeKind::floating && type.size > 0 && type.size <= 8;

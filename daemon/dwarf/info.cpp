@@ -22,9 +22,7 @@ bool is_outermost(std::uint16_t t) {
   return t == TAG_compile_unit || t == TAG_partial_unit || t == TAG_namespace || t == TAG_skeleton_unit;
 }
 
-bool by_place(Die a, Die b) {
-  return a.unit == b.unit ? a.index < b.index : std::less<const Unit*>()(a.unit, b.unit);
-}
+bool by_place(Die a, Die b) { return a.unit == b.unit ? a.index < b.index : std::less<const Unit*>()(a.unit, b.unit); }
 
 std::string_view linkage_name_of(Die die) {
   const Die linked = holder_of(die, AT_linkage_name);

@@ -13,8 +13,8 @@ struct Row {
   std::uint16_t language;  // of the unit it stands in; 0: its name tells enough
 };
 
-// libstdc++ (GCC 5 and later; the short ones, too, are behind the pointer), libc++'s view, Rust (the standard library has
-// moved its parts about), Go.
+// libstdc++ (GCC 5 and later; the short ones, too, are behind the pointer), libc++'s view, Rust (the standard library
+// has moved its parts about), Go.
 constexpr std::array<Row, 9> kTexts = {{
     {"basic_string<char,", "_M_dataplus._M_p", "_M_string_length", 0},
     {"basic_string_view<char,", "_M_str", "_M_len", 0},
@@ -63,8 +63,8 @@ bool is_length(const Object& object) {
          !object.bit_offset;
 }
 
-// libstdc++'s std::string, of which Clang leaves out all or parts where the library has them (-fno-standalone-debug): its
-// ABI is fixed, a pointer and a length come first.
+// libstdc++'s std::string, of which Clang leaves out all or parts where the library has them (-fno-standalone-debug):
+// its ABI is fixed, a pointer and a length come first.
 std::optional<LibraryText> as_string_of_abi(const Object& object) {
   const Die die = object.type.die;
   const bool is_declared = object.type.size == 0 && attribute(die, AT_declaration);
@@ -75,7 +75,8 @@ std::optional<LibraryText> as_string_of_abi(const Object& object) {
   word.size = 8;
   Type pointer = word;
   pointer.kind = TypeKind::pointer;
-  return LibraryText{{part_of(object.location, 0, 8), pointer, {}, {}, 0}, {part_of(object.location, 8, 8), word, {}, {}, 0}};
+  return LibraryText{{part_of(object.location, 0, 8), pointer, {}, {}, 0},
+                     {part_of(object.location, 8, 8), word, {}, {}, 0}};
 }
 
 bool is_of_std(const Object& object, std::string_view begin) {
@@ -135,9 +136,9 @@ std::optional<Object> index_of_variant(const Object& object) {
 
 std::optional<LibraryOptional> as_optional(const Object& object) {
   if (!is_of_std(object, "optional<")) return std::nullopt;
-  for (const auto& [has_value, value] : {std::pair<std::string_view, std::string_view>{
-                                             "_M_payload._M_engaged", "_M_payload._M_payload._M_value"},
-                                         {"__engaged_", "__val_"}}) {
+  for (const auto& [has_value, value] :
+       {std::pair<std::string_view, std::string_view>{"_M_payload._M_engaged", "_M_payload._M_payload._M_value"},
+        {"__engaged_", "__val_"}}) {
     auto flag = inside(object, has_value), content = inside(object, value);
     if (flag && content && flag->type.kind == TypeKind::boolean)
       return LibraryOptional{*std::move(flag), *std::move(content)};

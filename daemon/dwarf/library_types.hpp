@@ -2,8 +2,8 @@
 // optional values.
 // Internal to daemon/dwarf.
 //
-// The thread of whoever owns the file. A type is known by its name and by having the members that are expected of it; one
-// that has others, of another version of the library, is shown as any structure is.
+// The thread of whoever owns the file. A type is known by its name and by having the members that are expected of it;
+// one that has others, of another version of the library, is shown as any structure is.
 #pragma once
 
 #include <optional>

@@ -31,7 +31,8 @@ std::optional<unsigned> argument_number(std::string_view name) {
 
 bool is_for_arguments(std::size_t register_offset) {
   for (unsigned n = 1; n <= arch::native::kRegisterArguments; ++n)
-    if (const auto place = arch::native::argument_place(n); !place.memory && place.offset == register_offset) return true;
+    if (const auto place = arch::native::argument_place(n); !place.memory && place.offset == register_offset)
+      return true;
   return false;
 }
 
@@ -120,7 +121,8 @@ VariableFinder::VariableFinder(const DebugInfo& info, std::uint64_t address, std
 
 void VariableFinder::choose_level(const std::string& inlined) {
   const auto is_meant = [&](const Level& level) {
-    return is_inline(level.function) && low_pc(level.function) == around_.pc && qualified_name(level.function) == inlined;
+    return is_inline(level.function) && low_pc(level.function) == around_.pc &&
+           qualified_name(level.function) == inlined;
   };
   // What else begins here isn't in sight of the one that is meant.
   if (const auto meant = std::ranges::find_if(levels_, is_meant); !inlined.empty() && meant != levels_.end()) {

@@ -17,7 +17,8 @@ namespace {
 using Step = lang::PlaceStep::Code;
 using lang::BaseType;
 
-constexpr unsigned kMaxDepth = 4;           // of structures in structures that are shown
+// Of structures in structures that are shown: four levels. Bases, and members without a name, are hardly a level.
+constexpr unsigned kLevel = 4, kMaxDepth = 4 * kLevel;
 constexpr std::uint64_t kMaxElements = 16;  // of a list of structures or lists
 
 Error wrong(std::string message, std::string hint = {}) {
@@ -428,6 +429,8 @@ class Expander {
       return add_elements(object, path, depth);
     Value value = value_of(object);
     value.path = path;
+    if (is_structure && value.place.absent.empty())
+      value.place.absent = "structures are shown to a depth of four; name what is in it, as in x->a.b.c.d.e";
     out_.push_back(std::move(value));
   }
 
@@ -445,14 +448,14 @@ class Expander {
   void add_optional(const LibraryOptional& optional, const std::vector<std::string>& path, unsigned depth) {
     std::vector<std::string> inner = path;
     inner.emplace_back("has_value");
-    add(optional.has_value, inner, depth + 1);
+    add(optional.has_value, inner, depth + kLevel);
     inner.back() = "value";
-    add(optional.value, inner, depth + 1);
+    add(optional.value, inner, depth + kLevel);
   }
 
   void add_index(const Object& index, std::vector<std::string> path, unsigned depth) {
     path.emplace_back("index");
-    add(index, path, depth + 1);
+    add(index, path, depth + kLevel);
   }
 
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {
@@ -470,7 +473,7 @@ class Expander {
       Object part = member_of(object, m);
       if (part.type.kind == TypeKind::reference) part.type.kind = TypeKind::pointer;
       const std::size_t first = out_.size();
-      add(part, inner, depth + 1);
+      add(part, inner, depth + (is_nameless(m) ? 1 : kLevel));
       if (is_nameless(m)) settle(first, path.size(), members.size() == 1, dwarf::type_name(part.written), names);
     }
     if (out_.size() == before) add_nothing(object, path);
@@ -500,7 +503,7 @@ class Expander {
     for (std::uint64_t i = 0; i < std::min(*object.type.count, kMaxElements); ++i) {
       std::vector<std::string> inner = path;
       inner.push_back("[" + std::to_string(i) + "]");
-      add(element_at(object, i), inner, depth + 1);
+      add(element_at(object, i), inner, depth + kLevel);
     }
   }
 

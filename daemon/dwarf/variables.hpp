@@ -65,8 +65,8 @@ struct Outside {
 
 class Variables {
  public:
-  // address: in the file; bias: what to add to get the target's. inlined: which function is meant, by its qualified name,
-  // of those that are inlined so that they begin there; empty: the innermost around the address, or at the first
+  // address: in the file; bias: what to add to get the target's. inlined: which function is meant, by its qualified
+  // name, of those that are inlined so that they begin there; empty: the innermost around the address, or at the first
   // instruction of a function that one.
   Variables(std::shared_ptr<const DebugInfo> info, std::uint64_t address, std::uint64_t bias, Outside outside,
             std::string inlined = {});

@@ -45,12 +45,12 @@ struct Site {
   // Sites that carry the same words here are one probe: "FILE:LINE" of a line with several places. Empty: it is one by
   // itself, or with the others of its static probe.
   std::string one_probe;
-  // Of a function's places: its own code, a copy that the compiler has made of it for some callers, or where it has been
-  // inlined.
+  // Of a function's places: its own code, a copy that the compiler has made of it for some callers, or where it has
+  // been inlined.
   enum class Instance : std::uint8_t { own, copy, inlined };
   Instance instance = Instance::own;
   std::string inlined;  // the function that is inlined there, qualified
-  std::string note;  // what the user should know of the place: the line asked for has no code
+  std::string note;     // what the user should know of the place: the line asked for has no code
 };
 
 // A static probe, as listed: all its places in one module.

@@ -47,10 +47,11 @@ Result<Places> TargetSymbols::Impl::resolve_line(const lang::Location& location,
       has_debug_info = true;
       const dwarf::LinePlaces found = info->find_line(where.file, where.line);
       if (found.files.size() > 1)
-        return Error{Reason::ambiguous_symbol,
-                     where.file + " means " + std::to_string(found.files.size()) + " files in " +
-                         std::string(in->name()),
-                     "say which one: " + found.files[0] + " or " + found.files[1], {}};
+        return Error{
+            Reason::ambiguous_symbol,
+            where.file + " means " + std::to_string(found.files.size()) + " files in " + std::string(in->name()),
+            "say which one: " + found.files[0] + " or " + found.files[1],
+            {}};
       file_known |= !found.files.empty();
       if (found.places.empty()) continue;
       Places places;
@@ -73,12 +74,17 @@ Error TargetSymbols::Impl::no_such_line(const lang::Location& location, const la
                                         bool file_known, bool debug_info) const {
   const std::string in = location.module.empty() ? "process " + std::to_string(pid_) : "module " + location.module;
   if (file_known)
-    return {Reason::no_such_symbol, where.file + " has no code at line " + std::to_string(where.line) + " or behind it",
-            "probectl lines -p " + std::to_string(pid_) + " " + where.file + " lists those that have", {}};
+    return {Reason::no_such_symbol,
+            where.file + " has no code at line " + std::to_string(where.line) + " or behind it",
+            "probectl lines -p " + std::to_string(pid_) + " " + where.file + " lists those that have",
+            {}};
   if (debug_info)
-    return {Reason::no_such_symbol, "no source file " + where.file + " in the debug information of " + in,
-            "write its name as the compiler saw it; a part of its path will do", {}};
-  return {Reason::unsupported, "no debug information in " + in + ": its source lines aren't known", kGetDebugSymbols, {}};
+    return {Reason::no_such_symbol,
+            "no source file " + where.file + " in the debug information of " + in,
+            "write its name as the compiler saw it; a part of its path will do",
+            {}};
+  return {
+      Reason::unsupported, "no debug information in " + in + ": its source lines aren't known", kGetDebugSymbols, {}};
 }
 
 Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) const {
@@ -91,7 +97,8 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
                  "variables need debug information, and " +
                      (in ? std::string(in->name()) + " has none" : "the code at " + hex(address.value) + " has none") +
                      (unfit.empty() ? "" : ": " + unfit + " is damaged, or of another build"),
-                 kGetDebugSymbols, {}};
+                 kGetDebugSymbols,
+                 {}};
   }
   dwarf::Outside outside;
   outside.object = [this](std::string_view name) -> std::optional<std::uint64_t> {
@@ -210,8 +217,8 @@ void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const 
   constexpr std::size_t kMostNamed = 3;
   const Symbol& symbol = *found.symbol;
   const auto info = symbol.kind == SymbolKind::function ? debug_info(*found.in) : nullptr;
-  const auto further = info ? info->further_instances(symbol.address.value, symbol.binding == Binding::weak)
-                            : dwarf::FurtherInstances();
+  const auto further =
+      info ? info->further_instances(symbol.address.value, symbol.binding == Binding::weak) : dwarf::FurtherInstances();
   const auto add = [&](std::uint64_t address, Site::Instance instance) {
     Result<Site> site = site_at(found.in->remote({address}));
     if (!site) return;  // of an instance that the linker has dropped
@@ -233,7 +240,8 @@ void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const 
     if (site.instance == Site::Instance::inlined) site.inlined = further.name;
   if (unknown > kMostNamed) copies.append(", ...");
   if (unknown > 0)
-    sites.front().note = "copies that the compiler may have made of it for some callers are probes of their own: " + copies;
+    sites.front().note =
+        "copies that the compiler may have made of it for some callers are probes of their own: " + copies;
 }
 
 Result<std::vector<dwarf::VisibleVariable>> TargetSymbols::Impl::list_variables(const lang::Location& location) const {

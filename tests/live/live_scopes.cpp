@@ -57,8 +57,8 @@ std::string notes_of(const Json& probe) { return probe.contains("notes") ? probe
 
 // A call that isn't seen is an answer that is wrong.
 TEST_CASE("all calls of a function are hits, of its own code, of where it is inlined and of copies of it") {
-  for (const std::string& build : runnable({"scopes-O0", "scopes-O2", "scopes-lto", "scopes-copies", "scopes-clang-O0",
-                                            "scopes-clang-O2"})) {
+  for (const std::string& build :
+       runnable({"scopes-O0", "scopes-O2", "scopes-lto", "scopes-copies", "scopes-clang-O0", "scopes-clang-O2"})) {
     for (const std::string name : {"both", "copied"}) {
       CAPTURE(build);
       CAPTURE(name);

@@ -72,11 +72,11 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     Daemon daemon;
     RpcClient client(daemon.socket());
     TellingTarget user(build);
-    const auto probes = add(
-        client, user.pid(),
-        {"p:h shop::Till::hold unique first=unique->id name=unique->name second=shared->id full empty flag=full.has_value "
-         "text=full.value element=items[1].id three last=three[2] one_of taken sold",
-         "r:v shop::head $retval", "p:a shop::add $args"});
+    const auto probes = add(client, user.pid(),
+                            {"p:h shop::Till::hold unique first=unique->id name=unique->name second=shared->id full "
+                             "empty flag=full.has_value "
+                             "text=full.value element=items[1].id three last=three[2] one_of taken sold",
+                             "r:v shop::head $retval", "p:a shop::add $args"});
     Events events(client);
     constexpr int n = 40;
     const Json truth = user.truth("hold 40");

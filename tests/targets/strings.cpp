@@ -2,9 +2,8 @@
 // prints what their values were, as JSON:
 //   take N   one call of shop::Till::take() with the N-th text, by every way to hand it over
 //   say      one call of each shop::say() and shop::pass<>()
-//   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of shop::add<>()
-//   texts    how many texts there are
-//   quit
+//   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of
+//   shop::add<>() texts    how many texts there are quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
 #include <array>
 #include <cstring>
