@@ -192,7 +192,8 @@ void Soak::look_for_leaks(Scene& scene, const Size& warm) {
   scene.kept.clear();
   live::RpcClient client(scene.daemon.socket());
   client.call("probe.remove", {{"all", true}});
-  for (const Json& target : client.call("target.list").at("targets"))
+  const Json targets = client.call("target.list");
+  for (const Json& target : targets.at("targets"))
     client.request("target.detach", {{"pid", target.at("pid")}});
   // It keeps the memory and the mappings of the last eight processes that it let go open (Engine::recent_spaces_).
   const Size most{0, warm.fds + 2 * 8, warm.threads};
