@@ -26,8 +26,10 @@ FurtherPlaces::FurtherPlaces(const lang::Definition& definition, const symbols::
   if (const auto* symbol = std::get_if<lang::SymbolLocation>(&definition.location.where)) name_ = symbol->name;
 }
 
+bool FurtherPlaces::has(const symbols::Site& site) const { return site.instance != Instance::own && !only_inlined_; }
+
 bool FurtherPlaces::leaves_out(const symbols::Site& site) {
-  if (site.instance == Instance::own || only_inlined_) return false;
+  if (!has(site)) return false;
   (site.instance == Instance::copy ? copies_ : inlined_) += 1;
   return is_return_ || by_convention_;
 }

@@ -24,6 +24,8 @@ class FurtherPlaces {
   // first: the definition's first place. A function that exists only inlined has no further ones.
   FurtherPlaces(const lang::Definition& definition, const symbols::Site& first);
 
+  // Whether it is one of them, and may be missing.
+  bool has(const symbols::Site& site) const;
   // Whether the probe must do without this one: by the definition, all of them.
   bool leaves_out(const symbols::Site& site);
   // Whether some are: then they are one probe with the function's own code.

@@ -414,7 +414,6 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
   };
   FurtherPlaces further(definition, places->sites.front());
   for (symbols::Site& site : places->sites) {
-    const bool is_further = site.instance != symbols::Site::Instance::own && &site != &places->sites.front();
     if (further.leaves_out(site)) continue;
     if (definition.kind == lang::Kind::return_probe) {
       auto parts = plan_return(spec, definition, filter, site);
@@ -428,7 +427,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       continue;
     }
     auto fit = analyse(site);
-    if (!fit && is_further) {
+    if (!fit && further.has(site)) {
       further.failed(site, fit.error());
       continue;
     }
@@ -438,7 +437,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       continue;
     }
     auto probe = plan_one(spec, definition, filter, site);
-    if (!probe && is_further) {
+    if (!probe && further.has(site)) {
       further.failed(site, probe.error());
       continue;
     }

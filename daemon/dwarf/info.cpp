@@ -146,6 +146,12 @@ std::string DebugInfo::lacking() const {
          ", which can't be found, is damaged, or of another build: names and types that stand there aren't known";
 }
 
+std::string DebugInfo::lacking_at(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  const std::string missing = missing_split(address);
+  return missing.empty() ? lacking() : "the debug information of this place is in " + missing;
+}
+
 const Unit& DebugInfo::whole(const Unit& unit) const {
   const auto known = whole_.find(&unit);
   return known == whole_.end() ? unit : *known->second;

@@ -98,6 +98,8 @@ class DebugInfo {
   bool is_whole() const { return lacking_.empty() && missing_.empty(); }
   // What isn't known because the supplementary file isn't there, for people; empty: nothing is missing.
   std::string lacking() const;
+  // The same of one place: its split file, too.
+  std::string lacking_at(std::uint64_t address) const;
 
  private:
   friend class VariableFinder;

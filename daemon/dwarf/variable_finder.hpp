@@ -47,8 +47,6 @@ class VariableFinder {
   bool result_is_plain_word() const;
   // The names of the parameters, in order; $argN of one that has none, or not one of its own.
   Result<std::vector<std::string>> parameters() const;
-  // The file that isn't there and has what is to be said of this place; empty: none.
-  std::string missing_split() const { return scope_ ? std::string() : info_.missing_split(around_.pc); }
   Result<std::vector<VisibleVariable>> visible() const;
 
  private:

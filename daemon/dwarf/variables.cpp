@@ -289,11 +289,12 @@ class Follower {
     if (!found) {
       if (auto pointer = as_smart_pointer(object); pointer && smart < kMostSmart)
         return member(*std::move(pointer), name, path, smart + 1);
-      if (auto optional = as_optional(object); optional && name == "has_value") return std::move(optional->has_value);
-      if (auto optional = as_optional(object); optional && name == "value")
-        return without_reference(std::move(optional->value));
+      if (auto optional = as_optional(object)) {
+        if (name == "has_value") return std::move(optional->has_value);
+        if (name == "value") return without_reference(std::move(optional->value));
+      }
+      return no_member(object.type, owner, name);
     }
-    if (!found) return no_member(object.type, owner, name);
     return without_reference(member_of(object, *found));
   }
 
@@ -548,10 +549,7 @@ bool Variables::result_is_plain_word() const {
   return VariableFinder(*info_, address_, bias_, outside_, inlined_).result_is_plain_word();
 }
 
-std::string Variables::lacking() const {
-  const std::string missing = VariableFinder(*info_, address_, bias_, outside_, inlined_).missing_split();
-  return missing.empty() ? info_->lacking() : "the debug information of this place is in " + missing;
-}
+std::string Variables::lacking() const { return info_->lacking_at(address_); }
 
 Result<std::vector<std::string>> Variables::parameters() const {
   const VariableFinder finder(*info_, address_, bias_, outside_, inlined_);

@@ -142,7 +142,7 @@ std::vector<Found> TargetSymbols::Impl::exact(const Instance& in, const NameQuer
 // aren't where it is entered.
 std::vector<Found> TargetSymbols::Impl::clones(const Instance& in, const NameQuery& query, Want want) const {
   std::vector<Found> found;
-  if (want != Want::code || !query.version.empty()) return found;
+  if (want != Want::code || !query.version.empty() || query.name.empty()) return found;
   for (const Symbol* s : in.module->symbols().copies_of(query.name)) found.push_back({&in, s});
   return found;
 }

@@ -223,6 +223,7 @@ void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const 
     Result<Site> site = site_at(found.in->remote({address}));
     if (!site) return;  // of an instance that the linker has dropped
     site->instance = instance;
+    if (instance == Site::Instance::inlined) site->inlined = further.name;
     sites.push_back(std::move(site).value());
   };
   // A constructor's two versions come from the same source, as does a piece that some of its places share: they aren't
@@ -236,8 +237,6 @@ void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const 
       copies.append(copies.empty() ? "" : ", ").append(copy->name());
   }
   for (const std::uint64_t address : further.inlined) add(address, Site::Instance::inlined);
-  for (Site& site : sites)
-    if (site.instance == Site::Instance::inlined) site.inlined = further.name;
   if (unknown > kMostNamed) copies.append(", ...");
   if (unknown > 0)
     sites.front().note =

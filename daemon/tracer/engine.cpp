@@ -147,8 +147,7 @@ void Engine::forget_if_gone(pid_t pid) {
   if (!process || ::kill(pid, 0) == 0 || errno != ESRCH) return;
   spdlog::warn("process {} has gone, and the kernel told of no end of {} of its threads", pid, process->threads.size());
   for (const pid_t tid : std::set<pid_t>(process->threads)) forget_tracee(tid);
-  listener_.process_gone(process->root, pid, std::nullopt);
-  forget_process(*process);
+  tell_end(*process, std::nullopt);
 }
 
 // A thread that was in the middle of clone() when it was seized makes a child that nobody traces: the kernel looks at

@@ -189,6 +189,8 @@ class Engine : private Waiter::Guardian {
   Tracee& add_tracee(pid_t tid, Process& process);
   void forget_tracee(pid_t tid);
   void forget_process(Process& process);
+  // It has no threads any more: whoever is concerned learns of it, and it is forgotten. how: nullopt: not known.
+  void tell_end(Process& process, std::optional<WaitStatus> how);
   std::vector<Process*> family_of(pid_t root);
   void start_detach(Process& process);
   void ask_to_leave(Process& process, std::size_t count);

@@ -265,11 +265,12 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
     if (process->threads.size() == 1 && !process->detaching) settle_actions(*process);
     return leave_if_complete(*process);
   }
-  const pid_t root = process->root;
-  const pid_t pid = process->id.pid;
-  const bool detaching = process->detaching;
-  if (!detaching || process->detach_replies.empty()) listener_.process_gone(root, pid, status);
-  forget_process(*process);
+  tell_end(*process, status);
+}
+
+void Engine::tell_end(Process& process, std::optional<WaitStatus> how) {
+  if (!process.detaching || process.detach_replies.empty()) listener_.process_gone(process.root, process.id.pid, how);
+  forget_process(process);
 }
 
 // A new task whose creator died before its event could say whose it is. Every space it may be a copy of is looked

@@ -55,10 +55,13 @@ bool becomes(RpcClient& client, const Json& probe, const std::string& state) {
   return eventually([&] { return state_in_list(client, probe) == state; });
 }
 std::uint64_t hits_of(RpcClient& client, const Json& probe) { return counts_of(client, probe).hits; }
-bool has_notification(RpcClient& client, const std::string& method) {
+std::optional<Json> notification_of(RpcClient& client, const std::string& method) {
   for (auto n = client.notification(); n; n = client.notification())
-    if (n->at("method") == method) return true;
-  return false;
+    if (n->at("method") == method) return n;
+  return std::nullopt;
+}
+bool has_notification(RpcClient& client, const std::string& method) {
+  return notification_of(client, method).has_value();
 }
 
 const std::vector<std::string> kPrivateKinds{"file", "memfd", "deleted", "anon", "jit"};
@@ -455,8 +458,7 @@ TEST_CASE("U6: a pending probe says, once in place, which of its arguments is nu
                     {"probes", {{{"definition", "p:plug plugin.so:plugin_work x plugin_local"}, {"pending", true}}}}};
   const Json probe = client.call("probe.add", params).at("probes").at(0);
   CHECK(user.ask("open").starts_with("opened 0x"));
-  auto told = client.notification();
-  while (told && told->at("method") != "probe.returned") told = client.notification();
+  const auto told = notification_of(client, "probe.returned");
   REQUIRE(told);
   CHECK(told->at("params").value("notes", Json::array()).dump().find("plug: plugin_local is null: ") !=
         std::string::npos);

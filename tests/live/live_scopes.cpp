@@ -95,6 +95,19 @@ TEST_CASE("all calls of a function are hits, of its own code, of where it is inl
   }
 }
 
+TEST_CASE("a function that exists only inlined is refused when one of its places can't be probed, not half probed") {
+  for (const std::string& build : runnable({"scopes-O2", "scopes-clang-O2"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    CHECK(reason_of(add_error(client, user.pid(), {"half_odd"})) == "existing-breakpoint");
+    CHECK(list_probes(client).empty());
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("$args of functions that align their stack, or are given structures, are right or null") {
   in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
     const Told aligned = told(client, user, "aligned $args", "aligned 3");
