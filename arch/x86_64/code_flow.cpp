@@ -29,7 +29,9 @@ class Analysis {
     for (const std::uint64_t entry : source_.entries) taken(entry);
     if (source_.absolute) mark_words();
     mark_tables();
+    mark_pairs();
     settle_padding();
+    judge_labels();
     judge_functions();
     judge_stacks();
     spread_doubt();
@@ -66,7 +68,8 @@ class Analysis {
   void walk_function(const CodeSegment& text, const CodeRange& range) {
     const auto bytes = part(text, range);
     FunctionFacts facts{range, true, true};
-    bool reached = true, leaps = false, sets_stack = false;
+    bool reached = true, leaps = false, sets_stack = false, leaps_by_return = false;
+    std::span<const std::uint8_t> before;
     target(range.begin);
     std::uint64_t at = 0;
     while (at < bytes.size()) {
@@ -76,7 +79,9 @@ class Analysis {
       note(s, &range);
       leaps = leaps || s.kind == ScanKind::leap || s.kind == ScanKind::call_away;
       sets_stack = sets_stack || s.sets_stack;
+      if (s.kind == ScanKind::end && sets_return_address(before)) leaps_by_return = true;
       reached = pads(s, range.begin + at, reached);
+      before = bytes.subspan(at, s.length);
       at += s.length;
     }
     facts.decoded = facts.understood = at == bytes.size();
@@ -84,7 +89,23 @@ class Analysis {
     const std::size_t index = out_.add_function(facts);
     if (leaps) leaping_.push_back(index);
     if (sets_stack) stacks_set_.push_back(index);
+    if (leaps_by_return) returning_.push_back(index);
     if (!facts.decoded) walk_gap(text, {range.begin + at, range.end});
+  }
+
+  // Whether this instruction, in front of a return, puts another address where the return takes its own from: a push,
+  // or what writes to (%rsp).
+  static bool sets_return_address(std::span<const std::uint8_t> bytes) {
+    if (bytes.empty()) return false;
+    const std::size_t rex = (bytes[0] & 0xf0) == 0x40 ? 1 : 0;
+    if (bytes.size() <= rex) return false;
+    const std::uint8_t opcode = bytes[rex];
+    if ((opcode & 0xf8) == 0x50 || opcode == 0x68 || opcode == 0x6a) return true;
+    if (bytes.size() < rex + 2) return false;
+    const std::uint8_t modrm = bytes[rex + 1];
+    if (opcode == 0xff && (modrm & 0x38) == 0x30) return true;  // push m64
+    const bool at_top = bytes.size() >= rex + 3 && (modrm & 0xc7) == 0x04 && bytes[rex + 2] == 0x24;
+    return at_top && opcode != 0x8b && opcode != 0x8d;
   }
 
   // Code outside of every known function, and bytes that may be code: only where it leads to counts.
@@ -178,6 +199,30 @@ class Analysis {
       if (!in_text(to)) break;
       taken(to);
     }
+    table_ranges_.push_back({base, data->address + at});
+  }
+
+  // Tables of distances from themselves, two by two: an instruction that may fault, and where its handler is to go on
+  // (`.long 1b-., 2b-.`, as in the kernel). Only what leads to instructions: few other numbers do so twice.
+  void mark_pairs() {
+    std::ranges::sort(table_ranges_, {}, &CodeRange::begin);
+    for (const CodeSegment& data : source_.data) {
+      const auto at_word = [&](std::uint64_t at) {
+        const std::uint64_t here = data.address + at;
+        const auto distance = static_cast<std::int32_t>(load(data, at, kEntrySize));
+        const std::uint64_t to = here + static_cast<std::uint64_t>(std::int64_t{distance});
+        return in_text(to) && out_.is_marked(to, CodeFlowBuilder::kStart) ? to : 0;
+      };
+      for (std::uint64_t at = -data.address % 4; at + 2 * kEntrySize <= data.bytes.size(); at += kEntrySize) {
+        const std::uint64_t first = at_word(at), second = first == 0 ? 0 : at_word(at + kEntrySize);
+        if (second != 0 && second != first && !in_table(data.address + at)) target(first), target(second);
+      }
+    }
+  }
+
+  bool in_table(std::uint64_t address) const {
+    const auto after = std::ranges::upper_bound(table_ranges_, address, {}, &CodeRange::begin);
+    return after != table_ranges_.begin() && std::prev(after)->contains(address);
   }
 
   // ---- what follows from all targets ----
@@ -186,6 +231,32 @@ class Analysis {
     for (const CodeRange& run : padding_)
       for (std::uint64_t at = run.begin; at < run.end && !out_.is_marked(at, CodeFlowBuilder::kTarget); ++at)
         out_.mark(at, CodeFlowBuilder::kPadding);
+  }
+
+  // A .plt, which is one function to an unwind table: `push GOT+8(%rip); jmp *GOT+16(%rip)`, padding, and entries whose
+  // addresses functions are taken by.
+  bool is_linkage_table(const CodeRange& range) const {
+    const auto bytes = out_.flow().bytes(range.begin, 9);
+    if (bytes.size() < 9 || bytes[0] != 0xff || bytes[1] != 0x35) return false;
+    const auto jump = bytes.subspan(bytes[6] == 0xf2 ? 7 : 6);  // bnd
+    return jump[0] == 0xff && jump[1] == 0x25;
+  }
+
+  // To the address of a label in a function's middle, differences of labels may be added, which nothing in the file
+  // tells from other numbers, and the sum may be kept anywhere: of such functions no jump by memory can be followed.
+  // Likewise where the address of a jump is on the stack as a return's.
+  void judge_labels() {
+    std::ranges::sort(leaping_);
+    for (const std::uint64_t label : tables_) {
+      const auto index = index_at(label);
+      if (!index || !std::ranges::binary_search(leaping_, *index)) continue;
+      FunctionFacts& facts = out_.function(*index);
+      if (label != facts.range.begin && !is_linkage_table(facts.range)) facts.understood = false;
+    }
+    for (const std::size_t index : returning_) out_.function(index).understood = false;
+    for (const auto& [from, to] : across_)
+      if (const auto other = index_at(to); other && std::ranges::binary_search(returning_, *other))
+        out_.function(from).understood = false;
   }
 
   void judge_functions() {
@@ -248,14 +319,16 @@ class Analysis {
 
   const CodeSource& source_;
   CodeFlowBuilder out_;
-  std::vector<std::uint64_t> branches_, foreign_, tables_, called_;
+  std::vector<std::uint64_t> branches_, foreign_, called_;
+  std::vector<std::uint64_t> tables_;  // addresses that code takes: of tables, for all one knows, or of code
   struct Across {
     std::size_t from;  // index of a function
     std::uint64_t to;  // outside of it
   };
   std::vector<Across> across_;
-  std::vector<CodeRange> padding_;
-  std::vector<std::size_t> leaping_, stacks_set_;
+  std::vector<CodeRange> padding_, table_ranges_;
+  // Functions with indirect jumps or calls, that set rsp, that return to where they want; indices, ascending.
+  std::vector<std::size_t> leaping_, stacks_set_, returning_;
   bool after_end_ = false;  // the function just walked through ends in something that doesn't go on
 };
 

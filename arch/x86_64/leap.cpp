@@ -27,11 +27,18 @@ bool is_changed_by_calls(ZydisRegister reg) {
 // What an instruction that writes the register says about its value.
 enum class Origin : std::uint8_t {
   known,     // an address that was taken somewhere
+  kept,      // what has been stored at a place on the stack
   copied,    // from another register
-  chosen,    // either its old value or another operand's
+  chosen,    // its old value, mangled maybe, or another operand's
   added,     // the sum of two registers
   computed,  // anything
 };
+
+// On the stack, at a place that doesn't depend on anything.
+bool is_stack_place(const ZydisDecodedOperand& operand) {
+  if (!is_memory(operand) || operand.mem.index != ZYDIS_REGISTER_NONE) return false;
+  return operand.mem.base == ZYDIS_REGISTER_RSP || operand.mem.base == ZYDIS_REGISTER_RBP;
+}
 
 Origin origin_of(const Decoded& decoded) {
   const ZydisDecodedOperand& to = decoded.operands[0];
@@ -39,9 +46,16 @@ Origin origin_of(const Decoded& decoded) {
   if (decoded.insn.mnemonic == ZYDIS_MNEMONIC_POP) return Origin::known;
   if (!is_register(to) || to.size != 64) return Origin::computed;
   switch (decoded.insn.mnemonic) {
-    case ZYDIS_MNEMONIC_MOV: return is_register(from) ? Origin::copied : Origin::known;
+    case ZYDIS_MNEMONIC_MOV:
+      return is_register(from) ? Origin::copied : is_stack_place(from) ? Origin::kept : Origin::known;
     case ZYDIS_MNEMONIC_LEA: return from.mem.base == ZYDIS_REGISTER_RIP ? Origin::known : Origin::computed;
     case ZYDIS_MNEMONIC_ADD: return is_register(from) ? Origin::added : Origin::computed;
+    // The C library keeps pointers to functions mangled: by a secret in its thread block, and rotated by 17 bits
+    // (glibc, sysdeps/unix/sysv/linux/x86_64/pointer_guard.h).
+    case ZYDIS_MNEMONIC_XOR:
+      return is_memory(from) && from.mem.segment == ZYDIS_REGISTER_FS ? Origin::chosen : Origin::computed;
+    case ZYDIS_MNEMONIC_ROR:
+      return from.type == ZYDIS_OPERAND_TYPE_IMMEDIATE && from.imm.value.u == 17 ? Origin::chosen : Origin::computed;
     default: break;
   }
   return decoded.insn.meta.category == ZYDIS_CATEGORY_CMOV ? Origin::chosen : Origin::computed;
@@ -138,15 +152,47 @@ bool FunctionWalk::comes_from_table(std::uint32_t step, unsigned distance, unsig
   return false;
 }
 
+auto FunctionWalk::stores() const -> const std::vector<Store>& {
+  if (stores_) return *stores_;
+  stores_.emplace();
+  for (std::uint32_t step = 0; step < steps_.size(); ++step) {
+    Decoded decoded;
+    if (steps_[step].kind != ScanKind::plain || !decode_with_zydis(bytes_.subspan(steps_[step].offset), decoded))
+      continue;
+    const ZydisDecodedOperand& to = decoded.operands[0];
+    const bool writes = (to.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+    if (!is_stack_place(to) || !writes || to.visibility != ZYDIS_OPERAND_VISIBILITY_EXPLICIT) continue;
+    const bool whole = decoded.insn.mnemonic == ZYDIS_MNEMONIC_MOV && to.size == 64 && is_register(decoded.operands[1]);
+    stores_->push_back(
+        {{to.mem.base, to.mem.disp.value}, step, whole ? decoded.operands[1].reg.value : ZYDIS_REGISTER_NONE});
+  }
+  return *stores_;
+}
+
 bool FunctionWalk::understands(std::uint32_t transfer, Paths paths) const {
   Decoded jump;
   if (!decode_with_zydis(bytes_.subspan(steps_[transfer].offset), jump)) return false;
-  if (is_memory(jump.operands[0])) return true;
   std::set<Need> seen;
-  std::vector<Need> open{{transfer, jump.operands[0].reg.value}};
+  std::vector<Need> open;
   const auto need = [&](const Need& n) {
     if (seen.insert(n).second) open.push_back(n);
   };
+  // What a call finds on the stack is as good as what it finds elsewhere: see Paths.
+  const auto need_kept = [&](const ZydisDecodedOperand& from) {
+    if (paths == Paths::straight) return true;
+    for (const Store& store : stores()) {
+      if (store.place != Place{from.mem.base, from.mem.disp.value}) continue;
+      if (store.from == ZYDIS_REGISTER_NONE) return false;
+      need({store.step, static_cast<ZydisRegister>(store.from)});
+    }
+    return true;
+  };
+  if (is_memory(jump.operands[0])) {
+    if (!is_stack_place(jump.operands[0])) return true;
+    if (!need_kept(jump.operands[0])) return false;
+  } else {
+    need({transfer, jump.operands[0].reg.value});
+  }
   while (!open.empty()) {
     if (seen.size() > kMostNeeds) return false;
     const Need now = open.back();
@@ -165,6 +211,9 @@ bool FunctionWalk::understands(std::uint32_t transfer, Paths paths) const {
       }
       switch (origin_of(decoded)) {
         case Origin::known: break;
+        case Origin::kept:
+          if (!need_kept(decoded.operands[1])) return false;
+          break;
         case Origin::copied: need({p, decoded.operands[1].reg.value}); break;
         case Origin::chosen:
           need({p, now.reg});

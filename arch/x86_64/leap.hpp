@@ -31,7 +31,7 @@ class FunctionWalk {
                std::function<Entry(std::uint64_t)> entry_at);
 
   // Whether every indirect jump's and call's address is loaded, passed in, a label, or a label plus a distance from a
-  // table.
+  // table. One that the function has kept on its stack is what it has put there.
   bool understands_leaps() const;
   // Whether the indirect jump `offset` bytes into the function is one by way of a table of distances, right before it.
   bool jumps_by_table(std::uint64_t offset) const;
@@ -54,6 +54,19 @@ class FunctionWalk {
   std::optional<std::vector<std::uint32_t>> predecessors(std::uint32_t step, Paths paths) const;
   bool understands(std::uint32_t step, Paths paths) const;
   bool adds_distance(std::uint32_t step) const;
+  // A place on the stack, as the function addresses it.
+  struct Place {
+    unsigned base;  // ZydisRegister: rsp or rbp
+    std::int64_t offset;
+    bool operator==(const Place&) const = default;
+  };
+  struct Store {
+    Place place;
+    std::uint32_t step;
+    unsigned from;  // ZydisRegister; none: not a register's whole value
+  };
+  // All of the function's.
+  const std::vector<Store>& stores() const;
   // The two are ZydisRegisters: before `step`, one holds a distance from the table that the other points to.
   bool comes_from_table(std::uint32_t step, unsigned distance, unsigned table) const;
 
@@ -63,6 +76,7 @@ class FunctionWalk {
   std::vector<Step> steps_;
   std::vector<Edge> edges_;  // of branches within the function, by `to`
   std::vector<std::uint32_t> leaps_, calls_;
+  mutable std::optional<std::vector<Store>> stores_;
 };
 
 }  // namespace probed::arch::x86_64

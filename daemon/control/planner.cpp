@@ -240,7 +240,35 @@ Result<void> Planner::check_blacklist(const symbols::Site& site) {
                      "the abort handler",
                  "probe the function's start, or an instruction behind the sequence",
                  {}};
+  if (near_unknown_sequence(site))
+    return Error{
+        Reason::blacklisted,
+        address_or_place(site) +
+            " is in a function with a restartable sequence (rseq) that no section __rseq_cs describes: where it "
+            "begins and ends isn't known",
+        "probe what calls the function",
+        {}};
   return {};
+}
+
+// A sequence whose descriptor the program makes itself still has its signature, close to it. No probe of ours is in
+// that, so that memory is looked at as it is: through the window, at no cost for each site.
+bool Planner::near_unknown_sequence(const symbols::Site& site) {
+  constexpr std::uint64_t kReach = 2048;
+  const std::uint64_t behind = std::min(site.address.value, kReach);
+  RemoteAddr from = site.address - behind, to = site.address + kReach;
+  if (site.function_start) {
+    from = std::max(from, site.function_start);
+    if (site.function_size != 0) to = std::min(to, site.function_start + site.function_size);
+  }
+  std::vector<std::uint8_t> code(to.value - from.value);
+  code.resize(read(from, code));
+  const std::span<const std::uint8_t> signature(native::kRestartableSignature);
+  for (auto at = code.begin();; ++at) {
+    at = std::search(at, code.end(), signature.begin(), signature.end());
+    if (at == code.end()) return false;
+    if (!symbols_.restartable(from + static_cast<std::uint64_t>(at - code.begin()))) return true;
+  }
 }
 
 Result<void> Planner::check_context(const symbols::Site& site) {

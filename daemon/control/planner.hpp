@@ -89,6 +89,7 @@ class Planner {
   Result<void> check_semaphore(const symbols::Site& site) const;
   Result<void> check_boundary(const symbols::Site& site);
   Result<void> check_blacklist(const symbols::Site& site);
+  bool near_unknown_sequence(const symbols::Site& site);
   // Whether what surrounds the instruction forbids a probe on it.
   Result<void> check_context(const symbols::Site& site);
   Error existing_breakpoint(const symbols::Site& site) const;

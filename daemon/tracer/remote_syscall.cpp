@@ -33,6 +33,8 @@ void Borrowed::give_back(pid_t tid) const {
   if (dispatch) ptrace::set_syscall_dispatch(tid, *dispatch);
   ptrace::suspend_seccomp(tid, false);
   ptrace::set_registers(tid, regs);
+  // The kernel looks at it once more on the thread's way out of this stop (kernel/rseq.c).
+  if (sequence != 0) ptrace::poke_word(tid, sequence_at, sequence);
   if (pad.at) pad.end();
 }
 
@@ -54,6 +56,7 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
   if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
   if ((refusal_ = why_not()) != nullptr) return;
+  note_sequence();
   if (trapped_at) saved_.regs.set_pc(trapped_at.value);
   ptrace::Registers regs = saved_.regs;
   if (pad.at && pad.begin(regs, saved_.mask)) saved_.pad = pad;
@@ -96,6 +99,14 @@ const char* RemoteSyscalls::why_not() {
   if (ptrace::set_syscall_dispatch(tid_, {}) != Outcome::ok) return "it uses Syscall User Dispatch";
   saved_.dispatch = dispatch;
   return nullptr;
+}
+
+void RemoteSyscalls::note_sequence() {
+  constexpr std::uint64_t kSequence = 8;  // offsetof(struct rseq, rseq_cs), linux/rseq.h
+  const auto area = ptrace::rseq_area(tid_);
+  if (!area) return;
+  saved_.sequence_at = *area + kSequence;
+  if (ptrace::peek_word(tid_, saved_.sequence_at, saved_.sequence) != Outcome::ok) saved_.sequence = 0;
 }
 
 bool RemoteSyscalls::gone(std::optional<WaitStatus> status) {

@@ -14,6 +14,9 @@
 // a signal that the tracer passes on while it is blocked is queued again as it was, siginfo included (kernel/signal.c,
 // ptrace_signal). It arrives anew once the mask is back. For standard signals only: others would lose their place.
 //
+// A thread in a restartable sequence (rseq(2)) is to be sent to the abort handler, as whenever it was interrupted there.
+// The kernel forgets the sequence when it sees the thread elsewhere: so that is put back, too.
+//
 // What would make the call something else than a call is looked at first: a seccomp filter that can't be suspended, and
 // Syscall User Dispatch, which is switched off meanwhile. A thread that doesn't come back in time (a frozen cgroup, a
 // userfaultfd that nobody serves) is not waited for: its registers are handed to the caller as Borrowed, to go back at
@@ -36,6 +39,7 @@ struct Borrowed {
   ptrace::Registers regs{};
   std::uint64_t mask = 0;
   std::optional<ptrace::SyscallDispatch> dispatch;  // was on
+  std::uint64_t sequence_at = 0, sequence = 0;  // rseq_cs: where, and what it was; 0: the thread is in no sequence
   CallPad pad;
 
   // Whatever stop it is in: its next one, an event stop, is to be the one to give it back in.
@@ -73,6 +77,7 @@ class RemoteSyscalls {
 
  private:
   const char* why_not();
+  void note_sequence();
   bool run_to_syscall_stop();
   bool run_to_event_stop();
   bool settle();

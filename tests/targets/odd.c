@@ -98,13 +98,9 @@ static int queue(long rounds) {
 
 int main(void) {
   target_ready("odd");
-  char line[64], name[32];
+  char name[32];
   int good = 1;
-  for (;;) {
-    target_line(line, sizeof line);
-    if (strcmp(line, "end") == 0) break;
-    long rounds = 0;
-    if (sscanf(line, "%31s %ld", name, &rounds) < 1) continue;
+  for (long rounds; target_command(name, &rounds);) {
     int ok = 0;
     if (strcmp(name, "no-clock") == 0) ok = no_clock(rounds);
     if (strcmp(name, "queue") == 0) ok = queue(rounds);

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 // Visible in .dynsym (with export_dynamic), never inlined, cloned or reasoned about by the compiler.
@@ -30,6 +31,16 @@ static inline void target_line(char* line, size_t size) {
     line[used++] = c;
   }
   line[used] = '\0';
+}
+
+// The next command: "NAME ROUNDS", or "NAME" with 0 rounds. Returns 0 at "end".
+static inline int target_command(char name[32], long* rounds) {
+  for (char line[64];;) {
+    target_line(line, sizeof line);
+    *rounds = 0;
+    if (sscanf(line, "%31s %ld", name, rounds) < 1) continue;
+    return strcmp(name, "end") != 0;
+  }
 }
 
 static inline void target_wait_go(void) {

@@ -138,13 +138,9 @@ int main(void) {
   sigaction(SIGTRAP, &trap, NULL);
   sigaction(SIGSEGV, &fault, NULL);
   target_ready("stacks");
-  char line[64], name[32];
+  char name[32];
   int good = 1;
-  for (;;) {
-    target_line(line, sizeof line);
-    if (strcmp(line, "end") == 0) break;
-    long rounds = 0;
-    if (sscanf(line, "%31s %ld", name, &rounds) < 1) continue;
+  for (long rounds; target_command(name, &rounds);) {
     int ok = 0;
     steps = steps_elsewhere = 0;
     if (strcmp(name, "pop") == 0) ok = pop(rounds);

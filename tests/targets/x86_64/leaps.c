@@ -1,0 +1,178 @@
+// leaps: code that is entered in ways which neither its branches nor relocations show. Reads commands, one a line, answers
+// "NAME ok" or "NAME bad":
+//   differences ROUNDS  jumps to a label's address plus a difference of labels
+//   threaded ROUNDS     jumps by a table of addresses that was made of differences of labels
+//   repaired ROUNDS     a SIGSEGV handler goes on where a table of distances from themselves says
+//   restarted ROUNDS    two threads count in a restartable sequence whose descriptor is made at run time
+//   end                 ends with exit status 0 if everything was right
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/rseq.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "protocol.h"
+
+// ---- differences of labels: "Labels as Values" in GCC's manual ------------------------------------------------------
+
+__attribute__((noinline, noclone)) int by_difference(int op) {
+  static const int offsets[] = {&&a - &&a, &&b - &&a, &&c - &&a};
+  volatile int x = 0;
+  void *const target = &&a + offsets[op];
+  goto *target;
+a:
+  x++;
+b:
+  x++;
+c:
+  x++;
+  return x;
+}
+
+static int differences(long rounds) {
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) good &= by_difference((int)(i % 3)) == 3 - (int)(i % 3);
+  return good;
+}
+
+#define LABEL(n) &&l##n - &&l0
+#define STEP(n) \
+  l##n : a ^= b; \
+  __asm__ volatile("" : "+r"(a));
+
+__attribute__((noinline, noclone)) long by_table(int op, long a, long b) {
+  static const int offsets[] = {LABEL(0), LABEL(1), LABEL(2), LABEL(3), LABEL(4), LABEL(5),  LABEL(6),
+                                LABEL(7), LABEL(8), LABEL(9), LABEL(10), LABEL(11)};
+  static void *table[12];
+  if (!table[0])
+    for (int i = 0; i < 12; i++) table[i] = &&l0 + offsets[i];
+  goto *table[op];
+  STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10)
+l11:
+  return a;
+}
+
+static int threaded(long rounds) {
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) {
+    const int op = (int)(i % 12);
+    good &= by_table(op, 12, 3) == ((11 - op) % 2 ? 15 : 12);
+  }
+  return good;
+}
+
+// ---- a table of instructions that may fault, and where to go on: as in the kernel -----------------------------------
+
+struct repair {
+  int32_t insn, next;  // from themselves
+};
+extern const struct repair __start_repairs[], __stop_repairs[];
+int guarded_copy(const long *from, long *to);
+__asm__(
+    ".pushsection repairs,\"a\"\n .fill 40, 4, 0x100\n.popsection\n"
+    ".text\n.globl guarded_copy\n.type guarded_copy, @function\nguarded_copy:\n"
+    " mov $-14, %eax\n"
+    "1: mov (%rdi), %rcx\n"
+    " mov %rcx, (%rsi)\n"
+    " xor %eax, %eax\n"
+    "2: nop\n nop\n ret\n"
+    ".size guarded_copy, . - guarded_copy\n"
+    ".pushsection repairs,\"a\"\n .long 1b - ., 2b - .\n.popsection\n");
+
+static void repair(int signal, siginfo_t *info, void *context) {
+  (void)signal, (void)info;
+  greg_t *const pc = &((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+  for (const struct repair *r = __start_repairs; r < __stop_repairs; ++r) {
+    if ((intptr_t)&r->insn + r->insn != *pc) continue;
+    *pc = (intptr_t)&r->next + r->next;
+    return;
+  }
+  _exit(9);
+}
+
+static int repaired(long rounds) {
+  const struct sigaction action = {.sa_sigaction = repair, .sa_flags = SA_SIGINFO};
+  sigaction(SIGSEGV, &action, NULL);
+  int good = 1;
+  long from = 7, to = 0;
+  for (long i = 0; i < rounds; ++i) {
+    good &= guarded_copy(&from, &to) == 0 && to == 7;
+    good &= guarded_copy((long *)8, &to) == -14;
+  }
+  return good;
+}
+
+// ---- a restartable sequence -----------------------------------------------------------------------------------------
+
+struct sequence {
+  uint32_t version, flags;
+  uint64_t start, size, abort;
+} __attribute__((aligned(32)));
+extern char sequence_start[], sequence_end[], sequence_abort[];
+int restartable_add(const struct sequence *sequence, uint64_t *armed, volatile long *count);
+// The signature and what it belongs to: rseq(2). The loop makes it likely that a thread is preempted in the middle.
+__asm__(
+    ".text\n.globl restartable_add, sequence_start, sequence_end, sequence_abort\n"
+    ".type restartable_add, @function\nrestartable_add:\n"
+    " mov %rdi, (%rsi)\n"
+    "sequence_start: mov (%rdx), %rax\n"
+    " lea 1(%rax), %rax\n"
+    " lea 0(%rcx), %rcx\n"
+    " mov $300, %ecx\n"
+    "9: dec %ecx\n jnz 9b\n nop\n nop\n"
+    " mov %rax, (%rdx)\n"
+    "sequence_end: xor %eax, %eax\n ret\n"
+    " .byte 0x0f, 0xb9, 0x3d\n .long 0x53053053\n"
+    "sequence_abort: mov $1, %eax\n ret\n"
+    ".size restartable_add, . - restartable_add\n");
+
+static volatile long counted;
+
+TARGET_FUNCTION void *count(void *rounds) {
+  struct rseq *const mine = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+  struct sequence sequence = {0, 0, (uint64_t)sequence_start, (uint64_t)(sequence_end - sequence_start),
+                              (uint64_t)sequence_abort};
+  for (long i = 0; i < (long)rounds; ++i)
+    while (restartable_add(&sequence, (uint64_t *)&mine->rseq_cs, &counted)) {
+    }
+  __atomic_store_n((uint64_t *)&mine->rseq_cs, 0, __ATOMIC_RELAXED);  // before its memory is something else
+  return NULL;
+}
+
+static int restarted(long rounds) {
+  if (__rseq_size == 0) return 1;  // not registered: glibc.pthread.rseq, or an old kernel
+  cpu_set_t before, one;
+  sched_getaffinity(0, sizeof before, &before);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  counted = 0;
+  pthread_t threads[2];
+  for (int i = 0; i < 2; ++i) pthread_create(&threads[i], NULL, count, (void *)rounds);
+  for (int i = 0; i < 2; ++i) pthread_join(threads[i], NULL);
+  sched_setaffinity(0, sizeof before, &before);
+  return counted == 2 * rounds;
+}
+
+// ---- commands -------------------------------------------------------------------------------------------------------
+
+int main(void) {
+  target_ready("leaps");
+  char name[32];
+  int good = 1;
+  for (long rounds; target_command(name, &rounds);) {
+    int ok = 0;
+    if (strcmp(name, "differences") == 0) ok = differences(rounds);
+    if (strcmp(name, "threaded") == 0) ok = threaded(rounds);
+    if (strcmp(name, "repaired") == 0) ok = repaired(rounds);
+    if (strcmp(name, "restarted") == 0) ok = restarted(rounds);
+    printf("%s %s\n", name, ok ? "ok" : "bad");
+    fflush(stdout);
+    good &= ok;
+  }
+  return target_result(good);
+}
