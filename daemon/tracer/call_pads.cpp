@@ -69,6 +69,18 @@ RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
   return {};
 }
 
+template <class F>
+void for_each_busy(TargetMemory& memory, pid_t pid, F f) {
+  for (const symbols::Mapping& m : places(pid)) {
+    for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
+      const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
+      CallPadHead head{0, 0};
+      memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
+      if (head.mark == CallPadHead::kMark && head.busy != 0) f(pad);
+    }
+  }
+}
+
 }  // namespace
 
 bool CallPad::begin(const native::Registers& regs, std::uint64_t mask) const {
@@ -88,17 +100,17 @@ CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
   return {&memory, {}, {}};
 }
 
+std::set<std::uint64_t> calls_to_come(TargetMemory& memory, pid_t pid) {
+  std::set<std::uint64_t> found;
+  for_each_busy(memory, pid, [&](const CallPad& pad) { found.insert(pad.at.value); });
+  return found;
+}
+
 void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_t>& occupied) {
-  for (const symbols::Mapping& m : places(pid)) {
-    for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
-      const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
-      CallPadHead head{0, 0};
-      memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
-      const auto first = occupied.lower_bound(pad.at.value);
-      const bool empty = first == occupied.end() || *first >= pad.at.value + kCallPadSize;
-      if (head.mark == CallPadHead::kMark && head.busy != 0 && empty) pad.end();
-    }
-  }
+  for_each_busy(memory, pid, [&](const CallPad& pad) {
+    const auto first = occupied.lower_bound(pad.at.value);
+    if (first == occupied.end() || *first >= pad.at.value + kCallPadSize) pad.end();
+  });
 }
 
 }  // namespace probed::tracer

@@ -33,6 +33,9 @@ struct CallPad {
 // A pad that no thread is on its way back through; at == 0: none can be had.
 CallPad find_call_pad(TargetMemory& memory, pid_t pid);
 
+// Where threads stand that a tracer has sent to a pad and that have not made its call yet.
+std::set<std::uint64_t> calls_to_come(TargetMemory& memory, pid_t pid);
+
 // Every pad that nobody stands in is as good as new: for who has every thread of an orphaned process stopped, at these
 // places.
 void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_t>& occupied);

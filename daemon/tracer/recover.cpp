@@ -205,6 +205,16 @@ class Threads {
     if (stop) stopped_.emplace(tid, *stop);
   }
 
+  // The daemon had told a thread to make a call, which it has not come to: made later, it would be behind our back.
+  void skip_calls(const std::set<std::uint64_t>& to_come) const {
+    for (const auto& [tid, stop] : stopped_) {
+      ptrace::Registers regs;
+      if (ptrace::get_registers(tid, regs) != Outcome::ok || !to_come.contains(regs.pc())) continue;
+      regs.set_pc(regs.pc() + native::kAfterCall);
+      ptrace::set_registers(tid, regs);
+    }
+  }
+
   // What is noted of a thread whose mask is as it was noted; the signal once.
   void give_back(HeldSignals& held) {
     const auto stopped = stopped_.find(held.tid);
@@ -436,6 +446,7 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
   result.places = text.put_back();
   text.lower_semaphores(journal);
   if (threads.stop()) {
+    threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal.header);

@@ -1,0 +1,145 @@
+// What recovery finds of a daemon that was killed in the middle of something, staged on a real process.
+#include "daemon/tracer/recover.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "daemon/base/process.hpp"
+#include "daemon/tracer/call_pads.hpp"
+#include "daemon/tracer/journal.hpp"
+#include "daemon/tracer/ptrace.hpp"
+#include "daemon/tracer/trap_action.hpp"
+#include "daemon/tracer/wait.hpp"
+
+using namespace probed;
+using namespace probed::tracer;
+using namespace std::chrono_literals;
+namespace native = arch::native;
+
+namespace {
+
+constexpr auto kPatience = 20s;
+
+template <class F>
+bool eventually(F condition) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition())
+    if (std::chrono::steady_clock::now() > until) return false;
+  return true;
+}
+
+// A child that counts.
+class Counting {
+ public:
+  Counting()
+      : count_(static_cast<std::atomic<std::uint64_t>*>(
+            ::mmap(nullptr, sizeof(*count_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    pid_ = ::fork();
+    if (pid_ == 0)
+      for (;;) count_->fetch_add(1);
+    REQUIRE(runs());
+  }
+  ~Counting() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::munmap(count_, sizeof(*count_));
+  }
+  pid_t pid() const { return pid_; }
+  bool runs() const {
+    return eventually([&, before = count_->load()] { return count_->load() > before; });
+  }
+
+ private:
+  std::atomic<std::uint64_t>* count_;
+  pid_t pid_ = 0;
+};
+
+// What a daemon's threads block, as long as this lives.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &before_);
+    Waiter::block_signals();
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+class StateDirectory {
+ public:
+  StateDirectory() { REQUIRE(::mkdtemp(path_.data()) != nullptr); }
+  ~StateDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/probed-test-XXXXXX";
+};
+
+const Action theirs;
+const Action ours{.handler = 0x10000, .flags = SA_SIGINFO, .restorer = 0x10100, .mask = 0};  // never run
+
+// As a daemon does that is about to make our handler SIGTRAP's action, and ends. The process stops in front of the
+// call.
+void send_to_call_and_die(pid_t pid) {
+  std::thread([pid] {
+    int status = 0;
+    REQUIRE(ptrace::seize(pid) == ptrace::Outcome::ok);
+    REQUIRE(ptrace::interrupt(pid) == ptrace::Outcome::ok);
+    REQUIRE(::waitpid(pid, &status, __WALL) == pid);
+    ptrace::Registers regs;
+    std::uint64_t mask = 0;
+    REQUIRE(ptrace::get_registers(pid, regs) == ptrace::Outcome::ok);
+    REQUIRE(ptrace::get_sigmask(pid, mask) == ptrace::Outcome::ok);
+    TargetMemory memory = TargetMemory::open(pid);
+    const CallPad pad = find_call_pad(memory, pid);
+    REQUIRE(pad.at.value != 0);
+    REQUIRE(pad.begin(regs, mask));
+    native::prepare_syscall(regs, pad.at.value, SYS_rt_sigaction,
+                            {SIGTRAP, reinterpret_cast<std::uint64_t>(&ours), 0, 8, 0, 0});
+    REQUIRE(ptrace::set_registers(pid, regs) == ptrace::Outcome::ok);
+    REQUIRE(ptrace::set_sigmask(pid, ~0ULL) == ptrace::Outcome::ok);
+    REQUIRE(::kill(pid, SIGSTOP) == 0);
+    REQUIRE(ptrace::detach(pid, 0) == ptrace::Outcome::ok);
+  }).join();
+  REQUIRE(eventually([&] { return process::state(pid) == 'T'; }));
+}
+
+}  // namespace
+
+TEST_CASE("a call that a killed daemon had sent a thread to is not made behind the back of recovery") {
+  if constexpr (!native::kHasLanding) {
+    MESSAGE("skipped: this architecture has no call pads");
+    return;
+  }
+  const SignalsBlocked blocked;
+  const Counting child;
+  const std::uint64_t mask = blocked_by(child.pid());
+  const StateDirectory state;
+  const auto id = process::target_id(child.pid());
+  REQUIRE(id);
+  Journal::create(state.path(), *id)->note_landing(ours, theirs);
+  send_to_call_and_die(child.pid());
+
+  const auto recovered = recover_all(state.path(), 1s);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem == "");
+  ::kill(child.pid(), SIGCONT);
+  REQUIRE(child.runs());
+  CHECK((*dispositions_of(child.pid()))[forced_index(SIGTRAP)] == Disposition::standard);
+  CHECK(blocked_by(child.pid()) == mask);
+  TargetMemory memory = TargetMemory::open(child.pid());
+  CHECK(calls_to_come(memory, child.pid()).size() <= 1);  // a thread is on its way back from there
+}
