@@ -363,7 +363,8 @@ class Engine : private Waiter::Guardian {
   void optimise(AddressSpace& space);
   bool start_batch(AddressSpace& space);
   bool refuse_all(AddressSpace& space, const char* why);
-  bool eligible(const AddressSpace& space, const Site& site, bool say);
+  bool eligible(const AddressSpace& space, const Site& site);
+  bool wants_jump(const AddressSpace& space, const Site& site);
   void build_some(AddressSpace& space);
   void take_back(AddressSpace& space, std::size_t from);
   bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);

@@ -233,7 +233,7 @@ bool Engine::follow_rewriting(Tracee& tracee, Site& site) {
 bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout) {
   if (!site.slot && plan.insn.emulable) {
     space.renew_site(site, plan, {});
-    eligible(space, site, true);
+    eligible(space, site);
     return true;
   }
   const auto slot = space.xol().allocate(plan.address, slot_size(native::copy_room(plan.insn)));
@@ -251,7 +251,7 @@ bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, c
   space.xol().publish(*slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
   space.landing().set(space.memory(), plan.address, *slot);
   space.renew_site(site, plan, *slot);
-  eligible(space, site, true);
+  eligible(space, site);
   return true;
 }
 

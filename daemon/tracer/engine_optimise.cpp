@@ -64,8 +64,8 @@ void Engine::wake_optimiser(AddressSpace& space, Clock::duration in) {
   work.at = std::min(work.at, Clock::now() + in);
 }
 
-// Whether a jump may lead there; if not, and `say`, its programs know why.
-bool Engine::eligible(const AddressSpace& space, const Site& site, bool say) {
+// Whether a jump may lead there; if not, its programs know why.
+bool Engine::eligible(const AddressSpace& space, const Site& site) {
   const char* why = nullptr;
   for (const ProgramPtr& program : site.programs) {
     if (program->force_step) why = "it is to be stepped";
@@ -76,14 +76,17 @@ bool Engine::eligible(const AddressSpace& space, const Site& site, bool say) {
   if (!why && site.why_not) why = site.why_not;
   if (!why && !site.flow) why = "nothing is known of the code around it";
   if (!why) return true;
-  if (say)
-    for (const ProgramPtr& program : site.programs) program->not_optimized = why;
+  for (const ProgramPtr& program : site.programs) program->not_optimized = why;
   return false;
 }
 
+// Asked at every step on the way to a jump: since the last one jumps may have been switched off, or the site disarmed.
+bool Engine::wants_jump(const AddressSpace& space, const Site& site) {
+  return optimize_ && site.armed && !site.jump && eligible(space, site);
+}
+
 void Engine::consider(AddressSpace& space, Site& site) {
-  if (!optimize_ || !site.armed || site.jump || site.queued || !site.flow) return;
-  if (!eligible(space, site, true)) return;
+  if (site.queued || !site.flow || !wants_jump(space, site)) return;
   site.queued = true;
   space.optimisation().queue.push_back(site.plan.address);
   wake_optimiser(space, kDelay);
@@ -98,7 +101,7 @@ void Engine::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode>
     site->flow = known.flow;
     site->bias = known.bias;
     site->why_not = site->rewritten ? "the program rewrites its code" : known.why_not;
-    if (!site->flow || site->why_not) eligible(*process->space, *site, true);
+    if (!site->flow || site->why_not) eligible(*process->space, *site);
     consider(*process->space, *site);
   }
 }
@@ -142,7 +145,7 @@ bool Engine::refuse_all(AddressSpace& space, const char* why) {
   for (const auto& [address, site] : space.sites_in_order()) {
     site->queued = false;
     space.drop_jump(*site);
-    eligible(space, *site, true);
+    eligible(space, *site);
   }
   heal_if_moved(space);
   work.queue.clear();
@@ -206,7 +209,7 @@ bool Engine::start_batch(AddressSpace& space) {
     Site* site = space.find(work.queue.front());
     work.queue.pop_front();
     if (!site || !std::exchange(site->queued, false)) continue;
-    if (!optimize_ || !site->armed || site->jump || !eligible(space, *site, true)) continue;
+    if (!wants_jump(space, *site)) continue;
     work.batch.push_back(site->plan.address);
   }
   if (work.batch.empty()) return false;
@@ -238,7 +241,7 @@ void Engine::build_some(AddressSpace& space) {
   }
   for (; work.next < work.batch.size() && more && work.phase == Phase::building; ++work.next) {
     Site* site = space.find(work.batch[work.next]);
-    if (!site || !site->armed || site->jump || !eligible(space, *site, true)) continue;
+    if (!site || !wants_jump(space, *site)) continue;
     if (!build_one(space, *site, taps)) break;
     more = Clock::now() < until;
   }

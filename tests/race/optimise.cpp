@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <thread>
 
 #include "tests/live/probing.hpp"
 
@@ -38,6 +39,28 @@ TEST_CASE("K11: eight threads run through a region while it is optimised and uno
   counter.target.send("stop\n");
   const TargetReport report = counter.target.finish();
   CHECK_MESSAGE(report.ok(), report.out, counter.target.errors());
+}
+
+TEST_CASE("K11: jumps that are being built when they are switched off are not written afterwards") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"1", "1", "7"});
+  const Json added =
+      client.call("probe.add", {{"pid", counter.pid()}, {"probes", Json::array({Json{{"definition", "libc:_IO_*"}}})}});
+  const auto optimized = [&] { return client.call("daemon.status").at("optimized").get<unsigned>(); };
+  for (unsigned after_ms = 0; after_ms < 20; ++after_ms) {
+    CAPTURE(after_ms);
+    client.call("daemon.optimize", {{"enabled", true}});
+    // Wherever the batch is by then; nothing tells from outside.
+    std::this_thread::sleep_for(Millis(after_ms));
+    client.call("daemon.optimize", {{"enabled", false}});
+    CHECK_FALSE(eventually([&] { return optimized() != 0; }, Millis(50)));
+  }
+  client.call("daemon.optimize", {{"enabled", true}});
+  CHECK(eventually([&] { return optimized() > 100; }));
+  remove_all(client, added.at("probes"));
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
 }
 
 }  // namespace
