@@ -178,8 +178,7 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
         const Layout layout = Layout::of(process.space->memory());
         for (const XolAreas::Area& area : parent_space.xol().areas())
-          if (process.space->is_ours(area, layout))
-            remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
+          if (process.space->is_ours(area, layout)) remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
       });
   if (!alive) return;
   ptrace::detach(child.tid, 0);
@@ -257,8 +256,8 @@ void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
   Process* process = tracee.process;
   forget_tracee(tid);
   if (!process) return;
-  // The leader's end is told last (kernel/exit.c, delay_group_leader). Who is left then has been killed in the middle of
-  // an execve(2) that had given it the leader's id already, and will never be heard of again.
+  // The leader's end is told last (kernel/exit.c, delay_group_leader). Who is left then has been killed in the middle
+  // of an execve(2) that had given it the leader's id already, and will never be heard of again.
   if (tid == process->id.pid)
     for (const pid_t other : std::set<pid_t>(process->threads)) forget_tracee(other);
   if (!process->threads.empty()) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kRseqCpuId = 4;                   // offset of cpu_id in struct rseq, linux/rseq.h
 constexpr std::uint32_t kFollowAfter = 16;                // consecutive sightings on another CPU before we move
 constexpr unsigned kLookForCpuEvery = 8;                  // hits, when nobody else wants to know the CPU
-constexpr auto kLookAge = std::chrono::milliseconds(10);  // prctl(PR_SET_NAME) may change the name at any time
+constexpr auto kCommAge = std::chrono::milliseconds(10);  // prctl(PR_SET_NAME) may change the name at any time
 constexpr unsigned kStatCpuField = 39;                    // proc_pid_stat(5): processor
 
 // libstdc++'s steady_clock is CLOCK_MONOTONIC.
@@ -120,7 +120,7 @@ void CpuFollower::idle() {
 
 HitRecorder::Hit HitRecorder::begin(Tracee& tracee, const ptrace::Registers& regs, TargetMemory& memory) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - tracee.comm_read > kLookAge) {
+  if (now - tracee.comm_read > kCommAge) {
     refresh_comm(tracee);
     tracee.one_cpu = only_cpu(tracee.tid).has_value();
     tracee.comm_read = now;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdleAfter = 100ms;  // without a stop: the tracer gives up its place on the tracees' CPU
 constexpr auto kTick = 10ms;
-constexpr auto kMostBefore = 1ms;
+constexpr auto kMostBefore = 10ms;
 // Between two looks at commands and deadlines at most: some hundred microseconds.
 constexpr unsigned kStopsBetween = 64;
 
