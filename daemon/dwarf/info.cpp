@@ -453,6 +453,24 @@ const std::vector<DebugInfo::UnitInstance>& DebugInfo::instances_of(const Unit& 
   return known->second;
 }
 
+// Whether an inlined instance of a function is no call of it, but a piece: GCC splits functions (-fpartial-inlining),
+// and inlines the second half, which is of the same source, into the first again where it has no other callers. Nobody
+// has written that call: it has the line that the function is declared at, where a call of the function by itself
+// isn't.
+bool DebugInfo::is_own_half(Die inlined, Die source) const {
+  const auto at = low_pc(inlined);
+  const auto scope = at ? scope_at(*at) : std::nullopt;
+  if (!scope) return false;
+  auto outer = std::ranges::find(scope->blocks, inlined);
+  if (outer == scope->blocks.end()) return false;
+  while (++outer != scope->blocks.end() && tag(*outer) == TAG_lexical_block) {
+  }
+  if (outer == scope->blocks.end() || abstract_instance(*outer) != source) return false;
+  const auto called = attribute(inlined, AT_call_line);
+  const Die declared = holder_of(source, AT_decl_line);
+  return !called || (declared && attribute(declared, AT_decl_line)->number == called->number);
+}
+
 FurtherInstances DebugInfo::further_instances(std::uint64_t entry, bool everywhere) const {
   const std::lock_guard lock(mutex_);
   FurtherInstances out;
@@ -463,7 +481,8 @@ FurtherInstances DebugInfo::further_instances(std::uint64_t entry, bool everywhe
   out.name = qualified_name(function);
   const auto add = [&](std::vector<std::uint64_t>& to, Die die) {
     const auto at = low_pc(die);
-    if (at && *at != entry && !intervals_of(die).empty()) to.push_back(*at);
+    if (!at || *at == entry || intervals_of(die).empty()) return;
+    if (&to != &out.inlined || !is_own_half(die, source)) to.push_back(*at);
   };
   for (const auto& [made_from, die] :
        std::ranges::equal_range(instances_of(*function.unit), source, by_place, &UnitInstance::source))

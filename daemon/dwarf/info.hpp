@@ -102,6 +102,7 @@ class DebugInfo {
   std::string lacking_at(std::uint64_t address) const;
 
  private:
+  bool is_own_half(Die inlined, Die source) const;
   friend class VariableFinder;
   DebugInfo() = default;
 

@@ -95,6 +95,24 @@ TEST_CASE("all calls of a function are hits, of its own code, of where it is inl
   }
 }
 
+TEST_CASE("a piece of a function that is inlined into its own code is no call of it") {
+  for (const std::string& build : runnable({"scopes-O0", "scopes-O2", "scopes-lto", "scopes-clang-O2"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const Json probe = add(client, user.pid(), {"p:g/mine halved v"}).at(0);
+    Events events(client);
+    for (unsigned n = 1; n <= 3; ++n) {
+      const Json truth = user.truth("halved " + std::to_string(n)).at("v");
+      REQUIRE(events.reach(n));
+      CHECK((build == "scopes-O0" || events.all()[n - 1].at("args").at("v") == truth));  // not stored yet
+    }
+    CHECK(counts_of(client, probe).hits == 3);
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("a function that exists only inlined is refused when one of its places can't be probed, not half probed") {
   for (const std::string& build : runnable({"scopes-O2", "scopes-clang-O2"})) {
     CAPTURE(build);

@@ -10,6 +10,7 @@
 //   outer N     one call of outer(), which has a function of its own where the compiler knows such
 //   both N      three calls of both(): inlined twice, then its own code
 //   copied N    three calls of copied(): twice that of the copy for a constant, if the compiler has made one, then its own
+//   halved N    one call of halved(), whose second half GCC makes a function of its own, and inlines again
 //   quit
 #include <stdint.h>
 #include <string.h>
@@ -155,6 +156,23 @@ __attribute__((noinline)) int uses_copied(int v) {
   return sum + copied_called(v + 2, 4);
 }
 
+int halved(int v, int how) {
+  if (v == 0) return how;
+  for (int i = 0; i < how; i++) {
+    sink += v * i;
+    if (sink == 12345) half_odd(1);
+    sink ^= how;
+    sink += 3 * i;
+  }
+  for (int i = 0; i < v; i++) {
+    sink -= v * i;
+    sink ^= 77;
+    sink += how;
+  }
+  return v + sink;
+}
+static int (*volatile halved_called)(int, int) = halved;
+
 static void obey(const char* line) {
   int n = 0;
   if (strcmp(line, "lines") == 0) {
@@ -191,6 +209,9 @@ static void obey(const char* line) {
   } else if (sscanf(line, "copied %d", &n) == 1) {
     result = uses_copied(n);
     printf("{\"v\":[%d,%d,%d]}\n", n, n + 1, n + 2);
+  } else if (sscanf(line, "halved %d", &n) == 1) {
+    result = halved_called(n, 3);
+    printf("{\"v\":%d}\n", n);
   } else if (strcmp(line, "go") != 0) {
     printf("unknown command\n");
   }
