@@ -93,7 +93,9 @@ void add_pending(CLI::App& sub, Options& o) {
 void add_limits(CLI::App& sub, Options& o) {
   sub.add_option("--max-rate", o.max_rate,
                  "disable a probe that is hit more than N times in a second; 0: never do that")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(
+          plain(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()), "is no whole number from 0"));
   sub.add_option("--expire", o.expire, "disable these probes after so many seconds")
       ->type_name("SEC")
       ->check(plain(CLI::Range(1, 1'000'000'000), "is no whole number of seconds from 1"));

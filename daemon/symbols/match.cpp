@@ -115,6 +115,9 @@ int NearNames::distance(std::string_view name) const {
   if (name.size() > kMaxNearLength || name.empty() || wanted_.empty()) return kFar;
   const std::string low = to_lower(name);
   if (low == wanted_) return 0;
+  // A member, by its name alone.
+  if (const auto scope = name.rfind("::"); scope != name.npos && wanted_.find("::") == wanted_.npos)
+    if (const int member = distance(name.substr(scope + 2)); member < 4) return member;
   const int most = wanted_.size() < 4 ? 1 : wanted_.size() < 8 ? 2 : 3;
   const auto gap = static_cast<int>(low.size()) - static_cast<int>(wanted_.size());
   if (gap <= most && gap >= -most)

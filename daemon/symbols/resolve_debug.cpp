@@ -78,11 +78,14 @@ Error TargetSymbols::Impl::no_such_line(const lang::Location& location, const la
             where.file + " has no code at line " + std::to_string(where.line) + " or behind it",
             "probectl lines -p " + std::to_string(pid_) + " " + where.file + " lists those that have",
             {}};
-  if (debug_info)
-    return {Reason::no_such_symbol,
-            "no source file " + where.file + " in the debug information of " + in,
-            "write its name as the compiler saw it; a part of its path will do",
-            {}};
+  if (debug_info) {
+    std::string hint = "write its name as the compiler saw it; a part of its path will do";
+    if (const auto selected = select(location.module))
+      for (const Instance* module : *selected)
+        if (module->main && !this->debug_info(*module))
+          hint = std::string(module->name()) + " itself has none: " + kGetDebugSymbols;
+    return {Reason::no_such_symbol, "no source file " + where.file + " in the debug information of " + in, hint, {}};
+  }
   return {
       Reason::unsupported, "no debug information in " + in + ": its source lines aren't known", kGetDebugSymbols, {}};
 }

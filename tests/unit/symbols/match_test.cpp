@@ -76,6 +76,12 @@ TEST_CASE("near names are found by slips, by case and by parts, nearest first, f
   part.consider("mallox");
   CHECK(part.best().size() == 5);
   CHECK(part.best()[0] == "mallox");
+
+  NearNames member("price");
+  for (const char* name : {"fprice", "prices_of", "shop::Item::price", "Item::prize", "pricelist"})
+    member.consider(name);
+  CHECK(member.best()[0] == "shop::Item::price");
+  CHECK(member.best()[2] == "fprice");
 }
 
 TEST_CASE("looking for near names ends even among very many long ones") {
