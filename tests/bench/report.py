@@ -156,14 +156,16 @@ def many_table(result, probes):
 
 
 def arming_table(results, cases):
-    lines = ["", "From `probectl trace` to `armed`, with a private daemon that has read nothing yet: ms; median, min, max, goal"]
+    lines = ["", "From `probectl trace` to `armed` (`functions`: to the last one listed), with a private daemon that has read nothing yet:",
+             "ms; median, min, max, goal"]
     for name, (label, definition, goal) in cases.items():
         of = results[name]
         if isinstance(of, str):
             lines.append(f"  {label:44}{of}")
             continue
         times = "".join(f"{of[what] * 1e3:10.0f}" for what in ("median", "min", "max"))
-        lines.append(f"  {label:44}{times}{goal * 1e3:10.0f}   {of['probes']:,} probes: {definition}")
+        goal_ms = f"{goal * 1e3:10.0f}" if goal else " " * 9 + "-"
+        lines.append(f"  {label:44}{times}{goal_ms}   {of['probes']:,}: {definition}")
     return "\n".join(lines)
 
 
