@@ -8,7 +8,7 @@ namespace probed::live {
 namespace {
 
 // Their kernel code keeps the time when they are to end (restart_block, absolute limits, limits that are written back): a
-// stop doesn't make them any later. The others begin anew, see the README's limits.
+// stop doesn't make them any later. The others begin anew, see daemon/LIMITS.md.
 const std::vector<std::string> kExact = {"poll_timed",      "ppoll_timed",  "select_timed",   "timerfd", "nanosleep",
                                          "clock_nanosleep", "futex_timed", "mq_timedreceive"};
 const std::vector<std::string> kBegunAnew = {"epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed",

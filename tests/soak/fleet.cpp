@@ -23,7 +23,7 @@ std::string returns_input() {
   return input + "rest\nquit\n";
 }
 
-// Each is sound under a killed daemon, too: what README says is not saved then (signals that several threads were
+// Each is sound under a killed daemon, too: what LIMITS.md says is not saved then (signals that several threads were
 // stopped for, code that the program moves, arguments behind bad pointers, children without their parent's signal
 // handlers) is for actions that let the daemon live.
 const std::vector<Kind>& kinds() {
@@ -169,7 +169,7 @@ void Fleet::verify_text(pid_t pid, const char* which) {
 }
 
 // Only bytes, descriptors and signals: the memory that a killed daemon has mapped stays, and so does the descriptor of
-// it, should the daemon die between its making and its closing (README).
+// it, should the daemon die between its making and its closing (LIMITS.md).
 void Fleet::verify_standing() {
   const live::TargetState& before = standing_->watched().before;
   const auto strange = [&] {
