@@ -3,6 +3,7 @@
 
 #include <elf.h>
 
+#include <array>
 #include <cstdint>
 
 namespace probed::arch::aarch64 {
@@ -24,5 +25,9 @@ inline constexpr std::uint64_t kHighestAddress = 0xffff'ffff'0000;
 // How far from an instruction its copy may be: the copy's b reaches ±128 MiB, and has to get to where a branch of the
 // original leads within 1 MiB.
 inline constexpr std::uint64_t kCopyReach = 0x0780'0000;
+
+// A program makes the calls of one table only.
+inline constexpr std::uint32_t kOtherCalls = 0;
+inline constexpr std::array<std::uint16_t, 0> kOtherMadeAgain{};
 
 }  // namespace probed::arch::aarch64

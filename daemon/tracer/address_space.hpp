@@ -54,6 +54,7 @@ struct Site {
   unsigned trapped = 0;        // hits since it is possible
   bool rewritten = false;      // by the program, while it was armed: it stays a breakpoint
   std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
+  std::chrono::steady_clock::time_point no_jump_before{};  // since the last of them
   unsigned absent = 0;         // arguments that its detour could not read since then
   std::chrono::steady_clock::time_point absent_since{};
 

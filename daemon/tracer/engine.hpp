@@ -423,7 +423,8 @@ class Engine : private Waiter::Guardian {
   bool skip_absent_load(Tracee& tracee, int signal);
   bool turn_back(Tracee& tracee, int signal);
   void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
-  void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place);
+  void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place, bool fault = false);
+  void keep_from_jump(AddressSpace& space, Site& site);
   void start_leaving(Tracee& tracee, int signal);
   bool waits_to_leave(Tracee& tracee);
   void let_leave(Tracee& tracee);

@@ -298,7 +298,7 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
       ptrace::set_registers(tracee.tid, regs);
       return resume(tracee);
     }
-    leave_tail(tracee, regs, place);
+    leave_tail(tracee, regs, place, true);
     move_fault(tracee, info, pc, regs.pc());
   } else {
     return start_leaving(tracee, signal);
@@ -308,21 +308,33 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
 }
 
 // Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on
-// behind the first instruction of the region must find it there.
-void Engine::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place) {
+// behind the first instruction of the region must find it there; so must one that faults, and whose handler may skip
+// the instruction.
+void Engine::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place, bool fault) {
   if (!place.point) return;
   if (place.point->meaning == CopyPoint::Meaning::after) return apply(*place.point, regs);
   regs.set_sp(regs.sp() + static_cast<std::uint64_t>(std::int64_t{place.point->undo_sp}));
   regs.set_pc(place.point->original_pc);
+  const RemoteAddr address = place.detour->site;
+  if (RemoteAddr{regs.pc()} == address && !fault) return;
   AddressSpace& space = *tracee.process->space;
-  if (RemoteAddr{regs.pc()} == place.detour->site) return;
-  Site* site = space.find(place.detour->site);
-  if (!site || !site->jump) return;
-  space.drop_jump(*site);
-  if (++site->set_backs < kMostSetBacks)
-    space.optimisation().later.emplace_back(Waiter::Clock::now() + kAfterSetBack, site->plan.address);
-  else
-    give_up(space, site->plan.address, "instructions that the jump would replace have faults of their own", {});
+  if (Site* site = space.find(address)) keep_from_jump(space, *site);
+}
+
+// The program is about to go on in the middle of what a jump there replaces, or may do so: a breakpoint has to be enough
+// for a while, and for good when that has happened some times. Nothing is done where a jump replaces nothing else.
+void Engine::keep_from_jump(AddressSpace& space, Site& site) {
+  const std::size_t head = site.jump ? site.jump->head.size : native::kDetourJumpSize;
+  if (site.plan.insn.length >= head) return;
+  space.drop_jump(site);
+  if (++site.set_backs < kMostSetBacks) {
+    site.no_jump_before = Waiter::Clock::now() + kAfterSetBack;
+    space.optimisation().later.emplace_back(site.no_jump_before, site.plan.address);
+  } else {
+    site.set_backs = kMostSetBacks;
+    site.no_jump_before = Waiter::Clock::time_point::max();
+    give_up(space, site.plan.address, "instructions that the jump would replace have faults of their own", {});
+  }
   wake_optimiser(space, kAfterSetBack);
 }
 

@@ -82,7 +82,7 @@ bool Engine::eligible(const AddressSpace& space, const Site& site) {
 
 // Asked at every step on the way to a jump: since the last one jumps may have been switched off, or the site disarmed.
 bool Engine::wants_jump(const AddressSpace& space, const Site& site) {
-  return optimize_ && site.armed && !site.jump && eligible(space, site);
+  return optimize_ && site.armed && !site.jump && Clock::now() >= site.no_jump_before && eligible(space, site);
 }
 
 void Engine::consider(AddressSpace& space, Site& site) {
@@ -482,6 +482,8 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
     return true;
   }
   for (const std::uint64_t place : region.plan.interior()) work.places.add(RemoteAddr{place + site.bias}, address);
+  // A handler of one of its faults may still be at work, and skip the instruction then.
+  if (site.set_backs > 0) work.places.add(address, address);
   work.built.push_back({address, at});
   return true;
 }

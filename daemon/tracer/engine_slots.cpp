@@ -131,7 +131,11 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     move_fault(tracee, info, was_at, regs.pc());
   } else if (fault || its_step || must_not_wait(slot.insn) || !may_hold_signals(tracee, mask)) {
     undo(point, slot, base, regs);
-    if (fault) move_fault(tracee, info, was_at, slot.original.value);
+    if (fault) {
+      move_fault(tracee, info, was_at, slot.original.value);
+      AddressSpace& space = *tracee.process->space;
+      if (Site* site = is_step_trap(info) ? nullptr : space.find(slot.original)) keep_from_jump(space, *site);
+    }
     // A fault that is repaired executes the instruction again, and that is a hit again; a signal is no second
     // execution, nor is a step between two rounds of a repeated instruction.
     if (!fault || is_step_trap(info)) note_rehit(tracee, slot, regs);

@@ -34,12 +34,6 @@ inline bool is_breakpoint_trap(const siginfo_t& info) {
 inline constexpr const char* kStepsItself =
     "the process steps itself by the trap flag, and would see the steps of a jump";
 
-// Whether the thread is on its way out of a call that failed with nothing but the interruption to blame.
-inline bool was_only_interrupted(const ptrace::Registers& regs) {
-  return arch::native::in_syscall(regs) && arch::native::syscall_result(regs) == -EINTR &&
-         may_be_made_again(arch::native::syscall_number(regs));
-}
-
 // Whether the thread is on its way out of a call that was interrupted and is made again unless a handler is called:
 // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
 inline bool is_to_be_restarted(const ptrace::Registers& regs) {

@@ -11,10 +11,13 @@
 #include <string>
 #include <string_view>
 
+#include "arch/arch.hpp"
 #include "daemon/base/fd.hpp"
 
 namespace probed::tracer {
 namespace {
+
+namespace native = arch::native;
 
 // Architectures differ in which of these exist; a missing one is left out, not renumbered.
 constexpr std::uint64_t kMadeAgain[] = {
@@ -62,7 +65,11 @@ std::uint64_t hex_field(std::string_view text, std::string_view name) {
 
 }  // namespace
 
-bool may_be_made_again(std::uint64_t number) { return std::ranges::find(kMadeAgain, number) != std::end(kMadeAgain); }
+bool may_be_made_again(std::uint64_t number, CallTable table) {
+  if (table == CallTable::other)
+    return std::ranges::find(native::kOtherMadeAgain, number) != std::end(native::kOtherMadeAgain);
+  return std::ranges::find(kMadeAgain, number) != std::end(kMadeAgain);
+}
 
 int interruption_cost(pid_t tid) {
   const std::string text = read_proc("/proc/" + std::to_string(tid) + "/syscall");

@@ -13,7 +13,9 @@ namespace probed::tracer {
 // Whether a call that returned EINTR because its thread was stopped can simply be made again: it had no effect yet, and
 // the kernel doesn't restart it by itself (signal(7), "Interruption of system calls ... by stop signals"; the calls in
 // question return -EINTR where others return -ERESTART*). Not in the list: calls that may have had an effect (close).
-bool may_be_made_again(std::uint64_t syscall_number);
+// `other`: of the architecture's second table of calls, native::kOtherCalls.
+enum class CallTable { own, other };
+bool may_be_made_again(std::uint64_t syscall_number, CallTable table = CallTable::own);
 
 // How much it may disturb a thread to stop it now; less is better. Reads /proc/TID/syscall.
 int interruption_cost(pid_t tid);

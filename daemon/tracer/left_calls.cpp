@@ -33,8 +33,10 @@ void note_call(pid_t tid) {
 }
 
 bool was_only_interrupted(pid_t tid, const ptrace::Registers& regs) {
-  if (native::syscall_result(regs) != -EINTR || !may_be_made_again(native::syscall_number(regs))) return false;
-  return native::kRegistersTellCall ? native::in_syscall(regs) : noted_call(tid, regs) != nullptr;
+  if (native::syscall_result(regs) != -EINTR) return false;
+  if (native::kRegistersTellCall ? !native::in_syscall(regs) : noted_call(tid, regs) == nullptr) return false;
+  const bool other = native::kOtherCalls != 0 && ptrace::call_table(tid) == native::kOtherCalls;
+  return may_be_made_again(native::syscall_number(regs), other ? CallTable::other : CallTable::own);
 }
 
 bool make_again(pid_t tid, ptrace::Registers& regs) {

@@ -25,6 +25,7 @@ constexpr unsigned long PTRACE_O_SUSPEND_SECCOMP = 1UL << 21;
 
 // PTRACE_GET_RSEQ_CONFIGURATION and its struct: linux/ptrace.h, which can't be included beside sys/ptrace.h.
 constexpr int kGetRseqConfiguration = 0x420f;
+constexpr int kGetSyscallInfo = 0x420e;
 struct RseqConfiguration {
   std::uint64_t area;
   std::uint32_t size, signature, flags, pad;
@@ -150,6 +151,15 @@ Outcome get_syscall_dispatch(pid_t tid, SyscallDispatch& config) {
 }
 Outcome set_syscall_dispatch(pid_t tid, const SyscallDispatch& config) {
   return call(kSetSyscallDispatch, tid, sizeof config, pointer(&config));
+}
+
+std::optional<std::uint32_t> call_table(pid_t tid) {
+  struct {
+    std::uint8_t op, pad[3];
+    std::uint32_t arch;
+  } info{};  // the beginning of struct ptrace_syscall_info, linux/ptrace.h
+  if (raw(kGetSyscallInfo, tid, sizeof info, pointer(&info)) <= 0) return std::nullopt;
+  return info.arch;
 }
 
 std::optional<std::uint64_t> rseq_area(pid_t tid) {

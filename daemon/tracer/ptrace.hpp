@@ -68,6 +68,10 @@ Outcome set_sigmask(pid_t tid, std::uint64_t mask);
 // The new thread's id at a clone/fork/vfork event, the former thread id at exec, the exit status at exit.
 Outcome get_event_message(pid_t tid, unsigned long& message);
 
+// The table of system calls (AUDIT_ARCH_*, linux/audit.h) that the call which the stopped thread is in belongs to, or else
+// the one of its program (PTRACE_GET_SYSCALL_INFO, Linux 5.3). nullopt: gone, or the kernel doesn't say.
+std::optional<std::uint32_t> call_table(pid_t tid);
+
 // While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
 Outcome suspend_seccomp(pid_t tid, bool on);
 

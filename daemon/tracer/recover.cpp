@@ -15,8 +15,10 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/action_calls.hpp"
 #include "daemon/tracer/engine_stops.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/journal.hpp"
 #include "daemon/tracer/layout.hpp"
+#include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/wait.hpp"
 
 namespace probed::tracer {
@@ -347,7 +349,7 @@ class Threads {
 
   static void put_back_interrupted_call(pid_t tid) {
     ptrace::Registers regs;
-    if (ptrace::get_registers(tid, regs) != Outcome::ok || !was_only_interrupted(regs)) return;
+    if (ptrace::get_registers(tid, regs) != Outcome::ok || !was_only_interrupted(tid, regs)) return;
     native::restart_unless_handled(regs);
     ptrace::set_registers(tid, regs);
   }

@@ -76,6 +76,20 @@ TEST_CASE("K11: on the last bytes of a stack a jump turns into a breakpoint, and
   }
 }
 
+TEST_CASE("a wait that was entered by int 0x80 is not ended by tracers that come and go") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("stacks");
+  for (int i = 0; i < 10; ++i) {
+    target.target.send("wait 10\n");
+    for (int cycle = 0; cycle < 8; ++cycle) remove_all(client, add(client, target.pid(), {"stepped"}));
+    CHECK(target.target.next_line().value_or("").starts_with("wait ok,"));
+  }
+  target.target.send("end\n");
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+}
+
 TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace

@@ -4,6 +4,7 @@
 //   threaded ROUNDS     jumps by a table of addresses that was made of differences of labels
 //   repaired ROUNDS     a SIGSEGV handler goes on where a table of distances from themselves says
 //   restarted ROUNDS    two threads count in a restartable sequence whose descriptor is made at run time
+//   skipped ROUNDS      a SIGSEGV handler skips the instruction that has faulted
 //   end                 ends with exit status 0 if everything was right
 #include <pthread.h>
 #include <sched.h>
@@ -106,6 +107,34 @@ static int repaired(long rounds) {
   return good;
 }
 
+// ---- an instruction that is skipped when it faults ------------------------------------------------------------------
+
+int skippable(const int *from);
+extern const char skippable_begin[];
+__asm__(
+    ".text\n.globl skippable\n.type skippable, @function\n"
+    "skippable: skippable_begin: movl (%rdi), %eax\n addl $7, %eax\n movl %eax, %eax\n ret\n"
+    ".size skippable, . - skippable\n");
+
+static void skip(int signal, siginfo_t *info, void *context) {
+  greg_t *const registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+  if (signal != SIGSEGV || info->si_addr != (void *)16 || registers[REG_RIP] != (greg_t)skippable_begin) _exit(9);
+  registers[REG_RAX] = -1;
+  registers[REG_RIP] += 2;
+}
+
+static int skipped(long rounds) {
+  const struct sigaction action = {.sa_sigaction = skip, .sa_flags = SA_SIGINFO};
+  sigaction(SIGSEGV, &action, NULL);
+  int good = 1;
+  const int from = 35;
+  for (long i = 0; i < rounds; ++i) {
+    good &= skippable(&from) == 42;
+    good &= skippable((const int *)16) == 6;
+  }
+  return good;
+}
+
 // ---- a restartable sequence -----------------------------------------------------------------------------------------
 
 struct sequence {
@@ -169,6 +198,7 @@ int main(void) {
     if (strcmp(name, "differences") == 0) ok = differences(rounds);
     if (strcmp(name, "threaded") == 0) ok = threaded(rounds);
     if (strcmp(name, "repaired") == 0) ok = repaired(rounds);
+    if (strcmp(name, "skipped") == 0) ok = skipped(rounds);
     if (strcmp(name, "restarted") == 0) ok = restarted(rounds);
     printf("%s %s\n", name, ok ? "ok" : "bad");
     fflush(stdout);

@@ -3,6 +3,7 @@
 //   step ROUNDS    single-steps itself (the trap flag) through stepped() ROUNDS times; the result is the number of steps
 //                  that it has seen and of those that were outside of stepped() and the code around it
 //   edge ROUNDS    calls at_edge() ROUNDS times with a few bytes of stack left; the result is the number of faults
+//   wait ROUNDS    waits for events 20 ms long by int 0x80, which has a table of calls of its own
 //   end
 // Prints at the end: pops (of each round), edges (calls), result.
 #include <pthread.h>
@@ -129,6 +130,30 @@ static int edge(long rounds) {
   return ok;
 }
 
+// epoll_create1 and epoll_wait of the 32-bit table (arch/x86/entry/syscalls/syscall_32.tbl).
+enum { kCreateEvents = 329, kWaitForEvents = 256, kNoSuchCall = -38 };
+
+static int other_call(long number, long a, long b, long c, long d) {
+  long result;
+  __asm__ volatile("int $0x80"
+                   : "=a"(result)
+                   : "a"(number), "b"(a), "c"(b), "d"(c), "S"(d)
+                   : "memory", "r8", "r9", "r10", "r11");
+  return (int)result;
+}
+
+static int wait_for_nothing(long rounds) {
+  static void* events;
+  if (!events)
+    events = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+  const int made = other_call(kCreateEvents, 0, 0, 0, 0);
+  int good = 1;
+  for (long i = 0; i < rounds && made >= 0; ++i)
+    good &= other_call(kWaitForEvents, made, (long)(intptr_t)events, 4, 20) == 0;
+  if (made >= 0) close(made);
+  return good && (made >= 0 || made == kNoSuchCall);  // kernels without CONFIG_IA32_EMULATION have no such calls
+}
+
 int main(void) {
   static char handlers_stack[65536];
   const stack_t alternate = {.ss_sp = handlers_stack, .ss_size = sizeof handlers_stack};
@@ -146,6 +171,7 @@ int main(void) {
     if (strcmp(name, "pop") == 0) ok = pop(rounds);
     if (strcmp(name, "step") == 0) ok = step(rounds);
     if (strcmp(name, "edge") == 0) ok = edge(rounds);
+    if (strcmp(name, "wait") == 0) ok = wait_for_nothing(rounds);
     printf("%s %s, %ld steps, %ld elsewhere, %ld faults\n", name, ok ? "ok" : "bad", steps, steps_elsewhere, faults);
     fflush(stdout);
     good &= ok;
