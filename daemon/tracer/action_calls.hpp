@@ -15,6 +15,9 @@ class ActionCalls {
  public:
   ActionCalls(RemoteSyscalls& remote, AddressSpace& space) : remote_(remote), space_(space) {}
 
+  // Whether the thread has not come back from a call in time, or has ended in it: it may have been made, or not.
+  bool cut_short() const { return remote_.late() || remote_.exit_status(); }
+
   std::optional<Action> get(int signal) { return call(signal, nullptr); }
   // Puts one action in place of another. False: the program has set a third one meanwhile, and that stays.
   bool replace(int signal, const Action& expected, Action wanted) {

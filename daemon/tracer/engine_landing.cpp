@@ -88,7 +88,9 @@ void install_landing(Process& process, ActionCalls& calls) {
   auto now = calls.get(SIGTRAP);
   if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
   if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
-  if (calls.replace(SIGTRAP, *now, landing.action())) process.actions.landing = LandingAction{landing.action(), *now};
+  process.actions.landing = LandingAction{landing.action(), *now};
+  // A call that was not seen to its end may have been made.
+  if (!calls.replace(SIGTRAP, *now, landing.action()) && !calls.cut_short()) process.actions.landing.reset();
 }
 
 bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now) {
@@ -120,6 +122,7 @@ void leave_landing(Process& process, ActionCalls& calls) {
   if (!landing) return;
   auto now = calls.get(SIGTRAP);
   if (note_landing(process, calls, now) && !landing->shared) calls.replace(SIGTRAP, *now, landing->before);
+  if (calls.cut_short()) return;  // it is tried again when the thread has come back
   if (now && disposition_of(*now) == Disposition::handled && landing->shared)
     process.space->xol().forget_area(process.space->landing().page());
   landing.reset();

@@ -423,7 +423,8 @@ bool Engine::must_leave_actions(const Process& process) const {
   return process.actions.any_ours() && process.threads.size() == 1;
 }
 
-// The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile.
+// The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile, or
+// is late.
 bool Engine::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
   const auto threads = process::thread_ids(process.id.pid);
@@ -444,10 +445,11 @@ bool Engine::leave_actions(Tracee& tracee) {
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   });
+  if (!alive) return false;  // late: all of it is done again when it has come back
   // One that comes later than the others may still have it reset.
   for (Arrangement& is : process.actions.all)
     if (is.known) is.known = unmarked(*is.known);
-  return alive;
+  return true;
 }
 
 }  // namespace probed::tracer
