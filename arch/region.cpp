@@ -34,6 +34,8 @@ constexpr RegionRefusalRow kRows[] = {
     {RegionRefusal::instruction, "instruction", "an instruction that the jump would overwrite cannot be moved"},
     {RegionRefusal::no_island, "no_island",
      "there is room for a short jump only, and nothing within its reach can hold the long one"},
+    {RegionRefusal::page_end, "page_end",
+     "the jump would lie in two pages, of which the process may give back one (madvise) and keep half a jump"},
     {RegionRefusal::unsupported, "unsupported", "probes cannot be optimised yet on this architecture"},
 };
 

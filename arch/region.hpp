@@ -16,6 +16,9 @@
 //   punned  site: e9 rel32 -> memory of ours: e9 rel32 -> detour   the region is one instruction of less than 5 bytes;
 //           what the jump has no room for are the bytes that follow, as they are, taken for the rest of its distance
 //
+// All that is written for a jump lies in one page: a process may give pages back one by one (MADV_DONTNEED), and what is
+// in the file appears again there.
+//
 // The detour always holds the region's instructions, relocated, and goes on behind them. A branch, a return address, an
 // exception handler or a table that leads to a byte which has been overwritten, other than the region's first one,
 // would arrive in the middle of the jump: that none exists is what has to be shown. Bytes of instructions behind the
@@ -55,6 +58,8 @@ struct CodeSource {
   std::span<const std::uint64_t> entries;
   // The file is linked to fixed addresses: any constant in code or data may be the address of code.
   bool absolute = false;
+  // Parts of the data that are made by linkers for loaders and unwinders: no tables of the program's own.
+  std::span<const CodeRange> linkage{};
 };
 
 // A function's analysis.
@@ -144,6 +149,7 @@ enum class RegionRefusal : std::uint8_t {
   transaction,     // an abort would forget the hit
   instruction,     // can't be moved: RegionResult::instruction says why
   no_island,       // there is no room for an island
+  page_end,        // what would be written lies in two pages
   unsupported,     // not on this architecture yet
 };
 struct RegionRefusalRow {

@@ -28,11 +28,13 @@ class Analysis {
     for (const CodeSegment& text : source_.text) walk_text(text);
     for (const std::uint64_t entry : source_.entries) taken(entry);
     if (source_.absolute) mark_words();
-    mark_tables();
+    walk_gaps();
+    mark_all_tables();
     mark_pairs();
     settle_padding();
     judge_labels();
     judge_functions();
+    judge_taken();
     judge_stacks();
     spread_doubt();
     out_.set_called(std::move(called_));
@@ -40,14 +42,23 @@ class Analysis {
   }
 
  private:
-  void target(std::uint64_t address) { out_.mark(address, CodeFlowBuilder::kTarget); }
+  void target(std::uint64_t address) {
+    out_.mark(address, CodeFlowBuilder::kTarget);
+    if (in_gaps_) entered_.push_back(address);
+  }
   // By something else than a direct branch.
   void taken(std::uint64_t address) {
-    out_.mark(address, CodeFlowBuilder::kTarget);
+    target(address);
     out_.mark(address, CodeFlowBuilder::kTaken);
   }
 
   // ---- walking ----
+
+  struct Gap {
+    CodeRange range;
+    std::span<const std::uint8_t> bytes;
+    std::size_t first_seen;  // in seen_
+  };
 
   void walk_text(const CodeSegment& text) {
     std::uint64_t at = text.address;
@@ -111,14 +122,60 @@ class Analysis {
   // Code outside of every known function, and bytes that may be code: only where it leads to counts.
   void walk_gap(const CodeSegment& text, const CodeRange& range) {
     const auto bytes = part(text, range);
-    bool padding = after_end_;
-    after_end_ = false;
-    for (std::uint64_t at = 0; at < bytes.size();) {
+    for (std::uint64_t at = 0; after_end_ && at < bytes.size();) {
       const Scan s = scan(bytes.subspan(at), range.begin + at);
-      padding = padding && s.length != 0 && s.kind == ScanKind::nothing;
-      if (padding) pads(s, range.begin + at, false);
+      if (s.length == 0 || s.kind != ScanKind::nothing) break;
+      pads(s, range.begin + at, false);
+      at += s.length;
+    }
+    after_end_ = false;
+    if (bytes.empty()) return;
+    gaps_.push_back({range, bytes, seen_.size()});
+    seen_.resize(seen_.size() + bytes.size());
+  }
+
+  // Gaps hold data, too, which swallow the begins of instructions: so the walk begins anew at every place that something
+  // leads to, and whatever looks like a branch is taken for one, wherever it is.
+  void walk_gaps() {
+    in_gaps_ = true;
+    for (const Gap& gap : gaps_) {
+      for (std::uint64_t at = gap.range.begin; at < gap.range.end; ++at)
+        if (out_.is_marked(at, CodeFlowBuilder::kTarget)) entered_.push_back(at);
+      sweep(gap, gap.range.begin);
+      guess_branches(gap);
+    }
+    walk_entered();
+  }
+
+  void walk_entered() {
+    while (!entered_.empty()) {
+      const std::uint64_t address = entered_.back();
+      entered_.pop_back();
+      const auto after = std::ranges::upper_bound(gaps_, address, {}, [](const Gap& gap) { return gap.range.begin; });
+      if (after != gaps_.begin() && std::prev(after)->range.contains(address)) sweep(*std::prev(after), address);
+    }
+  }
+
+  void sweep(const Gap& gap, std::uint64_t from) {
+    for (std::uint64_t at = from - gap.range.begin; at < gap.bytes.size() && !seen_[gap.first_seen + at];) {
+      seen_[gap.first_seen + at] = true;
+      const Scan s = scan(gap.bytes.subspan(at), gap.range.begin + at);
       if (s.length != 0) note(s, nullptr);
       at += std::max<std::uint64_t>(s.length, 1);
+    }
+  }
+
+  void guess_branches(const Gap& gap) {
+    for (std::uint64_t at = 0; at < gap.bytes.size(); ++at) {
+      const unsigned byte = gap.bytes[at];
+      const unsigned next = at + 1 < gap.bytes.size() ? gap.bytes[at + 1] : 0;
+      const bool two_bytes = byte == 0x0f && (next & 0xf0) == 0x80;
+      if (byte != 0xe9 && byte != 0xeb && (byte & 0xf0) != 0x70 && !two_bytes) continue;
+      const Scan s = scan(gap.bytes.subspan(at), gap.range.begin + at);
+      if (s.length == 0 || (s.kind != ScanKind::jump && s.kind != ScanKind::branch)) continue;
+      if (!out_.is_marked(s.target, CodeFlowBuilder::kStart)) continue;
+      target(s.target);
+      foreign_.push_back(s.target);
     }
   }
 
@@ -147,11 +204,18 @@ class Analysis {
     // Whatever else refers to bytes of the text reads data there, which must stay as they are.
     if (s.has_address) taken(s.address);
     if (s.takes_address) tables_.push_back(s.address), called_.push_back(s.address);
+    if (s.takes_address && function != nullptr) takes(s.address);
     if (s.has_constant && source_.absolute) {
       taken(s.constant);
       called_.push_back(s.constant);
       tables_.push_back(s.constant);
+      if (function != nullptr) takes(s.constant);
     }
+  }
+
+  // The function being walked through does.
+  void takes(std::uint64_t address) {
+    if (in_text(address) || in_text(address - 1)) takes_.push_back({out_.flow().functions().size(), address});
   }
 
   // ---- addresses in data ----
@@ -180,7 +244,17 @@ class Analysis {
     });
   }
 
+  // Gaps that they lead to may have more of them.
+  void mark_all_tables() {
+    for (std::size_t known = 0; known != tables_.size();) {
+      mark_tables();
+      known = tables_.size();
+      walk_entered();
+    }
+  }
+
   void mark_tables() {
+    table_ranges_.clear();
     std::ranges::sort(tables_);
     const auto repeated = std::ranges::unique(tables_);
     tables_.erase(repeated.begin(), repeated.end());
@@ -215,9 +289,15 @@ class Analysis {
       };
       for (std::uint64_t at = -data.address % 4; at + 2 * kEntrySize <= data.bytes.size(); at += kEntrySize) {
         const std::uint64_t first = at_word(at), second = first == 0 ? 0 : at_word(at + kEntrySize);
-        if (second != 0 && second != first && !in_table(data.address + at)) target(first), target(second);
+        if (second == 0 || second == first || in_table(data.address + at)) continue;
+        if (is_linkage({data.address + at, data.address + at + 2 * kEntrySize})) continue;
+        target(first), target(second);
       }
     }
+  }
+
+  bool is_linkage(const CodeRange& range) const {
+    return std::ranges::any_of(source_.linkage, [&range](const CodeRange& other) { return other.overlaps(range); });
   }
 
   bool in_table(std::uint64_t address) const {
@@ -275,6 +355,20 @@ class Analysis {
     }
   }
 
+  // What a function adds to another's address may lead a jump that isn't understood into that one's middle, counted from
+  // its begin or back from its end.
+  void judge_taken() {
+    std::vector<std::size_t> doubtful;
+    for (const auto& [from, to] : takes_) {
+      const bool jumps = std::ranges::binary_search(leaping_, from) || std::ranges::binary_search(returning_, from);
+      if (!jumps || out_.function(from).understood) continue;
+      for (const std::uint64_t address : {to, to - 1})
+        if (const auto other = index_at(address); other && !is_linkage_table(out_.function(*other).range))
+          doubtful.push_back(*other);
+    }
+    for (const std::size_t index : doubtful) out_.function(index).understood = false;
+  }
+
   void judge_stacks() {
     for (const std::size_t index : stacks_set_) {
       FunctionFacts& facts = out_.function(index);
@@ -326,9 +420,14 @@ class Analysis {
     std::uint64_t to;  // outside of it
   };
   std::vector<Across> across_;
+  std::vector<Across> takes_;  // whose addresses functions take with lea, or have as constants: often the next one's, too
   std::vector<CodeRange> padding_, table_ranges_;
   // Functions with indirect jumps or calls, that set rsp, that return to where they want; indices, ascending.
   std::vector<std::size_t> leaping_, stacks_set_, returning_;
+  std::vector<Gap> gaps_;  // ascending
+  std::vector<bool> seen_;  // for each byte of gaps: a walk was there
+  std::vector<std::uint64_t> entered_;  // places, in gaps or not, that weren't walked from yet
+  bool in_gaps_ = false;  // functions are all walked through
   bool after_end_ = false;  // the function just walked through ends in something that doesn't go on
 };
 

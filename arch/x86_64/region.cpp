@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::uint64_t kHostSize = 2 * kNearJumpSize;  // its own jump and the island
 constexpr std::uint64_t kShortBack = 128, kShortForth = 127;
+constexpr std::uint64_t kPageSize = 4096;  // load biases are multiples of it
+
+// Whether a page holds the bytes from `begin` up to `end`.
+bool in_one_page(std::uint64_t begin, std::uint64_t end) { return begin / kPageSize == (end - 1) / kPageSize; }
 
 // Whether these bytes are somebody else's already.
 bool is_taken(std::span<const CodeRange> taken, const CodeRange& range) {
@@ -90,7 +94,7 @@ class Gatherer {
       if (flow_.may_be_entered(at))
         return function.understood ? RegionRefusal::branch_target : RegionRefusal::indirect_jumps;
     if (code.end() < overwritten && !flow_.is_padding({code.end(), overwritten})) return RegionRefusal::function_end;
-    return RegionRefusal::none;
+    return in_one_page(code.address, overwritten) ? RegionRefusal::none : RegionRefusal::page_end;
   }
 
   const CodeFlow& flow_;
@@ -123,7 +127,11 @@ class IslandFinder {
   }
 
  private:
-  bool is_free(const CodeRange& range) const { return !range.overlaps(own_) && !is_taken(taken_, range); }
+  bool is_free(const CodeRange& range) const {
+    const std::uint64_t begin = std::min(own_.begin, range.begin);
+    return !range.overlaps(own_) && !is_taken(taken_, range) &&
+           in_one_page(begin, std::max(own_.begin + kShortJumpSize, range.end));
+  }
   bool pads(std::uint64_t at) const { return flow_.is_padding({at, at + kNearJumpSize}); }
 
   template <class Accept>
@@ -178,6 +186,7 @@ RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {
   // Behind a prefix that a branch skips, or what is read as data.
   for (std::uint64_t at = request.site + 1; at < one.code.end(); ++at)
     if (flow.may_be_entered(at)) return {RegionRefusal::branch_target, Refusal::none, {}};
+  if (!in_one_page(request.site, one.code.end())) return {RegionRefusal::page_end, Refusal::none, {}};
   RegionResult result;
   result.plan.form = JumpForm::punned;
   result.plan.region = one.code;

@@ -117,6 +117,25 @@ std::vector<std::uint64_t> entries_of(const Module& module, const ElfImage& imag
   return out;
 }
 
+// What linkers make for loaders and unwinders. Without section headers some of it isn't found, which costs a few jumps.
+std::vector<arch::CodeRange> linkage_of(const ElfImage& image) {
+  std::vector<arch::CodeRange> out;
+  const auto add = [&out](std::uint64_t address, std::uint64_t size) {
+    if (size != 0 && address + size > address) out.push_back({address, address + size});
+  };
+  for (const Elf64_Phdr& segment : image.segments()) {
+    if (segment.p_type == PT_LOAD && segment.p_offset == 0) add(segment.p_vaddr, sizeof(Elf64_Ehdr));
+    for (const std::uint32_t type : {PT_PHDR, PT_INTERP, PT_NOTE, PT_DYNAMIC, PT_GNU_EH_FRAME})
+      if (segment.p_type == type) add(segment.p_vaddr, segment.p_filesz);
+  }
+  for (const Elf64_Shdr& section : image.sections())
+    if ((section.sh_flags & SHF_ALLOC) != 0 && section.sh_type != SHT_PROGBITS && section.sh_type != SHT_NOBITS)
+      add(section.sh_addr, section.sh_size);
+  for (const char* name : {".eh_frame", ".gcc_except_table"})
+    if (const Elf64_Shdr* const section = image.section(name)) add(section->sh_addr, section->sh_size);
+  return out;
+}
+
 }  // namespace
 
 std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const ElfImage& image) {
@@ -128,8 +147,9 @@ std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const
   for (const LoadedSegment& segment : segments) (segment.executable ? text : data).push_back(segment.view());
   const auto functions = functions_of(module);
   const auto entries = entries_of(module, image, segments, pads);
+  const auto linkage = linkage_of(image);
   return std::make_shared<arch::CodeFlow>(
-      arch::native::analyse_code({text, data, functions, entries, image.header().e_type == ET_EXEC}));
+      arch::native::analyse_code({text, data, functions, entries, image.header().e_type == ET_EXEC, linkage}));
 }
 
 }  // namespace probed::symbols

@@ -82,6 +82,27 @@ const NearRow kNearRows[] = {
      {"55 4889e5 31c0 c3 ebf8", {{0, 7}}},
      0,
      branch_target},
+    // movabs' first two bytes; then lea 0x1001(%rip), %rax; ret
+    {"data swallow an instruction outside of all functions that takes the interior's address",
+     {"55 4889e5 31c0 c3 48b8 488d05f1ffffff c3", {{0, 7}}, {9}},
+     0,
+     branch_target},
+    {"the same bytes, but nothing leads behind the data",
+     {"55 4889e5 31c0 c3 48b8 488d05f1ffffff c3", {{0, 7}}},
+     0,
+     none,
+     6,
+     3},
+    {"data swallow a branch outside of all functions that leads into the interior",
+     {"55 4889e5 31c0 c3 48b8 ebf6 909090909090", {{0, 7}}},
+     0,
+     branch_target},
+    {"data like a branch that leads into the middle of an instruction",
+     {"55 4889e5 31c0 c3 48b8 ebf7 909090909090", {{0, 7}}},
+     0,
+     none,
+     6,
+     3},
     {"a landing pad or a symbol is in the interior", {"55 4889e5 31c0 c3", {}, {1}}, 0, branch_target},
     {"a landing pad at the site", {"55 4889e5 31c0 c3", {}, {0}}, 0, none, 6, 3},
     {"the address of the interior is taken", {"55 4889e5 31c0 488d05f4ffffff c3"}, 0, branch_target},
@@ -238,6 +259,19 @@ const LeapRow kLeapRows[] = {
      true,
      {},
      {1, 3}},
+    // unrolled: xor; xor; xor; ret | lea unrolled(%rip), %rdx; lea (%rdx,%rdi,4), %rdx; jmp *%rdx
+    {"a distance is added to this function's address by another",
+     {"31c0 31c0 31c0 c3 488d15f2ffffff 488d14ba ffe2", {{0, 7}, {7, 20}}},
+     false},
+    {"a distance is added to the address of this function's end by another",
+     {"31c0 31c0 31c0 c3 90 488d15f8ffffff 488d14ba ffe2", {{0, 7}, {8, 21}}},
+     false},
+    {"another function takes its address, and loads the one that it jumps to",
+     {"31c0 31c0 31c0 c3 488d15f2ffffff 488b07 ffe0", {{0, 7}, {7, 19}}},
+     true},
+    {"a distance is added to the address of a procedure linkage table",
+     {"ff3502000000 ff2504000000 488d15edffffff 488d14ba ffe2", {{0, 12}, {12, 25}}},
+     true},
     {"a table of distances from somewhere else",
      {"488d15f90f0000 488d35f2ffffff 486304ba 4801f0 ffe0", {}, {}, kTable},
      false},
@@ -429,6 +463,36 @@ TEST_CASE("K11: a host lends the bytes behind its jump") {
   // Where something leads into it, it is none.
   CHECK(planned(analysed({"ffd0 4889c7 48b81122334455667788 c3", {}, {9}}), 0, true, true).refusal ==
         RegionRefusal::no_island);
+}
+
+TEST_CASE("K11: what is written for a jump lies in one page") {
+  // A near jump; an island; a host.
+  const std::string_view codes[] = {"48c7c001000000 c3", "ffd0 4889c7 c3 0f1f440000", "ffd0 4889c7 48b81122334455667788 c3"};
+  const std::uint64_t lengths[] = {8, 6, 16}, page = 4096;
+  for (std::size_t i = 0; i < std::size(codes); ++i) {
+    CAPTURE(codes[i]);
+    for (std::uint64_t offset = page - 32; offset <= page; ++offset) {
+      CAPTURE(offset);
+      std::string text;
+      for (std::uint64_t at = 0; at < offset; ++at) text += "f9";
+      text += codes[i];
+      const CodeFlow flow = analysed({text, {{offset, offset + lengths[i]}}});
+      const RegionResult result = planned(flow, offset, true, true);
+      const bool far = offset + 16 <= page || offset == page;
+      CHECK((result || !far));
+      if (offset + 1 == page) CHECK(result.refusal == RegionRefusal::page_end);
+      if (!result) continue;
+      std::vector<std::uint64_t> pages;
+      for (const CodeRange& range : result.plan.written())
+        if (range.end != range.begin)
+          for (const std::uint64_t at : {range.begin, range.end - 1}) pages.push_back(at / page);
+      CHECK(std::ranges::count(pages, pages.front()) == std::ssize(pages));
+    }
+  }
+  const std::string stc(2 * (page - 1), 'f');
+  const CodeFlow flow = analysed({stc + "31c0 b801020304 c3", {{page - 1, page + 7}}, {page + 1}});
+  CHECK(plan_pun(flow, {kText + page - 1}).refusal == RegionRefusal::page_end);
+  CHECK(plan_pun(analysed({stc + "f9 c3 b801020304 c3", {{page, page + 7}}, {page + 1}}), {kText + page}));
 }
 
 TEST_CASE("K11: a plan says where no thread may stand while it is written") {

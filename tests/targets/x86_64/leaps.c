@@ -3,6 +3,9 @@
 //   differences ROUNDS  jumps to a label's address plus a difference of labels
 //   threaded ROUNDS     jumps by a table of addresses that was made of differences of labels
 //   repaired ROUNDS     a SIGSEGV handler goes on where a table of distances from themselves says
+//   entered ROUNDS      enters another function's unrolled loop at its begin plus a distance
+//   swallowed ROUNDS    enters a function's middle from code without a name that follows data
+//   dropped ROUNDS      gives back one of the two pages that a function lies in
 //   restarted ROUNDS    two threads count in a restartable sequence whose descriptor is made at run time
 //   skipped ROUNDS      a SIGSEGV handler skips the instruction that has faulted
 //   end                 ends with exit status 0 if everything was right
@@ -12,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/rseq.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -135,6 +139,55 @@ static int skipped(long rounds) {
   return good;
 }
 
+// ---- assembly that enters others ------------------------------------------------------------------------------------
+
+long enter_at(long skipped, long from);
+__asm__(
+    ".text\n.globl unrolled\n.type unrolled, @function\n.p2align 4\nunrolled:\n"
+    ".rept 16\n add $1, %rax\n.endr\n ret\n.size unrolled, . - unrolled\n"
+    ".globl enter_at\n.type enter_at, @function\n.p2align 4\nenter_at:\n"
+    " mov %rsi, %rax\n lea unrolled(%rip), %rdx\n lea (%rdx,%rdi,4), %rdx\n jmp *%rdx\n"
+    ".size enter_at, . - enter_at\n");
+
+static int entered(long rounds) {
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) good &= enter_at(i % 16, i) == i + 16 - i % 16;
+  return good;
+}
+
+// Data, the first two bytes of a long instruction, and then the code that `side` points to.
+long both(long x);
+extern long (*const side)(long);
+__asm__(
+    ".text\n.globl both\n.type both, @function\n.p2align 4\nboth:\n"
+    " add $1, %rdi\n.Lmiddle: add $1, %rdi\n lea (%rdi), %rax\n nop\n nop\n nop\n ret\n.size both, . - both\n"
+    " .byte 0x48, 0xb8\n.Lside: jmp .Lmiddle\n .byte 0x90, 0x90, 0x90, 0x90\n"
+    ".pushsection .data.rel.ro, \"aw\"\n.globl side\n.p2align 3\nside: .quad .Lside\n.popsection\n");
+
+static int swallowed(long rounds) {
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) good &= both(i) == i + 2 && side(i) == i + 1;
+  return good;
+}
+
+// ---- pages that are given back: they come from the file again -------------------------------------------------------
+
+extern char two_pages[];
+long across_pages(long x);
+__asm__(
+    ".pushsection .text.two_pages, \"ax\", @progbits\n.p2align 12\n.globl two_pages\ntwo_pages:\n"
+    ".skip 4096 - 2, 0xcc\n.globl across_pages\n.type across_pages, @function\nacross_pages:\n"
+    " nop\n nop\n nop\n nop\n nop\n lea 1(%rdi), %rax\n ret\n.size across_pages, . - across_pages\n"
+    ".p2align 12\n.popsection\n");
+
+static int dropped(long rounds) {
+  int good = 1;
+  for (long i = 0; i < rounds; ++i)
+    good &= across_pages(i) == i + 1 && madvise(two_pages + 4096 * (i % 2), 4096, MADV_DONTNEED) == 0 &&
+            across_pages(i) == i + 1;
+  return good;
+}
+
 // ---- a restartable sequence -----------------------------------------------------------------------------------------
 
 struct sequence {
@@ -199,6 +252,9 @@ int main(void) {
     if (strcmp(name, "threaded") == 0) ok = threaded(rounds);
     if (strcmp(name, "repaired") == 0) ok = repaired(rounds);
     if (strcmp(name, "skipped") == 0) ok = skipped(rounds);
+    if (strcmp(name, "entered") == 0) ok = entered(rounds);
+    if (strcmp(name, "swallowed") == 0) ok = swallowed(rounds);
+    if (strcmp(name, "dropped") == 0) ok = dropped(rounds);
     if (strcmp(name, "restarted") == 0) ok = restarted(rounds);
     printf("%s %s\n", name, ok ? "ok" : "bad");
     fflush(stdout);
