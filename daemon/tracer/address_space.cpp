@@ -317,6 +317,8 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
     for (const RemoteAddr address : addresses)
       if (Site* site = find(address); site && site->armed) found.push_back(site), plans.push_back(site->plan);
     take_out_jumps(found, layout);
+    // Those that are only planned, or half written, by themselves: in an order of their own, too.
+    for (Site* site : found) drop_jump(*site, layout);
     pages.emplace(memory_, layout.mappings());
   }
   for (const RemoteAddr address : addresses) forget_site(address, layout);
@@ -465,19 +467,20 @@ void AddressSpace::drop_jump(Site& site, const Layout& layout) {
 // the breakpoint stands before the first byte behind it changes. What isn't as it should be is left to drop_jump().
 void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& layout) {
   std::vector<Site*> out;
-  TextPages pages(memory_, layout.mappings());
+  std::optional<TextPages> pages(std::in_place, memory_, layout.mappings());
   for (Site* site : sites) {
     const Jump* jump = site->jump.get();
     if (!jump || jump->state != Jump::State::whole || !layout.holds(site->plan)) continue;
     if (!holds(memory_, jump->head.at, after(jump->head))) continue;
     if (memory_.write(jump->head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) out.push_back(site);
   }
-  if (pages.flush()) return;
+  if (pages->flush()) return;
   for (const Site* site : out) {
     const Patch& head = site->jump->head;
     memory_.write(head.at + native::kBreakpointSize, as_bytes(before(head)).subspan(native::kBreakpointSize));
   }
-  if (pages.flush()) return;
+  if (pages->flush()) return;
+  pages.reset();
   for (Site* site : out) forget_jump(*site);
 }
 
@@ -557,11 +560,13 @@ void AddressSpace::close() {
   std::optional<TextPages> pages;
   if (before.known() && armed.size() >= kLargeBatch) {
     take_out_jumps(armed, before);
+    for (Site* site : armed) drop_jump(*site, before);
     pages.emplace(memory_, before.mappings());
   }
   for (Site* site : armed) set_armed(*site, false, before);
   const bool failed = pages && pages->flush();
   pages.reset();
+  landing_.flush(memory_);
   if (failed)
     for (const Site* site : armed) restore(memory_, site->plan, before);
   // Code that is being moved meanwhile either takes its breakpoint along, and is found now, or doesn't any more.

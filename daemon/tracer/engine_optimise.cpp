@@ -248,6 +248,7 @@ void Engine::build_some(AddressSpace& space) {
   const bool failed = pages && pages->flush();
   pages.reset();
   if (failed) take_back(space, built_before);
+  space.landing().flush(space.memory());
   if (!taps.empty()) {
     const Line& line = space.detours().lines()[work.line];
     listener_.taps_added(line.feed, std::move(taps), anybody_in(space)->id.pid, ++work.names_sent);
@@ -511,6 +512,7 @@ void Engine::write_tails(AddressSpace& space) {
   const bool failed = pages && pages->flush();
   pages.reset();
   if (failed) take_back(space, 0);
+  space.landing().flush(space.memory());
   work.phase = Phase::syncing;
   start_round(space, false);
 }
@@ -536,6 +538,7 @@ void Engine::write_heads(AddressSpace& space) {
   const bool failed = pages && pages->flush();
   pages.reset();
   if (failed) take_back(space, 0);
+  space.landing().flush(space.memory());
   work.built.clear();
   work.batch.clear();
   work.phase = Phase::idle;

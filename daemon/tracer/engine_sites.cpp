@@ -436,7 +436,8 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
       }
     }
     pages.reset();
-    drop_sites(*process->space, lost, *layout);
+    space.landing().flush(space.memory());
+    drop_sites(space, lost, *layout);
     heal_if_moved(*process->space);
   }
   when_unused(std::move(recording), [done = std::move(done), failed = std::move(failed)] { done(failed); });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "daemon/base/check.hpp"
 #include "daemon/tracer/xol.hpp"
 
 namespace probed::tracer {
@@ -87,6 +88,7 @@ void Landing::stage(RemoteAddr breakpoint, RemoteAddr landing) {
 }
 
 bool Landing::flush(TargetMemory& memory) {
+  PROBED_CHECK(!memory.gathers(), "what leads somewhere is written when that is there");
   if (first_ == last_) return true;
   const auto dirty = std::span(entries_).subspan(first_, last_ - first_);
   const bool written = memory.write_at_once(table_ + first_ * sizeof(arch::LandingEntry), std::as_bytes(dirty));
@@ -96,7 +98,7 @@ bool Landing::flush(TargetMemory& memory) {
 
 bool Landing::set(TargetMemory& memory, RemoteAddr breakpoint, RemoteAddr landing) {
   stage(breakpoint, landing);
-  return flush(memory);
+  return memory.gathers() || flush(memory);
 }
 
 }  // namespace probed::tracer

@@ -51,7 +51,9 @@ class Landing {
   // Where to go on from a breakpoint, from flush() on. No-op while it isn't ready, or when there is no room.
   void stage(RemoteAddr breakpoint, RemoteAddr landing);
   bool flush(TargetMemory& memory);
-  // Both.
+  // Both. While `memory` gathers what is written (text_pages.hpp) only the first: where a thread lands must neither be
+  // known before the code there is, nor be forgotten as long as the breakpoint is in the text. flush() belongs behind
+  // the end of that.
   bool set(TargetMemory& memory, RemoteAddr breakpoint, RemoteAddr landing);
   // Whether it leads somewhere from there.
   bool covers(RemoteAddr breakpoint) const;
