@@ -81,7 +81,13 @@ class ControllerImpl final : public Controller {
   void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation);
   void run_next(pid_t pid);
   Result<void> check_still_allowed(ClientId who, pid_t pid) const;
-  void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply);
+  static constexpr std::chrono::seconds kDetachPatience{5};
+  // One that is just being detached is waited for.
+  void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply) {
+    ensure_attached(pid, params, std::chrono::steady_clock::now() + kDetachPatience, std::move(reply));
+  }
+  void ensure_attached(pid_t pid, tracer::AttachParams params, std::chrono::steady_clock::time_point until,
+                       Reply<void> reply);
   void detach_if_unused(pid_t pid, std::function<void()> done);
   void drop_target(pid_t pid);
   void forget_if_idle(pid_t pid);

@@ -195,8 +195,17 @@ std::vector<TargetView> ControllerImpl::targets() const {
   return views;
 }
 
-void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply) {
-  tracer_->post([this, pid, params, reply = std::move(reply)](tracer::Engine& engine) {
+void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
+                                     std::chrono::steady_clock::time_point until, Reply<void> reply) {
+  tracer_->post([this, pid, params, until, reply = std::move(reply)](tracer::Engine& engine) {
+    if (engine.is_detaching(pid) && std::chrono::steady_clock::now() < until) {
+      return post([this, pid, params, until, reply] {
+        const auto timer = std::make_shared<boost::asio::steady_timer>(io_, std::chrono::milliseconds(5));
+        timer->async_wait([this, pid, params, until, reply, timer](const boost::system::error_code& error) {
+          if (!error) ensure_attached(pid, params, until, reply);
+        });
+      });
+    }
     auto result = engine.attach(pid, params);
     post([this, pid, params, reply, result = std::move(result)]() mutable {
       if (!result) return reply(std::move(result).error());

@@ -124,6 +124,10 @@ class Engine : private Waiter::Guardian {
 
   // Seizes every thread; stops none. Again for an attached process: merges the parameters.
   Result<AttachResult> attach(pid_t pid, const AttachParams& params);
+  bool is_detaching(pid_t pid) {
+    const Process* process = find_process(pid);
+    return process && process->detaching;
+  }
   // Restores the text, lets every thread go, with its followed and vforked family. `done` when the last one is free.
   void detach(pid_t pid, Done done);
   // Every process; `done` when all are free.

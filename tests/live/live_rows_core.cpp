@@ -335,6 +335,19 @@ TEST_CASE("U9: a daemon that has traced many processes holds no more descriptors
   CHECK(client.call("daemon.status").at("probes") == 0);
 }
 
+TEST_CASE("U9: a probe for a process that is just being let go waits for that") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched threads("threads", {"20", "200"});
+  for (int i = 0; i < 30; ++i) {
+    const std::vector<Json> probes = add(client, threads.pid(), {"work"});
+    remove_all(client, probes);  // the last one of a process lets go of it
+  }
+  client.call("target.detach", {{"pid", threads.pid()}});
+  threads.target.go();
+  CHECK(threads.target.finish().ok());
+}
+
 TEST_CASE("no child is left when everything was torn down") {
   CHECK(joined(children_left()) == "");
 }
