@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "daemon/base/own_files.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -31,26 +32,42 @@ constexpr const char* kHint = "name a directory that is there, or whose parent i
 std::string lock_name(const std::string& directory) { return directory + "/lock"; }
 
 // Whether the file that was locked is the one of that name still: who removes the directory removes it first.
-bool still_named(int fd, const std::string& path) {
-  struct stat held {}, named {};
-  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino;
+bool still_named(const struct stat& held, const std::string& path) {
+  struct stat named {};
+  return ::lstat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
-// Invalid: somebody holds it; errno is EWOULDBLOCK, or says why it can't be had at all.
-UniqueFd try_lock(const std::string& directory) {
+// Without a descriptor: the error is EWOULDBLOCK when somebody holds it.
+Own try_lock(const std::string& directory) {
   const std::string path = lock_name(directory);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  if (!still_named(fd.get(), path)) return errno = EWOULDBLOCK, UniqueFd();
-  return fd;
+  Own lock = open_own_file(path, O_RDWR | O_CREAT);
+  if (!lock) return lock;
+  if (::flock(lock.fd.get(), LOCK_EX | LOCK_NB) != 0)
+    lock.error = errno;
+  else if (!still_named(lock.file, path))
+    lock.error = EWOULDBLOCK;
+  if (lock.error != 0) lock.fd.reset();
+  return lock;
 }
 
-Result<void> make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return cannot("make --state-dir", path, errno, kHint);
-  struct stat file {};
-  if (::stat(path.c_str(), &file) != 0) return cannot("use --state-dir", path, errno, kHint);
-  if (!S_ISDIR(file.st_mode)) return cannot("use --state-dir", path, ENOTDIR, kHint);
-  if (::access(path.c_str(), W_OK | X_OK) != 0) return cannot("write to --state-dir", path, errno, kHint);
+Error refused(const std::string& path, const std::string& why) {
+  return {StateDirectory::kRefused, "the state directory " + path + " is refused: " + why,
+          "it has to be this user's, and one that nobody else can write to: look at what is in it, then remove it or set "
+          "it right, or name another one with --state-dir",
+          {}};
+}
+
+Result<void> make_directory(const std::string& path, bool& made) {
+  made = ::mkdir(path.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) return cannot("make --state-dir", path, errno, kHint);
+  const Own own = open_own_directory(path);
+  if (!own && own.error == 0) return refused(path, own.why());
+  if (!own) {
+    Error error = cannot("use --state-dir", path, own.error, kHint);
+    if (own.error == ENOTDIR) error.reason = StateDirectory::kRefused;
+    return error;
+  }
+  if (::faccessat(own.fd.get(), ".", W_OK | X_OK, 0) != 0) return cannot("write to --state-dir", path, errno, kHint);
   return {};
 }
 
@@ -70,23 +87,35 @@ std::string state_directory(const Options& options) {
 Result<StateDirectory> StateDirectory::open(std::string path) {
   StateDirectory state;
   state.path_ = std::move(path);
+  if (auto made = make_directory(state.path_, state.made_); !made) return std::move(made).error();
+  return state;
+}
+
+Result<void> StateDirectory::lock() {
   const auto until = std::chrono::steady_clock::now() + kLockPatience;
   for (;;) {
-    if (auto made = make_directory(state.path_); !made) return std::move(made).error();
-    if ((state.lock_ = try_lock(state.path_))) return state;
-    if (errno != EWOULDBLOCK && errno != ENOENT) return cannot("lock", lock_name(state.path_), errno, kHint);
+    Own lock = try_lock(path_);
+    if (lock) return lock_ = std::move(lock.fd), Result<void>();
+    if (lock.error == 0) return refused(path_, "its file named lock: " + lock.why());
+    if (lock.error != EWOULDBLOCK && lock.error != ENOENT) return cannot("lock", lock_name(path_), lock.error, kHint);
     if (std::chrono::steady_clock::now() > until)
-      return Error{Reason::internal, "the state directory " + state.path_ + " is in use by another probed",
+      return Error{Reason::internal, "the state directory " + path_ + " is in use by another probed",
                    "give each daemon its own --state-dir", {}};
     std::this_thread::sleep_for(kLockAgain);
+    // Another daemon's end takes it away.
+    if (auto made = make_directory(path_, made_); !made) return made;
   }
+}
+
+void StateDirectory::unmake() {
+  if (made_) ::rmdir(path_.c_str());
 }
 
 void StateDirectory::remove() {
   std::error_code error;
   const auto mine = [this](const auto& entry) { return entry.path() == lock_name(path_); };
   if (!std::ranges::all_of(std::filesystem::directory_iterator(path_, error), mine)) return;
-  ::unlink(lock_name(path_).c_str());
+  remove_own_file(lock_name(path_));
   ::rmdir(path_.c_str());
 }
 
@@ -146,7 +175,9 @@ int run_guard(int lifetime, const std::string& state_directory) {
   const auto until = std::chrono::steady_clock::now() + kLockPatience;
   while (::access(state_directory.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < until) {
     // The daemon's own lock goes with it, a moment after its end of the pipe; the next daemon does the work itself.
-    if (const UniqueFd lock = try_lock(state_directory)) return recover(state_directory), 0;
+    const Own lock = try_lock(state_directory);
+    if (lock) return recover(state_directory), 0;
+    if (lock.error == 0) return spdlog::error("{}", refused(state_directory, lock.why()).message), 1;
     std::this_thread::sleep_for(kLockAgain);
   }
   return 0;
@@ -155,8 +186,9 @@ int run_guard(int lifetime, const std::string& state_directory) {
 int recover_by_hand(const std::string& path) {
   tracer::Waiter::block_signals();
   auto state = StateDirectory::open(path);
-  if (!state) {
-    spdlog::error("{} ({})", state.error().message, state.error().hint);
+  const auto locked = state ? state->lock() : Result<void>(state.error());
+  if (!locked) {
+    spdlog::error("{} ({})", locked.error().message, locked.error().hint);
     return 1;
   }
   const auto all = tracer::recover_all(path, kRecoverPatience);

@@ -21,16 +21,25 @@ Error cannot(const char* what, const std::string& path, int code, std::string hi
 // Where the journals are: --state-dir, or beside the socket.
 std::string state_directory(const Options& options);
 
-// Makes the directory, and locks it; waits while a guard is at work there.
 class StateDirectory {
  public:
+  // What is there is somebody else's, or no directory: a daemon that goes on without one doesn't then. What was written
+  // there by others would be done to targets.
+  static constexpr Reason kRefused = Reason::unsupported;
+
+  // Makes the directory, or sees that it is this user's alone (base/own_files.hpp). Nothing in it is touched.
   static Result<StateDirectory> open(std::string path);
+  // Waits while a guard, or another daemon, is at work there. Before anything in it is believed.
+  Result<void> lock();
   const std::string& path() const { return path_; }
   // Empty as it is, it goes.
   void remove();
+  // As above, when it isn't locked and was made by open().
+  void unmake();
 
  private:
   std::string path_;
+  bool made_ = false;
   UniqueFd lock_;
 };
 

@@ -57,28 +57,24 @@ Result<void> make_default_directory(const Options& options) {
   return {};
 }
 
-// where: for people.
-Result<api::Listener> open_listener(const Options& options, std::string& where) {
-  auto inherited = api::Listener::from_systemd();
-  if (!inherited) return std::move(inherited).error();
-  if (*inherited) {
-    where = "the socket that systemd passed";
-    return std::move(**inherited);
-  }
-  if (auto made = make_default_directory(options); !made) return std::move(made).error();
+Result<api::Listener> listen_at(const Options& options) {
   api::ListenOptions listen{options.socket, options.socket_mode, std::nullopt};
   if (options.socket_group) {
     auto group = api::find_group(*options.socket_group);
     if (!group) return std::move(group).error();
     listen.group = *group;
   }
-  where = options.socket;
   return api::Listener::at(listen);
 }
 
 int fail(const Error& error) {
   spdlog::error("{}{}", error.message, error.hint.empty() ? "" : " (" + error.hint + ")");
   return 1;
+}
+
+// The default state directory is one that there may be no room for.
+bool may_do_without(const Options& options, const Error& error) {
+  return options.state_dir.empty() && !options.keep_probes && error.reason != StateDirectory::kRefused;
 }
 
 // When everything is in place: whoever is told may send a signal next.
@@ -94,19 +90,24 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
-  std::string where;
-  auto listener = open_listener(options, where);
-  if (!listener) return fail(listener.error());
+  auto inherited = api::Listener::from_systemd();
+  if (!inherited) return fail(inherited.error());
+  if (!*inherited)
+    if (auto made = make_default_directory(options); !made) return fail(made.error());
   auto state = StateDirectory::open(state_directory(options));
-  if (!state && !options.state_dir.empty()) return fail(state.error());
+  if (!state && !may_do_without(options, state.error())) return fail(state.error());
+  auto listener = *inherited ? Result<api::Listener>(std::move(**inherited)) : listen_at(options);
+  if (!listener && state) state->unmake();
+  if (!listener) return fail(listener.error());
+  if (state)
+    if (auto locked = state->lock(); !locked) state = std::move(locked).error();
+  if (!state && !may_do_without(options, state.error())) return fail(state.error());
   if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
-  if (options.keep_probes && !state) return fail(state.error());
   if (state) tracer::recover_all(state->path(), kStartPatience);
-  if (options.keep_probes)
-    if (auto safe = control::check_kept_directory(state->path()); !safe) return fail(safe.error());
   if (state && !options.keep_probes) control::drop_kept(state->path());
   const UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
 
+  const std::string where = *inherited ? "the socket that systemd passed" : options.socket;
   boost::asio::io_context io(1);
   control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
   controller.set_max_rate(options.max_rate);

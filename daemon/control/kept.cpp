@@ -16,7 +16,7 @@
 #include <limits>
 #include <set>
 
-#include "daemon/base/fd.hpp"
+#include "daemon/base/own_files.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/lang/parse.hpp"
 #include "proto/json.hpp"
@@ -33,7 +33,7 @@ using proto::Type;
 constexpr const char* kEnding = ".probes";
 constexpr std::string_view kFormat = "probed persistent probes";
 constexpr std::uint64_t kVersion = 1;
-constexpr off_t kMostBytes = 256 << 20;
+constexpr std::size_t kMostBytes = 256 << 20;
 constexpr std::size_t kMostCode = 15;  // bytes of an instruction
 
 // ---- what a file must be --------------------------------------------------------------------------------------------
@@ -286,31 +286,6 @@ Result<KeptProbe> probe_of(const Json& json) {
   return p;
 }
 
-// The file's descriptor, if it is one that only this user can have written.
-Result<UniqueFd> open_own(const std::string& path, struct stat& file) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!fd || ::fstat(fd.get(), &file) != 0) return bad(std::strerror(errno));
-  if (!S_ISREG(file.st_mode) || file.st_nlink != 1) return bad("it is no regular file with one name");
-  if (file.st_uid != ::geteuid()) return bad("it belongs to another user");
-  if ((file.st_mode & 077) != 0) return bad("others have access to it");
-  if (file.st_size > kMostBytes) return bad("it is too long");
-  return fd;
-}
-
-Result<std::string> read_whole(int fd, std::size_t size) {
-  std::string text(size, '\0');
-  std::size_t read = 0;
-  while (read < size) {
-    const ssize_t got = ::read(fd, text.data() + read, size - read);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return bad(std::strerror(errno));
-    if (got == 0) break;
-    read += static_cast<std::size_t>(got);
-  }
-  text.resize(read);
-  return text;
-}
-
 std::uint64_t nanoseconds(const timespec& t) {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
 }
@@ -387,18 +362,19 @@ std::string kept_path(const std::string& directory, TargetId target) {
 
 Result<void> write_kept(const std::string& path, std::string_view text) {
   const std::string unfinished = path + ".new";
-  ::unlink(unfinished.c_str());
-  const UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  bool written = static_cast<bool>(fd);
+  remove_own_file(unfinished);
+  const Own own = open_own_file(unfinished, O_WRONLY | O_CREAT | O_EXCL);
+  if (!own) return Error{Reason::internal, fmt::format("cannot write {}: {}", path, own.why())};
+  bool written = true;
   while (written && !text.empty()) {
-    const ssize_t wrote = ::write(fd.get(), text.data(), text.size());
+    const ssize_t wrote = ::write(own.fd.get(), text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
     written = wrote > 0;
     if (written) text.remove_prefix(static_cast<std::size_t>(wrote));
   }
   if (written && ::rename(unfinished.c_str(), path.c_str()) == 0) return {};
   const int why = errno;
-  ::unlink(unfinished.c_str());
+  remove_own_file(unfinished);
   return Error{Reason::internal, fmt::format("cannot write {}: {}", path, std::strerror(why))};
 }
 
@@ -410,13 +386,12 @@ std::vector<FoundKept> find_kept(const std::string& directory) {
   const std::uint64_t now = monotonic_now(), now_of_files = now_of(CLOCK_REALTIME);
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string path = entry.path();
-    if (path.ends_with(std::string(kEnding) + ".new")) ::unlink(path.c_str());  // its daemon was killed over it
+    if (path.ends_with(std::string(kEnding) + ".new")) remove_own_file(path);  // its daemon was killed over it
     if (!path.ends_with(kEnding)) continue;
-    struct stat file {};
-    auto fd = open_own(path, file);
-    auto text = fd ? read_whole(fd->get(), static_cast<std::size_t>(file.st_size)) : std::move(fd).error();
-    FoundKept one{path, text ? read_kept_text(*text) : std::move(text).error()};
-    const std::uint64_t written = nanoseconds(file.st_mtim);
+    std::string text;
+    const Own own = read_own_file(path, kMostBytes, text);
+    FoundKept one{path, own ? read_kept_text(text) : bad(own.why())};
+    const std::uint64_t written = nanoseconds(own.file.st_mtim);
     one.last_known = now - std::min(now, now_of_files - std::min(written, now_of_files));
     if (one.target && one.target->boot != process::boot_id()) {
       one.target = bad("it is of before the machine was started again");
@@ -433,7 +408,7 @@ void set_aside(const std::string& path) { ::rename(path.c_str(), (path + ".refus
 void drop_kept(const std::string& directory) {
   for (const FoundKept& found : find_kept(directory)) {
     if (found.other_boot) {
-      ::unlink(found.path.c_str());
+      remove_own_file(found.path);
       continue;
     }
     if (!found.target) {
@@ -446,17 +421,8 @@ void drop_kept(const std::string& directory) {
       names += fmt::format("{}{}/{}", names.empty() ? "" : ", ", probe.group, probe.name);
     spdlog::warn("the persistent probes of process {} end here, as this daemon has no --keep-probes: {}",
                  found.target->id.pid, names.empty() ? "(none)" : names);
-    ::unlink(found.path.c_str());
+    remove_own_file(found.path);
   }
-}
-
-Result<void> check_kept_directory(const std::string& directory) {
-  struct stat file {};
-  const bool known = ::stat(directory.c_str(), &file) == 0;
-  if (known && file.st_uid == ::geteuid() && (file.st_mode & 022) == 0) return {};
-  return Error{Reason::permission_denied,
-               "--keep-probes needs a state directory that nobody else can write to, which " + directory + " is not",
-               "chmod go-w it, or name another one with --state-dir"};
 }
 
 }  // namespace probed::control

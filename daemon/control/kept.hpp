@@ -102,8 +102,6 @@ std::vector<FoundKept> find_kept(const std::string& directory);
 void set_aside(const std::string& path);
 // A daemon that keeps none: what another one kept is removed, which the log says.
 void drop_kept(const std::string& directory);
-// Whether nobody else can write there. Errors: permission_denied.
-Result<void> check_kept_directory(const std::string& directory);
 
 std::uint64_t monotonic_now();  // CLOCK_MONOTONIC, ns
 

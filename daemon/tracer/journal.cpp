@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "daemon/base/file.hpp"
+#include "daemon/base/own_files.hpp"
 #include "daemon/base/process.hpp"
 
 namespace probed::tracer {
@@ -29,11 +29,16 @@ std::array<char, 40> boot_id() {
   return id;
 }
 
-std::optional<FoundJournal> read_journal(const std::string& path) {
-  std::string text;
+// PID-STARTTIME-NUMBER.journal, as Journal::create names them.
+bool is_ours(const std::string& path) {
+  const std::string name = std::filesystem::path(path).stem();
+  return std::ranges::count(name, '-') == 2 && name.find_first_not_of("0123456789-") == name.npos;
+}
+
+std::optional<FoundJournal> journal_of(std::string path, std::string_view text) {
   FoundJournal found;
-  found.path = path;
-  if (read_file(path, text, kMostBytes) != 0 || text.size() < sizeof found.header) return std::nullopt;
+  found.path = std::move(path);
+  if (text.size() < sizeof found.header) return std::nullopt;
   std::memcpy(&found.header, text.data(), sizeof found.header);
   const JournalHeader& header = found.header;
   if (header.magic != JournalHeader::kMagic || header.record_size != sizeof(JournalRecord)) return std::nullopt;
@@ -56,12 +61,16 @@ std::unique_ptr<Journal> Journal::create(const std::string& directory, TargetId 
   static bool said = false;
   if (directory.empty()) return nullptr;
   const std::string path = fmt::format("{}/{}-{}-{}{}", directory, target.pid, target.start_time, ++number, kEnding);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  std::unique_ptr<Journal> journal(new Journal(path, std::move(fd)));
-  if (!journal->fd_ || !journal->grow(kFirstRecords)) {
+  Own own = open_own_file(path, O_RDWR | O_CREAT);
+  std::unique_ptr<Journal> journal(new Journal(path, std::move(own.fd)));
+  if (journal->fd_ && (::ftruncate(journal->fd_.get(), 0) != 0 || !journal->grow(kFirstRecords))) {
+    own.error = errno;
+    journal->fd_.reset();
+  }
+  if (!journal->fd_) {
     if (!std::exchange(said, true))
       spdlog::warn("no journal can be kept in {}: {}; should this daemon be killed, its probes stay behind", directory,
-                   std::strerror(errno));
+                   own.why());
     return nullptr;
   }
   JournalHeader& header = journal->header();
@@ -78,7 +87,7 @@ Journal::~Journal() {
   if (map_) ::munmap(map_, mapped_);
 }
 
-void Journal::remove() { ::unlink(path_.c_str()); }
+void Journal::remove() { remove_own_file(path_); }
 
 // posix_fallocate: a store into a hole of a full file system would be the end of this process (SIGBUS).
 bool Journal::grow(std::size_t records) {
@@ -212,23 +221,34 @@ void Journal::end_semaphore(RemoteAddr at) {
 
 std::vector<FoundJournal> find_journals(const std::string& directory) {
   std::vector<FoundJournal> found;
+  if (const Own own = open_own_directory(directory); !own) {
+    spdlog::warn("nothing is recovered by {}: {}", directory, own.why());
+    return found;
+  }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string path = entry.path();
     if (!path.ends_with(kEnding)) continue;
-    if (auto journal = read_journal(path))
+    std::string text;
+    const Own own = read_own_file(path, kMostBytes, text);
+    if (!own)
+      spdlog::warn("{} is not believed: {}", path, own.why());
+    else if (auto journal = journal_of(path, text))
       found.push_back(*std::move(journal));
+    else if (is_ours(path))
+      remove_own_file(path);  // of another boot, or begun and not finished: nothing had been written then
     else
-      ::unlink(path.c_str());  // of another boot, or begun and not finished: nothing had been written then
+      spdlog::warn("{} is no journal of ours", path);
   }
   return found;
 }
 
 void rewrite_record(const FoundJournal& journal, std::size_t index, const JournalRecord& record) {
-  const UniqueFd fd(::open(journal.path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  Own own = open_own_file(journal.path, O_WRONLY);
   const auto at = static_cast<off_t>(sizeof(JournalHeader) + index * sizeof(JournalRecord));
-  if (!fd || ::pwrite(fd.get(), &record, sizeof record, at) != ssize_t{sizeof record})
-    spdlog::warn("{} can't be written to: {}", journal.path, std::strerror(errno));
+  if (own && ::pwrite(own.fd.get(), &record, sizeof record, at) == ssize_t{sizeof record}) return;
+  if (own) own.error = errno;
+  spdlog::warn("{} can't be written to: {}", journal.path, own.why());
 }
 
 }  // namespace probed::tracer

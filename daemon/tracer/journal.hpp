@@ -123,7 +123,7 @@ struct FoundJournal {
   JournalHeader header;
   std::vector<JournalRecord> records;
 };
-// Every journal in the directory that is one, of this boot.
+// Every journal in the directory that is one, of this boot. What others can have written is left alone, which is said.
 std::vector<FoundJournal> find_journals(const std::string& directory);
 void rewrite_record(const FoundJournal& journal, std::size_t index, const JournalRecord& record);
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "daemon/base/own_files.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/action_calls.hpp"
 #include "daemon/tracer/engine_stops.hpp"
@@ -480,7 +481,7 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
       std::this_thread::sleep_for(kTryAgain);
       one = recover_one(waiter, journal);
     }
-    if (one.problem.empty()) ::unlink(journal.path.c_str());
+    if (one.problem.empty()) remove_own_file(journal.path);
     tell(one);
     all.push_back(std::move(one));
   }
