@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,67 @@ TEST_CASE("--state-dir is made, for its user alone, or refused") {
   }
   Daemon daemon({"--state-dir", dir / "state"});
   CHECK(fs::status(dir / "state").permissions() == fs::perms::owner_all);
+}
+
+TEST_CASE("a state directory that others may have written to is refused, the default one too, and left as it is") {
+  TempDir dir;
+  const std::string state = dir / "s.state", journal = state + "/1-2-3.journal";
+  std::string why;
+  fs::create_directory(state);
+  SUBCASE("others can write to it") {
+    why = "others can write to it (mode 0777)";
+    fs::permissions(state, fs::perms::all);
+  }
+  SUBCASE("a symbolic link") {
+    why = "it is a symbolic link";
+    fs::rename(state, dir / "elsewhere");
+    fs::create_directory_symlink(dir / "elsewhere", state);
+  }
+  SUBCASE("somebody else's") {
+    if (::geteuid() != 0) SKIP_TEST("needs root");
+    why = "it belongs to user 65534";
+    REQUIRE(::chown(state.c_str(), 65534, 65534) == 0);
+  }
+  REQUIRE(write_file(journal, "x"));
+  fs::permissions(journal, fs::perms::owner_read | fs::perms::owner_write);
+  const std::string line = "probed: error: the state directory " + state + " is refused: " + why + " (";
+  for (const Arguments& more : {Arguments{}, {"--state-dir", state}, {"--keep-probes"}, {"--recover"}}) {
+    Arguments arguments{"--socket", dir / "s"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult refused = run_probed(arguments);
+    CHECK(refused.exit == Exit{1, 0});
+    CHECK_MESSAGE(refused.err.starts_with(line), refused.err);
+    CHECK(std::ranges::count(refused.err, '\n') == 1);
+    CHECK_FALSE(fs::exists(dir / "s"));
+    CHECK(fs::exists(journal));
+    CHECK_FALSE(fs::exists(state + "/lock"));
+  }
+}
+
+TEST_CASE("what stands in a state directory under a journal's or the lock's name holds up no start") {
+  TempDir dir;
+  const std::string state = dir / "state", fifo = state + "/x.journal", lock = state + "/lock";
+  fs::create_directory(state);
+  fs::permissions(state, fs::perms::owner_all);
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  {
+    Daemon daemon({"--state-dir", state});
+    CHECK(has(daemon.process().errors(), fifo + " is not believed: it is no regular file with one name\n"));
+  }
+  CHECK(fs::is_fifo(fifo));
+  REQUIRE(eventually([&] { return guard_of(state) == 0; }));
+  fs::remove(lock);
+  REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+  const CommandResult refused = run_probed({"--socket", dir / "s", "--state-dir", state});
+  CHECK(refused.exit == Exit{1, 0});
+  CHECK(has(refused.err, state + " is refused: its file named lock: it is no regular file with one name"));
+}
+
+TEST_CASE("a start that fails at its socket leaves no state directory") {
+  TempDir dir;
+  REQUIRE(write_file(dir / "s", ""));
+  CHECK(run_probed({"--socket", dir / "s"}).exit == Exit{1, 0});
+  CHECK_FALSE(fs::exists(dir / "s.state"));
 }
 
 TEST_CASE("probed says where it listens; as root it makes the default socket's directory") {

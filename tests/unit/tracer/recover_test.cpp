@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -118,6 +120,54 @@ void send_to_call_and_die(pid_t pid) {
 }
 
 }  // namespace
+
+TEST_CASE("a journal is believed only when nobody else can have written it, and what is not is left where it is") {
+  const StateDirectory state;
+  const auto id = process::target_id(::getpid());
+  REQUIRE(id);
+  Journal::create(state.path(), *id)->note_landing(ours, theirs);
+  REQUIRE(find_journals(state.path()).size() == 1);
+  const std::string path = find_journals(state.path())[0].path, elsewhere = state.path() + "/elsewhere";
+
+  SUBCASE("open to others") { REQUIRE(::chmod(path.c_str(), 0604) == 0); }
+  SUBCASE("two names") { REQUIRE(::link(path.c_str(), elsewhere.c_str()) == 0); }
+  SUBCASE("a symbolic link") {
+    std::filesystem::rename(path, elsewhere);
+    std::filesystem::create_symlink(elsewhere, path);
+  }
+  SUBCASE("a FIFO") {
+    std::filesystem::remove(path);
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  }
+  SUBCASE("a directory") {
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+  }
+  SUBCASE("somebody else's") {
+    if (::chown(path.c_str(), 65534, 65534) != 0) return;  // only root can
+  }
+  SUBCASE("a directory open to others") { REQUIRE(::chmod(state.path().c_str(), 0707) == 0); }
+  SUBCASE("a directory of somebody else's") {
+    if (::chown(state.path().c_str(), 65534, 65534) != 0) return;
+  }
+  CHECK(find_journals(state.path()).empty());
+  CHECK(recover_all(state.path(), 0ms).empty());
+  struct stat file {};
+  CHECK(::lstat(path.c_str(), &file) == 0);
+}
+
+TEST_CASE("of another directory, through a symbolic link, or under other names than journals have, nothing is removed") {
+  const StateDirectory state, other;
+  const std::string link = state.path() + "/link", named = "/1-2-3.journal", foreign = "/system.journal";
+  std::filesystem::create_symlink(other.path(), link);
+  for (const std::string& name : {named, foreign}) std::ofstream(other.path() + name) << "x";
+  for (const std::string& name : {named, foreign}) ::chmod((other.path() + name).c_str(), 0600);
+  for (const char* ending : {"", "/", "/.", "//./"}) CHECK(find_journals(link + ending).empty());
+  CHECK(std::filesystem::exists(other.path() + named));
+  CHECK(find_journals(other.path()).empty());
+  CHECK(!std::filesystem::exists(other.path() + named));  // begun, and not finished
+  CHECK(std::filesystem::exists(other.path() + foreign));
+}
 
 TEST_CASE("a call that a killed daemon had sent a thread to is not made behind the back of recovery") {
   if constexpr (!native::kHasLanding) {
