@@ -52,8 +52,8 @@ Own try_lock(const std::string& directory) {
 
 Error refused(const std::string& path, const std::string& why) {
   return {StateDirectory::kRefused, "the state directory " + path + " is refused: " + why,
-          "it has to be this user's, and one that nobody else can write to: look at what is in it, then remove it or set "
-          "it right, or name another one with --state-dir",
+          "it has to be this user's, and one that nobody else can write to: look at what is in it, then remove it or "
+          "set it right, or name another one with --state-dir",
           {}};
 }
 

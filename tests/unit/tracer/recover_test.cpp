@@ -156,7 +156,7 @@ TEST_CASE("a journal is believed only when nobody else can have written it, and 
   CHECK(::lstat(path.c_str(), &file) == 0);
 }
 
-TEST_CASE("of another directory, through a symbolic link, or under other names than journals have, nothing is removed") {
+TEST_CASE("through a symbolic link, and under other names than journals have, nothing is removed") {
   const StateDirectory state, other;
   const std::string link = state.path() + "/link", named = "/1-2-3.journal", foreign = "/system.journal";
   std::filesystem::create_symlink(other.path(), link);
