@@ -74,6 +74,9 @@ inline constexpr std::optional<std::size_t> kThreadPointerOffset = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 
+// A process is of one kind for good.
+inline bool executes_native_code(const Registers&) { return true; }
+
 // ---- system calls ----
 
 // Whether the registers of a thread that is stopped on its way out of a call still tell which it was, and whether the

@@ -65,6 +65,10 @@ inline constexpr std::optional<std::size_t> kThreadPointerOffset = offsetof(Regi
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 
+// Whether the thread is in 64-bit code, by the user code segment of Linux (__USER_CS, asm/segment.h): also a 64-bit
+// process may go to 32-bit code and back (Wine).
+inline bool executes_native_code(const Registers& r) { return r.cs == 0x33; }
+
 // ---- system calls ----
 
 // Whether the registers of a thread that is stopped on its way out of a call still tell which it was, and whether the

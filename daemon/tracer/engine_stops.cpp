@@ -18,6 +18,11 @@ namespace native = arch::native;
 using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
+bool in_native_code(pid_t tid) {
+  ptrace::Registers regs;
+  return ptrace::get_registers(tid, regs) != Outcome::ok || native::executes_native_code(regs);
+}
+
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
 
@@ -473,9 +478,10 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end()) return resume(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
-  if (wanted && (holds_signal || synchronous_signal_pending(tid)) && tracee.interrupts_put_off < kMostPutOff) {
+  if (wanted && (holds_signal || synchronous_signal_pending(tid) || !in_native_code(tid)) &&
+      tracee.interrupts_put_off < kMostPutOff) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
-    // comes first, then we ask again; also when it doesn't come.
+    // comes first, then we ask again; also when it doesn't come. In 32-bit code it can make no calls for us.
     ++tracee.interrupts_put_off;
     tracee.group_stopped = false;
     tracee.interrupt_again = true;

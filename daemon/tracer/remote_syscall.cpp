@@ -90,6 +90,7 @@ bool RemoteSyscalls::settle() {
 RemoteSyscalls::~RemoteSyscalls() { finish(); }
 
 const char* RemoteSyscalls::why_not() {
+  if (!native::executes_native_code(saved_.regs)) return kIn32BitCode;
   if (!syscall_insn_) return "it has no system call instruction in its text";
   // Suspending needs CAP_SYS_ADMIN; a filter that forbids the call may answer by killing.
   if (ptrace::suspend_seccomp(tid_, true) != Outcome::ok && under_seccomp(tid_))

@@ -49,6 +49,9 @@ struct Borrowed {
 
 class RemoteSyscalls {
  public:
+  // The one refusal() that passes.
+  static constexpr const char* kIn32BitCode = "it executes 32-bit code; try again";
+
   // `put_back`: the signal of the stop the thread is in, to be delivered afterwards; 0: none, or dropped.
   // `trapped_at`: the breakpoint that the signal is of, when that is dropped: the thread is given back in front of it,
   // to run into it again if nobody is left to send it elsewhere. `patience`: for one system call, under load; whoever
@@ -62,6 +65,7 @@ class RemoteSyscalls {
   // The call's result, negative errno included; nullopt: no call could be made: the thread is gone (exit_status()), late
   // (late()), or may make none (refusal()).
   std::optional<std::int64_t> call(std::uint64_t number, const std::array<std::uint64_t, 6>& args);
+  pid_t tid() const { return tid_; }
   // Gives the thread back early; false: it died meanwhile, or is late.
   bool finish();
   // Why this thread may make no call for us; null: it may.
