@@ -383,7 +383,7 @@ class Engine : private Waiter::Guardian {
   void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
   // Has a thread map something; an answer that isn't null ends all optimising there.
   using Mapper = std::function<const char*(AddressSpace&, RemoteSyscalls&, Process&)>;
-  void ask_to_map(AddressSpace& space, Mapper map);
+  void ask_to_map(AddressSpace& space, Mapper map, bool alone = false);
   const char* map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites);
   const char* map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
                        std::size_t sites);

@@ -2,10 +2,12 @@
 //
 // Owning thread: the tracer thread. A thread of the target maps it, by remote system calls at its next stop; until then
 // the optimiser is in phase mapping. Both are taken out, or forgotten, with all that has been injected (XolAreas).
+#include <fmt/format.h>
 #include <linux/memfd.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -71,45 +73,76 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
   return {};
 }
 
+// What a descriptor of a thread's is open on, and whether it still is.
+class RemoteFile {
+ public:
+  RemoteFile(pid_t tid, std::int64_t fd) : link_(fmt::format("/proc/{}/fd/{}", tid, fd)) { known_ = look(file_); }
+
+  bool is_there() const {
+    struct stat now{};
+    return known_ && look(now) && same(now);
+  }
+  bool is(int own) const {
+    struct stat now{};
+    return known_ && ::fstat(own, &now) == 0 && same(now);
+  }
+
+ private:
+  bool look(struct stat& out) const { return ::stat(link_.c_str(), &out) == 0; }
+  bool same(const struct stat& other) const { return other.st_dev == file_.st_dev && other.st_ino == file_.st_ino; }
+
+  std::string link_;
+  struct stat file_{};
+  bool known_ = false;
+};
+
 }  // namespace
 
 void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
-  ask_to_map(space, [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
+  const auto map = [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
     const char* why = line ? map_line(here, remote, process, sites) : map_code(here, remote, process, near, sites);
     return remote.refusal() ? remote.refusal() : why;
-  });
+  };
+  ask_to_map(space, map, line);
 }
 
-void Engine::ask_to_map(AddressSpace& space, Mapper mapper) {
+// `alone`: while all other threads of the process stand still; when one can't, it is tried again later.
+void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
   Optimisation& work = space.optimisation();
   Process* process = anybody_in(space);
   if (!process) return;
   work.phase = Phase::mapping;
   const std::weak_ptr<AddressSpace> weak = process->space;
-  const auto map = [this, weak, mapper = std::move(mapper)](Tracee& tracee) {
+  const auto map_later = [this](AddressSpace& here) {
+    here.optimisation().phase = Phase::building;
+    wake_optimiser(here, kMapAgain);
+  };
+  const auto map = [this, weak, mapper = std::move(mapper), alone, map_later](Tracee& tracee) {
     const auto alive = weak.lock();
     if (!alive || tracee.process->space != alive) return;
     AddressSpace& here = *alive;
+    if (alone && here.optimisation().phase == Phase::mapping && !others_stopped(tracee)) return map_later(here);
     const char* why = "the thread that was to map memory has gone";
     const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
       why = mapper(here, remote, *tracee.process);
     });
     if (here.optimisation().phase != Phase::mapping) return;
+    if (back && why == RemoteSyscalls::kIn32BitCode) return map_later(here);
     if (back && why) return void(refuse_all(here, why));
     here.optimisation().phase = Phase::building;
     wake_optimiser(here, 0s);
     if (back) meet(tracee);
   };
-  const auto fail = [this, weak](const Error&) {
+  const auto fail = [weak, map_later](const Error&) {
     const auto alive = weak.lock();
-    if (!alive || alive->optimisation().phase != Phase::mapping) return;
-    alive->optimisation().phase = Phase::building;
-    wake_optimiser(*alive, kMapAgain);
+    if (alive && alive->optimisation().phase == Phase::mapping) map_later(*alive);
   };
   request_job(*process, Job{map, fail, {}});
 }
 
-// Makes a memfd in the target, takes it over, and maps it in both. Null: done; else why not.
+// Makes a memfd in the target, takes it over, and maps it in both. Null: done; else why not. No other thread of the
+// process runs meanwhile: none sees the descriptor, gets its number, or hands it down to a child. Who shares descriptors
+// but no memory may have put something else in its place.
 const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
   static constexpr const char* kNoChannel = "no channel could be made in the target";
   const auto maps = symbols::read_maps(process.id.pid);
@@ -119,9 +152,14 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   if (!remote_fd) return "the thread that was to make a channel has gone";
   if (*remote_fd < 0) return kNoChannel;
   const auto fd_number = static_cast<std::uint64_t>(*remote_fd);
-  const auto close_it = [&] { remote.call(SYS_close, {fd_number, 0, 0, 0, 0, 0}); };
+  // As the thread itself sees it: it may have descriptors of its own.
+  const RemoteFile file(remote.tid(), *remote_fd);
+  const auto close_it = [&] {
+    if (file.is_there()) remote.call(SYS_close, {fd_number, 0, 0, 0, 0, 0});
+  };
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.id.pid, 0)));
   UniqueFd memfd(pidfd ? static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(fd_number), 0)) : -1);
+  if (memfd && !file.is(memfd.get())) return close_it(), kNoChannel;
   if (!memfd) return close_it(), "its memory can't be shared: pidfd_getfd() is not possible (Linux 5.6)";
   auto channel = events::Channel::adopt(std::move(memfd), channel_for(sites));
   if (!channel) {
@@ -129,6 +167,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
     return close_it(), kNoChannel;
   }
   const std::uint64_t size = (*channel)->layout().size;
+  if (!file.is_there()) return kNoChannel;
   const auto at = remote.call(SYS_mmap, {0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_number, 0});
   close_it();
   if (!at) return "the thread that was to map a channel has gone";
