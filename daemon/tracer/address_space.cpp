@@ -37,7 +37,8 @@ bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
 // Takes our breakpoint out of a memory that holds it. False: it isn't there. What is mapped there now may be something
 // else, with a breakpoint instruction of its own (linkers fill gaps with them).
 bool restore(TargetMemory& memory, const SitePlan& plan, const Layout& layout) {
-  if (!layout.holds(plan) || !holds_breakpoint(memory, plan)) return false;
+  if (!layout.holds(plan) && !is_copy(memory, layout, {&plan, {}, {}})) return false;
+  if (!holds_breakpoint(memory, plan)) return false;
   return memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
 }
 
@@ -161,6 +162,14 @@ bool take_out(TargetMemory& memory, const Jump& jump, bool sure) {
   if (tail && (head || is_trap(now[0]))) memory.write(jump.head.at + 1, as_bytes(before(jump.head)).subspan(1));
   return tail && (head || is_trap(now[0]));
 }
+
+Imprint imprint_of(const SitePlan& plan, std::span<const Patch> patches) {
+  Imprint imprint{&plan, {}, {}};
+  if (!patches.empty()) imprint.head = patches[0];
+  if (patches.size() > 1) imprint.island = patches[1];
+  return imprint;
+}
+Imprint imprint_of(const Site& site) { return imprint_of(site.plan, patches_of(site.jump.get())); }
 
 // Takes what the program has moved out of where it is now. Whoever runs it meanwhile has the breakpoint first.
 bool restore(TargetMemory& memory, const Stray& stray) {
@@ -457,8 +466,9 @@ void AddressSpace::drop_jump(Site& site, const Layout& layout) {
   const Jump& jump = *site.jump;
   if (jump.state != Jump::State::planned) {
     const bool told = !jump.island || holds(memory_, jump.island->at, after(*jump.island));
-    const bool ours = layout.known() ? layout.holds(site.plan) : told;
-    misses_breakpoints_ |= !ours || !take_out(memory_, jump, layout.known());
+    const bool sure = layout.known() && layout.holds(site.plan);
+    const bool ours = layout.known() ? sure || is_copy(memory_, layout, imprint_of(site)) : told;
+    misses_breakpoints_ |= !ours || !take_out(memory_, jump, sure);
   }
   forget_jump(site);
 }
@@ -591,8 +601,11 @@ std::vector<std::pair<std::size_t, std::uint32_t>> AddressSpace::round_done(std:
 std::vector<RemoteAddr> AddressSpace::lost_sites(const Layout& layout) const {
   std::vector<RemoteAddr> lost;
   Window window(memory_);
+  const auto has_code = [&](const Site& site) {
+    return layout.holds(site.plan) || (site.armed && is_copy(memory_, layout, imprint_of(site)));
+  };
   for (const auto& [address, site] : in_order_)
-    if (!layout.holds(site->plan) || (site->armed && !stands(window, memory_, *site))) lost.push_back(address);
+    if (!has_code(*site) || (site->armed && !stands(window, memory_, *site))) lost.push_back(address);
   return lost;
 }
 
@@ -610,10 +623,7 @@ std::vector<Imprint> AddressSpace::imprints() const {
   std::vector<Imprint> all;
   all.reserve(sites_.size() + removed_.size());
   const auto note = [&](const SitePlan& plan, std::span<const Patch> patches) {
-    Imprint imprint{&plan, {}, {}};
-    if (!patches.empty()) imprint.head = patches[0];
-    if (patches.size() > 1) imprint.island = patches[1];
-    all.push_back(std::move(imprint));
+    all.push_back(imprint_of(plan, patches));
   };
   for (const auto& [address, site] : sites_) {
     const auto removed = removed_.find(address);
@@ -658,7 +668,8 @@ std::size_t AddressSpace::heal_strays(const Layout& layout) {
 void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const {
   std::vector<Stain> stains;
   const auto note = [&](const SitePlan& plan, std::vector<Patch> patches, bool keep) {
-    if (!layout.holds(plan) || (!plan.backing.from_file() && !holds_breakpoint(copy, plan))) return;
+    const bool same = layout.holds(plan) && (plan.backing.from_file() || holds_breakpoint(copy, plan));
+    if (!same && !is_copy(copy, layout, imprint_of(plan, patches))) return;
     Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
     std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
     std::ranges::copy(native::kBreakpoint, trap.after.begin());
@@ -683,7 +694,7 @@ void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_tra
     if (!armed(address) || !removed.patches.empty()) note(removed.plan, removed.patches, armed(address) && keep_traps);
   }
   for (const auto& [address, island] : detours_->islands())
-    if (const SitePlan* plan = plan_at(island.site); !plan || layout.holds(*plan))
+    if (const SitePlan* plan = plan_at(island.site); !plan || layout.holds(*plan) || layout.may_hold_copy(*plan))
       stains.push_back({island.patch, false});
   std::ranges::sort(stains, {}, [](const Stain& s) { return s.patch.at; });
   wash(copy, stains);

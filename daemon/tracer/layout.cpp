@@ -156,6 +156,30 @@ bool Layout::holds(const SitePlan& plan) const {
   return mapping && !mapping->shared && mapping->backing(plan.address) == plan.backing;
 }
 
+bool Layout::may_hold_copy(const SitePlan& plan) const {
+  if (!known_ || !plan.backing.from_file()) return false;
+  const Mapping* mapping = at(plan.address);
+  return mapping && !mapping->shared && mapping->inode == 0;
+}
+
+bool is_copy(const TargetMemory& memory, const Layout& layout, const Imprint& imprint) {
+  const SitePlan& plan = *imprint.plan;
+  if (!layout.may_hold_copy(plan)) return false;
+  std::array<std::uint8_t, arch::kMaxInsnLength> bytes{};
+  const std::size_t size = std::max<std::size_t>(plan.context, imprint.head ? imprint.head->size : plan.insn.length);
+  const auto now = std::span(bytes).first(std::min(size, bytes.size()));
+  if (memory.read_some(plan.address, std::as_writable_bytes(now)) != now.size()) return false;
+  if (imprint.head && imprint.head->size <= now.size()) settle(now.first(imprint.head->size), *imprint.head, true);
+  if (!is_trap(now)) return false;
+  constexpr std::size_t kSize = native::kBreakpointSize;
+  std::size_t same = 0;
+  for (std::size_t i = kSize; i < now.size(); ++i) {
+    same += now[i] == plan.bytes[i];
+    if (i < plan.insn.length && now[i] != plan.bytes[i]) return false;
+  }
+  return 2 * same >= now.size() - kSize;
+}
+
 std::vector<Stray> find_strays(const TargetMemory& memory, const Layout& layout, std::span<const Imprint> imprints,
                                const std::function<bool(RemoteAddr)>& expected) {
   if (!layout.known()) return {};

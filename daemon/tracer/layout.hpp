@@ -33,6 +33,9 @@ class Layout {
   // Whether what is mapped at the plan's place is what the plan was made from, for this process alone. What isn't known
   // counts as unchanged: a breakpoint that stays behind does more harm.
   bool holds(const SitePlan& plan) const;
+  // Whether a file's code that the plan was made from may have been copied to memory of the program's own at the same
+  // place, as programs do that want huge pages under it. Then the bytes tell: is_copy().
+  bool may_hold_copy(const SitePlan& plan) const;
 
  private:
   Layout() = default;
@@ -57,6 +60,10 @@ struct Imprint {
 };
 // The same for an imprint, whatever stage its jump is in.
 bool looks_like(const Imprint& imprint, std::span<const std::uint8_t> now);
+
+// Whether the plan's place holds a copy of its file's code, with what we had put there in it: all of the instruction and
+// most of what follows is as it was. Other sites' jumps may be in that.
+bool is_copy(const TargetMemory& memory, const Layout& layout, const Imprint& imprint);
 
 // A breakpoint or a jump of ours at a place where we haven't put it: the program has moved its code, with mremap(2).
 struct Stray {

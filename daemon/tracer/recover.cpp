@@ -108,8 +108,10 @@ class Text {
   }
 
   void take_out_jump(const JournalRecord& record) {
-    if (is_island(record) || !layout_.holds(plan_of(record))) return;
+    if (is_island(record)) return;
+    const SitePlan plan = plan_of(record);
     const Patch patch = patch_of(record);
+    if (!layout_.holds(plan) && !(layout_.may_hold_copy(plan) && is_there(patch))) return;
     std::array<std::uint8_t, Patch::kMaxSize> now{};
     const auto bytes = std::span(now).first(patch.size);
     if (memory_.read_some(patch.at, std::as_writable_bytes(bytes)) != bytes.size()) return;
@@ -121,7 +123,8 @@ class Text {
 
   bool take_out_breakpoint(const JournalRecord& record) {
     const SitePlan plan = plan_of(record);
-    if (!record.in_text || !layout_.holds(plan) || !holds_breakpoint(memory_, plan)) return false;
+    if (!record.in_text || !holds_breakpoint(memory_, plan)) return false;
+    if (!layout_.holds(plan) && !is_copy(memory_, layout_, {&plan, {}, {}})) return false;
     return memory_.write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize));
   }
 
