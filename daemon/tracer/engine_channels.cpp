@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -71,6 +72,19 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
       return m.start + static_cast<std::uint64_t>(nul - start.begin());
   }
   return {};
+}
+
+// Whether a channel of that size would take a large part of what the process may still map (RLIMIT_AS): that is the
+// program's.
+bool would_take_its_room(pid_t pid, std::uint64_t size) {
+  constexpr std::uint64_t kShare = 8;
+  rlimit limit{};
+  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  const auto maps = symbols::read_maps(pid);
+  if (!maps) return false;
+  std::uint64_t mapped = 0;
+  for (const symbols::Mapping& mapping : *maps) mapped += mapping.size();
+  return mapped + kShare * size > limit.rlim_cur;
 }
 
 // What a descriptor of a thread's is open on, and whether it still is.
@@ -148,6 +162,9 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   const auto maps = symbols::read_maps(process.id.pid);
   const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
   if (!name) return kNoChannel;
+  const events::ChannelOptions options = channel_for(sites);
+  if (would_take_its_room(process.id.pid, options.bytes))
+    return "a channel would take too much of the memory that the process may still map (its ulimit -v)";
   const auto remote_fd = remote.call(SYS_memfd_create, {name.value, MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0});
   if (!remote_fd) return "the thread that was to make a channel has gone";
   if (*remote_fd < 0) return kNoChannel;
@@ -161,7 +178,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   UniqueFd memfd(pidfd ? static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(fd_number), 0)) : -1);
   if (memfd && !file.is(memfd.get())) return close_it(), kNoChannel;
   if (!memfd) return close_it(), "its memory can't be shared: pidfd_getfd() is not possible (Linux 5.6)";
-  auto channel = events::Channel::adopt(std::move(memfd), channel_for(sites));
+  auto channel = events::Channel::adopt(std::move(memfd), options);
   if (!channel) {
     spdlog::warn("process {}: {}", process.id.pid, channel.error().message);
     return close_it(), kNoChannel;

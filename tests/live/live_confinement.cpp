@@ -201,6 +201,24 @@ TEST_CASE("a process that may map no more memory: probes are refused with the re
   end_well(target);
 }
 
+TEST_CASE("a process that may map little more memory keeps it: its probes stay breakpoints, and say why") {
+  Process target({target_path("confined"), "free"});
+  REQUIRE(got_ready(target, "free"));
+  const rlim_t before = mapped_bytes(target.pid());
+  limit_memory(target.pid(), before + (24 << 20));
+  {
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    add(client, target.pid(), {"work"});
+    CHECK(eventually([&] {
+      return list_probes(client).at(0).value("tierReason", "").find("ulimit -v") != std::string::npos;
+    }));
+    CHECK(mapped_bytes(target.pid()) < before + (4 << 20));
+    CHECK(ask(target, "go") == "done 100 0");
+  }
+  end_well(target);
+}
+
 // ---- other users ----------------------------------------------------------------------------------------------------
 
 TEST_CASE("a setuid program is probed by root with its privileges, and refused to who may not trace it") {

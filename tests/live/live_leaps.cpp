@@ -53,6 +53,25 @@ TEST_CASE("K11: no jump is written over what is entered by a sum of labels, a re
   }
 }
 
+TEST_CASE("code that the program copies to memory of its own, our bytes with it, is as it was when it is let go") {
+  for (const bool optimize : {true, false}) {
+    CAPTURE(optimize);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched target("leaps");
+    const Json probe{{"definition", "on_own_page"}, {"optimize", optimize}};
+    client.call("probe.add", {{"pid", target.pid()}, {"probes", Json::array({probe})}});
+    if (optimize) CHECK(eventually([&] { return list_probes(client).at(0).value("tier", "") == "optimized"; }));
+    CHECK(target.ask("copied 20") == "copied ok");
+    client.call("target.detach", {{"pid", target.pid()}});
+    CHECK(eventually([&] { return client.call("target.list").at("targets").empty(); }));
+    CHECK(target.ask("copied 20") == "copied ok");
+    target.target.send("end\n");
+    const TargetReport report = target.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+  }
+}
+
 TEST_CASE("a function with a restartable sequence whose bounds are known only at run time takes no probe") {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -313,5 +313,27 @@ TEST_CASE("detaching, removing and killing under fire leave a program with jumps
   }
 }
 
+TEST_CASE("the memory that jumps record into takes no descriptor that another thread of the program could see") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("descriptors");
+  int become = 0;
+  for (int i = 0; i < 10; ++i) {
+    target.target.send("lowest 100000\n");
+    std::optional<std::string> answer;
+    while (!answer) {
+      const std::vector<Json> probes = add(client, target.pid(), {"work"});
+      become += reaches_tier(client, probes.at(0), "optimized");
+      remove_all(client, probes);
+      answer = target.target.next_line(Millis(0));
+    }
+    CHECK(*answer == "lowest ok");
+  }
+  CHECK(become >= 10);
+  target.target.send("end\n");
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+}
+
 }  // namespace
 }  // namespace probed::live

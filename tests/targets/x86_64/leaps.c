@@ -6,6 +6,7 @@
 //   entered ROUNDS      enters another function's unrolled loop at its begin plus a distance
 //   swallowed ROUNDS    enters a function's middle from code without a name that follows data
 //   dropped ROUNDS      gives back one of the two pages that a function lies in
+//   copied ROUNDS       copies a page of its code to memory of its own at the same place, as for huge pages, and calls it
 //   restarted ROUNDS    two threads count in a restartable sequence whose descriptor is made at run time
 //   skipped ROUNDS      a SIGSEGV handler skips the instruction that has faulted
 //   end                 ends with exit status 0 if everything was right
@@ -108,6 +109,29 @@ static int repaired(long rounds) {
     good &= guarded_copy(&from, &to) == 0 && to == 7;
     good &= guarded_copy((long *)8, &to) == -14;
   }
+  return good;
+}
+
+// ---- code that is copied to other memory at the same place ----------------------------------------------------------
+
+extern char own_page[];
+long on_own_page(long x);
+__asm__(
+    ".pushsection .text.own_page, \"ax\", @progbits\n.p2align 12\n.globl own_page\nown_page:\n"
+    ".globl on_own_page\n.type on_own_page, @function\non_own_page:\n"
+    " nop\n nop\n nop\n nop\n nop\n lea 1(%rdi), %rax\n ret\n.size on_own_page, . - on_own_page\n"
+    ".p2align 12\n.popsection\n");
+
+static int copied(long rounds) {
+  static char copy[4096];
+  const int protection = PROT_READ | PROT_WRITE | PROT_EXEC;
+  if (!copy[0]) {
+    memcpy(copy, own_page, sizeof copy);
+    mmap(own_page, sizeof copy, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memcpy(own_page, copy, sizeof copy);
+  }
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) good &= on_own_page(i) == i + 1;
   return good;
 }
 
@@ -255,6 +279,7 @@ int main(void) {
     if (strcmp(name, "entered") == 0) ok = entered(rounds);
     if (strcmp(name, "swallowed") == 0) ok = swallowed(rounds);
     if (strcmp(name, "dropped") == 0) ok = dropped(rounds);
+    if (strcmp(name, "copied") == 0) ok = copied(rounds);
     if (strcmp(name, "restarted") == 0) ok = restarted(rounds);
     printf("%s %s\n", name, ok ? "ok" : "bad");
     fflush(stdout);
