@@ -19,6 +19,8 @@ namespace probed::arch::aarch64 {
 
 inline constexpr std::size_t kDetourAlignment = 16;
 inline constexpr std::size_t kDetourJumpSize = 4;
+// Whether detours find a thread's pointer in the word that it points to: in a register, tpidr_el0.
+inline constexpr bool kFindsPointerInMemory = false;
 
 DetourFeatures detour_features();
 // The clock of the records that detours write, now.
