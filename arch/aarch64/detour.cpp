@@ -1,21 +1,21 @@
 // One site's detour: the frame, a block for each probe, the tail. What blocks store is in detour_capture.cpp, the
 // routines they call in detour_runtime.cpp. Pure.
 //
-//   stp x9, x10, [sp, #-80]!       touches all of the stack that follows uses: a fault there is one of the site's
+//   stp x9, x10, [sp, #-96]!       touches all of the stack that follows uses: a fault there is one of the site's
 //   stp x11, x12, [sp, #16] ...; mrs x9, nzcv; stp x30, x9, [sp, #64]
 //   cmp x0, ...; b.ne reject       the filter, if there is one
 //   mov x9, size and index; bl begin; cbz x10, next
 //   str x0, [x10, #32] ...
 //   stlr x11, [x10]                commits
 // next:
-//   ldp x30, x9, [sp, #64]; msr nzcv, x9 ...; ldp x9, x10, [sp], #80
+//   ldp x30, x9, [sp, #64]; msr nzcv, x9 ...; ldp x9, x10, [sp], #96
 //   the region's instruction, relocated; b behind the region
 //
 // A return probe's blocks come last, entries in front of exits; exits in the opposite order, as the call that was
 // entered last is the one on top:
-//   add x13, sp, #80; mov x9, tag, index and size; bl enter; cbz x10, next
+//   add x13, sp, #96; mov x9, tag, index and size; bl enter; cbz x10, next
 //   str x0, [x10, #32] ...         into the call
-//   add x13, sp, #80; mov x9, tag, size and index; bl leave; cbz x10, next
+//   add x13, sp, #96; mov x9, tag, size and index; bl leave; cbz x10, next
 //   str x0, [x10, ...] ...; stlr x11, [x10]      behind what was kept of the call
 #include "arch/aarch64/detour.hpp"
 

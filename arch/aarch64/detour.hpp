@@ -1,7 +1,7 @@
 // Detours, aarch64: code generation for jump-optimised probes. Words out, nothing is touched. Any thread; pure.
 //
-// What the capture part keeps: every general and vector register, the flags, everything on the stack (AAPCS64 has no
-// red zone). It uses no vector register and at most 176 bytes below sp. With memory tags it makes no checked access
+// What the capture part keeps: every general and vector register, the flags, everything on the stack and 16 bytes
+// below. It uses no vector register and at most 192 bytes below sp. With memory tags it makes no checked access
 // (PSTATE.TCO), as the daemon's reads are none. What belongs to the order of memory accesses is in detour_runtime.cpp.
 //
 // The code is new where it lies, or has replaced other code that no thread can be in any more. The kernel's writes

@@ -7,6 +7,7 @@
 //   64  x30; nzcv, and tco where there are memory tags
 //   80  x8 x17, with strings
 //       for filters: u8 fetched bits, u8 absent bits, padding, then a word for each value that was fetched
+//       16 bytes that stay as they are: AAPCS64 has no red zone, but Go keeps a frame pointer in the word below sp
 //
 // Arguments of functions are in x0 to x7, which nothing here uses. x16 and x17 are the linker's, between functions
 // only.
@@ -36,13 +37,14 @@ struct DetourFrame {
 
   static constexpr std::int32_t kFirst = 0, kLinkAndFlags = 64, kForStrings = 80;
   static constexpr std::int32_t kFixed = 80, kFixedWithStrings = 96, kAlignment = 16;
+  static constexpr std::int32_t kLeftAlone = 16;
 
   static constexpr DetourFrame make(bool has_strings, std::size_t compared_words) {
     DetourFrame frame;
     frame.has_strings = has_strings;
     frame.compared = has_strings ? kFixedWithStrings : kFixed;
     const auto words = static_cast<std::int32_t>(compared_words == 0 ? 0 : 1 + compared_words);
-    frame.size = (frame.compared + 8 * words + kAlignment - 1) / kAlignment * kAlignment;
+    frame.size = (frame.compared + 8 * words + kAlignment - 1) / kAlignment * kAlignment + kLeftAlone;
     return frame;
   }
 

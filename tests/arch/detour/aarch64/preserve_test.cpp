@@ -170,8 +170,8 @@ TEST_CASE("a stack without room faults at the site's own pc, before anything has
 
 namespace {
 
-// Nobody may rely on what stands below sp; but an instruction that reads it sees a detour's frame there. Then it must do
-// what it does in its place with the frame's words there.
+// Nobody may rely on what stands below sp; but an instruction that reads it sees a detour's frame there. Then it must
+// do what it does in its place with the frame's words there.
 bool explained_by_frame(Trial& trial, const CpuState& start, CpuTrial got) {
   std::vector<std::uint8_t> data = random_data();
   const auto sp = static_cast<std::ptrdiff_t>(start.regs.stack_pointer - kDataBegin);

@@ -70,7 +70,7 @@ bool Trial::translate(CpuTrial& trial) const {
 
 void Trial::forget_frame(const CpuState& start, const CpuTrial& expected, CpuTrial& got) {
   const auto sp = static_cast<std::int64_t>(start.regs.stack_pointer - kDataBegin);
-  for (std::int64_t at = sp - kDeepest; at < sp; ++at)
+  for (std::int64_t at = sp - kDeepest; at < sp - kLeftAlone; ++at)
     if (at >= 0 && at < static_cast<std::int64_t>(kDataSize))
       got.data[static_cast<std::size_t>(at)] = expected.data[static_cast<std::size_t>(at)];
 }

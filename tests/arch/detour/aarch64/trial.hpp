@@ -15,7 +15,7 @@ namespace probed::test {
 class Trial {
  public:
   static constexpr std::uint64_t kCode = kFarText + 0x20'0000;
-  static constexpr std::int64_t kDeepest = 176;  // bytes below sp that a detour may use
+  static constexpr std::int64_t kDeepest = 192, kLeftAlone = 16;  // bytes below sp that a detour may use, and not
 
   explicit Trial(RigOptions options = {});
 
@@ -35,7 +35,8 @@ class Trial {
   // Makes an outcome with a pc in the tail look as the tracer would make it look. False: no boundary of the tail, or in
   // the middle of an instruction.
   bool translate(CpuTrial& trial) const;
-  // Takes over from `expected` what a detour may change: the stack below sp, down to its depth.
+  // Takes over from `expected` what a detour may change: the stack below sp, down to its depth, but for what it leaves
+  // alone.
   static void forget_frame(const CpuState& start, const CpuTrial& expected, CpuTrial& got);
 
   struct Record {
