@@ -56,6 +56,11 @@ struct Insn {
   std::optional<std::uint64_t> target;  // of a direct branch, absolute
 };
 
+// What an ELF file says about itself in .note.gnu.property: a type, and a bit of its value.
+struct FileProperty {
+  std::uint32_t type, bit;
+};
+
 inline constexpr std::size_t kMaxInsnLength = 16;
 // Room for the longest relocated copy of one instruction, any architecture, its data included.
 inline constexpr std::size_t kMaxCopySize = 64;

@@ -27,7 +27,8 @@ namespace channel {
 
 // Thread table: buckets of four {u64 thread pointer, u64 lane's address}; the key is written last. A thread looks in
 // one bucket only, the hash of its thread pointer's low 32 bits. Neither an empty entry nor a thread without thread
-// pointer is a match, as both have no lane. On x86-64 a thread finds its pointer in the word at %fs:0.
+// pointer is a match, as both have no lane. On x86-64 a thread finds its pointer in the word at %fs:0, on aarch64 in
+// tpidr_el0.
 inline constexpr unsigned kBucketEntries = 4;
 inline constexpr unsigned kEntrySize = 16;
 inline constexpr unsigned kBucketSize = kBucketEntries * kEntrySize;
@@ -89,7 +90,7 @@ enum ProbeFlags : std::uint8_t { kDisabled = 0, kCountOnly = 1, kRecord = 3 };
 
 // A record; starts at a multiple of 8 of its ring.
 inline constexpr int kRecordCommit = 0;          // u64, written last: commit_word()
-inline constexpr int kRecordTime = 8;            // u64 time stamp counter
+inline constexpr int kRecordTime = 8;            // u64 native::record_clock()
 inline constexpr int kRecordThreadPointer = 16;  // u64; 0 in the lane of one thread
 inline constexpr int kRecordCpu = 24;            // u16 cpu, 0xffff: not known
 inline constexpr int kRecordSize = 26;           // u16 bytes / 8 that were reserved; 0 in the lane of one thread
@@ -238,6 +239,18 @@ struct DetourFixup {
   std::uint32_t fault = 0, resume = 0;
 };
 
+// What the processor and the kernel of the target allow.
+struct DetourFeatures {
+  // x86-64
+  bool flags_in_ah = false;  // lahf and sahf in 64-bit mode; needed
+  bool base_registers =
+      false;                // rdfsbase (bit 1 of AT_HWCAP2); else the shared lane tells a thread by its word at %fs:0
+  bool cpu_number = false;  // rdpid; else the cpu is read from struct rseq, and not known in the shared lane
+  // aarch64
+  bool atomics = false;      // FEAT_LSE; needed
+  bool memory_tags = false;  // FEAT_MTE: checks can be, and are, switched off meanwhile
+};
+
 // Routines that all detours within reach share, generated once for each area of injected code.
 struct DetourRuntime {
   std::uint64_t begin = 0, reject = 0, copy_string = 0, commit_strings = 0;  // addresses
@@ -246,20 +259,13 @@ struct DetourRuntime {
   // has been done (DetourCall). Executed as a nop it is a call that nobody has seen.
   std::uint64_t call_trap = 0, call_done = 0;
   ChannelPlaces places;
+  DetourFeatures features;  // what they were made for
 };
 struct RuntimeCode {
   DetourRefusal refusal = DetourRefusal::none;
   DetourRuntime runtime;
   std::vector<std::uint8_t> code;  // all of it is capture part
   std::vector<DetourFixup> fixups;
-};
-
-// What the processor and the kernel of the target allow.
-struct DetourFeatures {
-  bool flags_in_ah = false;  // lahf and sahf in 64-bit mode; needed
-  bool base_registers =
-      false;                // rdfsbase (bit 1 of AT_HWCAP2); else the shared lane tells a thread by its word at %fs:0
-  bool cpu_number = false;  // rdpid; else the cpu is read from struct rseq, and not known in the shared lane
 };
 
 struct CapturedProbe {
@@ -280,7 +286,7 @@ struct DetourRequest {
   std::uint64_t site = 0;
   std::span<const std::uint8_t> region;   // the bytes that the jump replaces, whole instructions
   std::span<const Insn> insns;            // decode()'s answers for them
-  std::uint64_t address = 0;              // where the code will lie; within ±2 GiB of site and runtime
+  std::uint64_t address = 0;              // where the code will lie; within a jump's reach of site and runtime
   std::span<const CapturedProbe> probes;  // in the order in which they record
 };
 
@@ -294,6 +300,7 @@ struct DetourPoint {
 struct DetourSaves {
   std::int32_t size = 0;
   std::int16_t rax = 0, flags = 0, rcx = 0, rdx = 0, rsi = -1, rdi = -1;  // -1: it hasn't; flags: as lahf; seto al
+  std::int16_t x8_and_x17 = -1;  // on aarch64 the others have one place each
 };
 
 // What a thread at DetourRuntime::call_trap asks for.

@@ -28,7 +28,7 @@ constexpr RegionRefusalRow kRows[] = {
     {RegionRefusal::system_call, "system_call", "a thread may sleep in the system call for any time"},
     {RegionRefusal::repeats, "repeats", "a repeated string instruction can be interrupted in its middle"},
     {RegionRefusal::stack_pointer, "stack_pointer",
-     "the function uses rsp for something else than its stack, so that the detour has none"},
+     "the function uses the stack pointer for something else than its stack, so that the detour has none"},
     {RegionRefusal::trap_flag, "trap_flag", "the instruction shows or changes the processor's trap flag"},
     {RegionRefusal::transaction, "transaction", "the instruction begins a transaction"},
     {RegionRefusal::instruction, "instruction", "an instruction that the jump would overwrite cannot be moved"},
@@ -36,6 +36,9 @@ constexpr RegionRefusalRow kRows[] = {
      "there is room for a short jump only, and nothing within its reach can hold the long one"},
     {RegionRefusal::page_end, "page_end",
      "the jump would lie in two pages, of which the process may give back one (madvise) and keep half a jump"},
+    {RegionRefusal::landing_pad, "landing_pad",
+     "indirect branches have to arrive at this instruction, which signs the return address: there is no jump that they "
+     "may arrive at"},
     {RegionRefusal::unsupported, "unsupported", "probes cannot be optimised yet on this architecture"},
 };
 
@@ -143,7 +146,7 @@ std::array<CodeRange, 3> RegionPlan::written() const {
   std::array<CodeRange, 3> out{};
   if (form == JumpForm::hosted) out[0] = {host.address, host.address + kNearJumpSize};
   if (form == JumpForm::island || form == JumpForm::hosted) out[1] = {island, island + kNearJumpSize};
-  const std::size_t own = form == JumpForm::near     ? kNearJumpSize
+  const std::size_t own = form == JumpForm::near     ? near_size
                           : form == JumpForm::punned ? region.length
                                                      : kShortJumpSize;
   out[2] = {site(), site() + own};

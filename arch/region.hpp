@@ -2,7 +2,12 @@
 // one ELF file. The analysis and the decisions are <cpu>/region.hpp. Pure; a CodeFlow is made once, then only read, by
 // any thread. Addresses are those of the file's headers (add the load bias for the target's).
 //
-// Three forms of a jump, tried in this order:
+// Where a jump is one instruction of the size that all have, aarch64, there is one form:
+//
+//   near    site: b -> detour                             the region is one instruction; or two, where the first is a
+//                                                         landing pad that has to stay and the jump follows it
+//
+// x86-64 has three, tried in this order:
 //
 //   near    site: e9 rel32 -> detour                      the region is whole instructions of 5 bytes or more
 //   island  site: eb rel8 -> island: e9 rel32 -> detour   the region is 2 bytes or more; the island lies in bytes that
@@ -58,6 +63,8 @@ struct CodeSource {
   std::span<const std::uint64_t> entries;
   // The file is linked to fixed addresses: any constant in code or data may be the address of code.
   bool absolute = false;
+  // Indirect branches have to arrive at landing pads: what is mapped from the file is guarded (aarch64: BTI).
+  bool guarded = false;
   // Parts of the data that are made by linkers for loaders and unwinders: no tables of the program's own.
   std::span<const CodeRange> linkage{};
 };
@@ -84,6 +91,8 @@ class CodeFlow {
   bool is_called(std::uint64_t address) const;
   // Whether these bytes are padding that is never executed.
   bool is_padding(const CodeRange& range) const;
+  // Whether indirect branches have to arrive at landing pads.
+  bool is_guarded() const { return guarded_; }
   // As in the file: what has to be in the target before anything is written. Short when the text ends.
   std::span<const std::uint8_t> bytes(std::uint64_t address, std::size_t size) const;
 
@@ -101,6 +110,7 @@ class CodeFlow {
   std::vector<Text> texts_;
   std::vector<FunctionFacts> functions_;
   std::vector<std::uint64_t> called_;  // ascending
+  bool guarded_ = false;
 };
 
 // What <cpu>/region.hpp makes a CodeFlow with.
@@ -124,6 +134,8 @@ class CodeFlowBuilder {
 
   // In any order, more than once, functions' begins or not.
   void set_called(std::vector<std::uint64_t> addresses);
+
+  void set_guarded(bool guarded) { flow_.guarded_ = guarded; }
 
   const CodeFlow& flow() const { return flow_; }
   CodeFlow finish() && { return std::move(flow_); }
@@ -150,6 +162,7 @@ enum class RegionRefusal : std::uint8_t {
   instruction,     // can't be moved: RegionResult::instruction says why
   no_island,       // there is no room for an island
   page_end,        // what would be written lies in two pages
+  landing_pad,     // indirect branches arrive at it, which they must not at a jump
   unsupported,     // not on this architecture yet
 };
 struct RegionRefusalRow {
@@ -178,9 +191,11 @@ inline constexpr std::size_t kNearJumpSize = 5, kShortJumpSize = 2;
 
 struct RegionPlan {
   JumpForm form = JumpForm::near;
-  Displaced region;          // its first byte is the site
-  std::uint64_t island = 0;  // where the near jump is when form isn't `near`
-  Displaced host;            // when form is `hosted`
+  std::uint8_t near_size = kNearJumpSize;  // bytes of the site that form `near` writes
+  std::uint8_t pad_size = 0;               // the first of them: a landing pad, which comes back in front of the jump
+  Displaced region;                        // its first byte is the site
+  std::uint64_t island = 0;                // where the near jump is when form isn't `near`
+  Displaced host;                          // when form is `hosted`
 
   std::uint64_t site() const { return region.address; }
   // The bytes that are written, in the order in which they are to be written: the host's jump (empty: none), the

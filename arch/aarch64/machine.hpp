@@ -5,6 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+
+#include "arch/common.hpp"
 
 namespace probed::arch::aarch64 {
 
@@ -15,6 +18,10 @@ inline constexpr std::uint32_t kRelocationByResolver = R_AARCH64_IRELATIVE;
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_AARCH64_TLS_DTPMOD;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_AARCH64_TLS_TPREL;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
+
+// What says that indirect branches have to arrive at landing pads: GNU_PROPERTY_AARCH64_FEATURE_1_AND and its bit BTI
+// (ELF for the Arm 64-bit Architecture, 6.2).
+inline constexpr std::optional<FileProperty> kGuardProperty = FileProperty{0xc0000000, 1};
 
 // Every instruction begins at a multiple of this.
 inline constexpr std::uint64_t kInsnAlignment = 4;

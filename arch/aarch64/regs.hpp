@@ -28,7 +28,7 @@ struct Registers {
   void set_pc(std::uint64_t value) { program_counter = value; }
   std::uint64_t sp() const { return stack_pointer; }
   void set_sp(std::uint64_t value) { stack_pointer = value; }
-  // What the thread's own data is found by; 0: not known (NT_ARM_TLS isn't part of NT_PRSTATUS).
+  // What the thread's own data is found by; 0: not known, it is in a register set of its own.
   std::uint64_t thread_pointer() const { return 0; }
   // svc keeps its return address in ELR_EL1, out of the program's sight: no register to mend.
   std::uint64_t link() const { return 0; }
@@ -71,6 +71,8 @@ inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments tha
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
 // The register that thread-local variables are counted from; nullopt: not among these registers.
 inline constexpr std::optional<std::size_t> kThreadPointerOffset = std::nullopt;
+// The register set that has it instead (linux/elf.h, NT_ARM_TLS), as its first word.
+inline constexpr std::optional<int> kThreadPointerSet = 0x401;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 

@@ -18,6 +18,9 @@ namespace probed::arch::x86_64 {
 inline constexpr std::size_t kDetourAlignment = 16;
 // Bytes of the jump that a site gets.
 inline constexpr std::size_t kDetourJumpSize = 5;
+// Whether detours find a thread's pointer in the word that it points to: %fs:0, which every C library makes point to
+// itself.
+inline constexpr bool kFindsPointerInMemory = true;
 
 // This host's: the one whose processes are traced.
 DetourFeatures detour_features();

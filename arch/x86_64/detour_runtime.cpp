@@ -39,6 +39,7 @@ class RuntimeWriter {
     flags_ = word(places_.probe_flags);
     dropped_ = word(places_.probe_dropped);
     out.runtime.places = places_;
+    out.runtime.features = features_;
     out.runtime.begin = routine(&RuntimeWriter::begin);
     out.runtime.reject = routine(&RuntimeWriter::reject);
     out.runtime.copy_string = routine(&RuntimeWriter::copy_string);

@@ -5,6 +5,9 @@
 #include <linux/audit.h>
 
 #include <cstdint>
+#include <optional>
+
+#include "arch/common.hpp"
 
 namespace probed::arch::x86_64 {
 
@@ -15,6 +18,10 @@ inline constexpr std::uint32_t kRelocationByResolver = R_X86_64_IRELATIVE;
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_X86_64_DTPMOD64;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_X86_64_TPOFF64;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
+
+// What says that indirect branches have to arrive at landing pads. Linux lets no program ask for that here
+// (arch/x86/kernel/cet.c, 6.18).
+inline constexpr std::optional<FileProperty> kGuardProperty = std::nullopt;
 
 // Every instruction begins at a multiple of this.
 inline constexpr std::uint64_t kInsnAlignment = 1;

@@ -62,6 +62,8 @@ inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
 // to the vector of the modules' blocks (System V psABI, TLS variant II; both words are glibc's and musl's, too).
 // nullopt: not among these registers.
 inline constexpr std::optional<std::size_t> kThreadPointerOffset = offsetof(Registers, fs_base);
+// A register set of its own that has it; nullopt: it is among these.
+inline constexpr std::optional<int> kThreadPointerSet = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 

@@ -24,7 +24,7 @@
 //   reserve   the writer moves head forward by its record's size if that stays within limit; otherwise the record is
 //             dropped and counted
 //   fill      everything but the first word, which is still 0
-//   commit    the first word: position, size, probe. A plain store: x86 keeps stores in order
+//   commit    the first word: position, size, probe. A plain store where the processor keeps stores in order (x86)
 //   consume   the daemon sees the first word [acquire; pairs with the commit], copies the record, clears it
 //   free      the daemon moves limit forward [release; pairs with the writer's comparison]
 //

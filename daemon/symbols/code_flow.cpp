@@ -136,6 +136,30 @@ std::vector<arch::CodeRange> linkage_of(const ElfImage& image) {
   return out;
 }
 
+// ---- properties -----------------------------------------------------------------------------------------------------
+
+// Whether the file asks for its code to be guarded (Linux Extensions to gABI, .note.gnu.property).
+bool is_guarded(const ElfImage& image) {
+  constexpr std::uint64_t kMostNotes = 4096;
+  struct Property {
+    std::uint32_t type, size, value;
+  };
+  for (const Elf64_Phdr& segment : image.segments()) {
+    if (segment.p_type != PT_GNU_PROPERTY || !arch::native::kGuardProperty) continue;
+    const auto bytes = image.read_bytes(segment.p_offset, segment.p_filesz, kMostNotes);
+    if (!bytes) return true;  // nobody knows
+    const std::span<const std::byte> note(*bytes);
+    for (std::size_t at = sizeof(Elf64_Nhdr) + sizeof "GNU"; at + sizeof(Property) <= note.size();) {
+      Property property;
+      std::memcpy(&property, note.data() + at, sizeof property);
+      if (property.type == arch::native::kGuardProperty->type)
+        return (property.value & arch::native::kGuardProperty->bit) != 0;
+      at += 8 + (std::size_t{property.size} + 7) / 8 * 8;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const ElfImage& image) {
@@ -148,8 +172,8 @@ std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const
   const auto functions = functions_of(module);
   const auto entries = entries_of(module, image, segments, pads);
   const auto linkage = linkage_of(image);
-  return std::make_shared<arch::CodeFlow>(
-      arch::native::analyse_code({text, data, functions, entries, image.header().e_type == ET_EXEC, linkage}));
+  return std::make_shared<arch::CodeFlow>(arch::native::analyse_code(
+      {text, data, functions, entries, image.header().e_type == ET_EXEC, is_guarded(image), linkage}));
 }
 
 }  // namespace probed::symbols

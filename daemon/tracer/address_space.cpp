@@ -132,7 +132,16 @@ bool keeps_borrowed(const TargetMemory& memory, const Jump& jump) {
   return !jump.borrowed || holds(memory, jump.borrowed->at, after(*jump.borrowed));
 }
 
-bool is_trap(std::uint8_t byte) { return native::is_breakpoint(std::span(&byte, 1)); }
+// Of a jump what the breakpoint has stood on, and what is behind that.
+constexpr std::size_t kHead = native::kBreakpointSize;
+template <class Bytes>
+auto head_of(const Bytes& bytes) {
+  return bytes.first(kHead);
+}
+template <class Bytes>
+auto tail_of(const Bytes& bytes) {
+  return bytes.subspan(kHead);
+}
 
 // Whether what an armed site has put into the text is still there.
 bool stands(Window& window, const TargetMemory& memory, const Site& site) {
@@ -143,24 +152,26 @@ bool stands(Window& window, const TargetMemory& memory, const Site& site) {
            (site.plan.backing.from_file() || holds_breakpoint(memory, site.plan));
   }
   const auto now = window.at(jump->head.at, jump->head.size);
-  if (now.size() != jump->head.size || !std::ranges::equal(now.subspan(1), after(jump->head).subspan(1))) return false;
-  if (jump->state == Jump::State::whole ? now[0] != jump->head.after[0] : !is_trap(now[0])) return false;
+  if (now.size() != jump->head.size || !std::ranges::equal(tail_of(now), tail_of(after(jump->head)))) return false;
+  if (jump->state != Jump::State::whole && !native::is_breakpoint(now)) return false;
+  if (jump->state == Jump::State::whole && !std::ranges::equal(head_of(now), head_of(after(jump->head)))) return false;
   return !jump->island || holds(memory, jump->island->at, after(*jump->island));
 }
 
-// The breakpoint over a jump's first byte, the original bytes behind it. False: the jump isn't there as it was written.
+// The breakpoint over a jump's head, the original bytes behind it. False: the jump isn't there as it was written.
 // `sure`: whatever is there, it is the code that the jump was made for.
 bool take_out(TargetMemory& memory, const Jump& jump, bool sure) {
   std::array<std::uint8_t, Patch::kMaxSize> bytes{};
   const auto now = std::span(bytes).first(jump.head.size);
   if (memory.read_some(jump.head.at, std::as_writable_bytes(now)) != now.size()) return false;
   const auto written = after(jump.head);
-  const bool head = jump.state == Jump::State::whole && now[0] == written[0];
-  const bool tail = std::ranges::equal(now.subspan(1), written.subspan(1));
+  const bool head = jump.state == Jump::State::whole && std::ranges::equal(head_of(now), head_of(written));
+  const bool tail = std::ranges::equal(tail_of(now), tail_of(written));
   // A jump whose distance the program has written over leads nowhere: nobody may run into it any more.
   if (head && (tail || sure)) memory.write(jump.head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
-  if (tail && (head || is_trap(now[0]))) memory.write(jump.head.at + 1, as_bytes(before(jump.head)).subspan(1));
-  return tail && (head || is_trap(now[0]));
+  if (!tail || (!head && !native::is_breakpoint(now))) return false;
+  memory.write(jump.head.at + kHead, tail_of(as_bytes(before(jump.head))));
+  return true;
 }
 
 Imprint imprint_of(const SitePlan& plan, std::span<const Patch> patches) {
@@ -404,20 +415,20 @@ void AddressSpace::note_removed(const SitePlan& plan, std::vector<Patch> patches
 
 // ---- jumps ----------------------------------------------------------------------------------------------------------
 //
-// While the first byte is a breakpoint, no thread comes in by the front door, and those that run into it go on in the
+// While its head is a breakpoint, no thread comes in by the front door, and those that run into it go on in the
 // detour; so the bytes behind it may be written once no thread is, or can come back, between them (quiesce.hpp).
 // Nothing is ever half overwritten for a processor that is about to execute it: it sees the breakpoint with old or new
 // bytes behind, or, after every thread has been through the kernel once more, the whole jump.
 
 bool AddressSpace::holds_around(const Site& site, std::span<const std::uint8_t> bytes) const {
-  return !bytes.empty() && bytes[0] == site.plan.bytes[0] && holds_breakpoint(memory_, site.plan) &&
-         holds(memory_, site.plan.address + 1, bytes.subspan(1));
+  return bytes.size() >= kHead && std::ranges::equal(head_of(bytes), std::span(site.plan.bytes).first(kHead)) &&
+         holds_breakpoint(memory_, site.plan) && holds(memory_, site.plan.address + kHead, tail_of(bytes));
 }
 
 bool AddressSpace::plan_jump(Site& site, Jump jump) {
   PROBED_CHECK(site.armed && !site.jump, "a jump takes the place of a breakpoint");
-  const auto tail = before(jump.head).subspan(1);
-  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, tail)) return false;
+  const auto tail = tail_of(before(jump.head));
+  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, tail)) return false;
   if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
   if (!keeps_borrowed(memory_, jump)) return false;
   for (const Patch& patch : patches_of(&jump)) {
@@ -442,21 +453,21 @@ void AddressSpace::add_call_trap(RemoteAddr trap, RemoteAddr done) {
 
 bool AddressSpace::write_jump_tail(Site& site) {
   Jump& jump = *site.jump;
-  const auto old = before(jump.head).subspan(1);
-  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + 1, old)) return false;
+  const auto old = tail_of(before(jump.head));
+  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, old)) return false;
   if (jump.island) {
     if (!holds(memory_, jump.island->at, before(*jump.island))) return false;
     if (!memory_.write(jump.island->at, as_bytes(after(*jump.island)))) return false;
     detours_->add_island(*jump.island, site.plan.address);
   }
   jump.state = Jump::State::tail;
-  return memory_.write(jump.head.at + 1, as_bytes(after(jump.head)).subspan(1));
+  return memory_.write(jump.head.at + kHead, tail_of(as_bytes(after(jump.head))));
 }
 
 bool AddressSpace::write_jump_head(Site& site) {
   Jump& jump = *site.jump;
   if (!holds_breakpoint(memory_, site.plan) || !keeps_borrowed(memory_, jump)) return false;
-  if (!memory_.write(jump.head.at, as_bytes(after(jump.head)).first(1))) return false;
+  if (!memory_.write(jump.head.at, head_of(as_bytes(after(jump.head))))) return false;
   jump.state = Jump::State::whole;
   return true;
 }

@@ -32,7 +32,7 @@ namespace probed::tracer {
 struct Jump {
   enum class State : std::uint8_t {
     planned,  // the text has only the breakpoint; who runs into it goes on in the detour's tail
-    tail,     // all but the first byte is written
+    tail,     // all but what the breakpoint stands on is written
     whole,    // the jump is there
   };
   State state = State::planned;

@@ -1,4 +1,4 @@
-// The calls that threads keep themselves: detours push and pop them (arch/x86_64/detour_runtime.cpp, enter() and
+// The calls that threads keep themselves: detours push and pop them (arch/<cpu>/detour_runtime.cpp, enter() and
 // leave()) as long as each is the one on top, on the stack that its thread began on. What else there is to do they ask
 // for, by a breakpoint in their routines; then, and at breakpoints of return probes, the tracer takes over what the
 // thread has kept as far as it concerns the place where it stands, and goes on as if all had been breakpoints
@@ -85,7 +85,7 @@ void Engine::run_call(Tracee& tracee, const ptrace::Registers& regs) {
   const Site* site = space.find(place->detour->site);
   if (!probe || !site || !armed_) return;
   ptrace::Registers in_block = regs;
-  in_block.set_sp(regs.sp() + native::kWordSize);
+  if constexpr (native::kCallPushesReturnAddress) in_block.set_sp(regs.sp() + native::kWordSize);
   const ptrace::Registers program_regs =
       native::program_registers(in_block, place->detour->facts.saves, place->detour->site.value,
                                 [&](std::uint64_t address) { return word_at(memory, address); });
@@ -114,7 +114,7 @@ Tracee* Engine::keeper_of_calls(Tracee& tracee, const ptrace::Registers& regs) {
   };
   if (has_own(tracee)) return &tracee;
   const auto& pointers = tracee.process->space->optimisation().thread_pointers;
-  const auto owner = pointers.find(regs.thread_pointer());
+  const auto owner = pointers.find(ptrace::thread_pointer(tracee.tid, regs));
   if (!tracee.vforked || owner == pointers.end()) return nullptr;
   const auto it = tracees_.find(owner->second);
   return it == tracees_.end() || !has_own(it->second) ? nullptr : &it->second;

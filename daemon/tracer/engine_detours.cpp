@@ -50,7 +50,7 @@ void Engine::meet(Tracee& tracee) {
 void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
   AddressSpace& space = *tracee.process->space;
   Optimisation& work = space.optimisation();
-  const std::uint64_t pointer = regs.thread_pointer();
+  const std::uint64_t pointer = ptrace::thread_pointer(tracee.tid, regs);
   if (tracee.thread_pointer == 0 && pointer != 0) {
     if (const auto it = work.thread_pointers.find(pointer); it != work.thread_pointers.end() && !tracee.vforked) {
       if (!process::is_exiting(it->second))
@@ -59,11 +59,10 @@ void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
     }
     if (work.thread_pointers.try_emplace(pointer, tracee.tid).second) tracee.thread_pointer = pointer;
   }
-  // Detours find a lane by the word at the thread pointer, which every C library makes point to itself.
-  std::uint64_t word = 0;
-  const bool found_by = tracee.thread_pointer != 0 &&
-                        space.memory().read(RemoteAddr{pointer}, std::as_writable_bytes(std::span(&word, 1))) &&
-                        word == pointer;
+  std::uint64_t word = pointer;
+  if constexpr (native::kFindsPointerInMemory)
+    if (!space.memory().read(RemoteAddr{pointer}, std::as_writable_bytes(std::span(&word, 1)))) word = 0;
+  const bool found_by = tracee.thread_pointer != 0 && word == pointer;
   std::optional<RemoteAddr> rseq;
   if (!features_.cpu_number)
     if (const auto area = ptrace::rseq_area(tracee.tid)) rseq = RemoteAddr{*area};
@@ -84,7 +83,7 @@ void Engine::lend_lanes(Tracee& parent, pid_t child) {
   if (ptrace::get_registers(parent.tid, regs) != Outcome::ok) return;
   give_lanes(parent, regs);
   const auto& pointers = space->optimisation().thread_pointers;
-  const auto owner = pointers.find(regs.thread_pointer());
+  const auto owner = pointers.find(ptrace::thread_pointer(parent.tid, regs));
   if (owner == pointers.end() || ptrace::report_vfork_done(parent.tid) != Outcome::ok) return;
   parent.lender = owner->second;
   for (const auto& line : space->detours().lines())

@@ -210,7 +210,7 @@ bool Engine::follow_rewriting(Tracee& tracee, Site& site) {
   if (length <= kHidden) return true;
   SitePlan expected = site.plan;
   if (site.jump && site.jump->state != Jump::State::planned)
-    std::ranges::copy(after(site.jump->head).subspan(1), expected.bytes.begin() + 1);
+    std::ranges::copy(after(site.jump->head).subspan(kHidden), expected.bytes.begin() + kHidden);
   AddressSpace& space = *tracee.process->space;
   std::array<std::uint8_t, arch::kMaxInsnLength> behind{};
   const auto rest = std::span(behind).first(length - kHidden);

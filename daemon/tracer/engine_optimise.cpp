@@ -8,9 +8,10 @@
 //              the first byte of the region and its end
 //   looking    every thread is seen once outside of those places, and without a signal frame that leads there
 //   syncing    the jumps' tails are written; then every thread that runs is made to go through the kernel once, so that
-//              no processor has old bytes on their way (Intel SDM 3A 9.1.3, AMD APM 2 7.6.1: cross-modifying code)
+//              no processor has old bytes on their way (Intel SDM 3A 9.1.3, AMD APM 2 7.6.1: cross-modifying code; Arm
+//              ARM B2.2.5: what was written to be executed takes a context synchronization event to be so for sure)
 //   naming     whoever reads the channel knows who records under which index
-//   then       the jumps' first bytes are written
+//   then       the jumps' first bytes are written: as many as the breakpoint has
 //
 // The way back is immediate: the breakpoint over the jump's first byte, the original bytes behind it. Threads in the
 // detour run on; its memory is used again after a round in which every thread was seen elsewhere.
@@ -43,7 +44,8 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 std::uint64_t distance(RemoteAddr a, RemoteAddr b) { return a > b ? a.value - b.value : b.value - a.value; }
 
 Patch make_patch(RemoteAddr at, std::span<const std::uint8_t> before, std::span<const std::uint8_t> after) {
-  PROBED_CHECK(before.size() == after.size() && after.size() <= Patch::kMaxSize, "a jump has at most 5 bytes");
+  PROBED_CHECK(before.size() == after.size() && after.size() <= Patch::kMaxSize,
+               "a jump and what stays in front of it have at most 8 bytes");
   Patch patch{at, static_cast<std::uint8_t>(after.size()), {}, {}};
   std::ranges::copy(before, patch.before.begin());
   std::ranges::copy(after, patch.after.begin());
@@ -458,7 +460,9 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   jump.tail = at + detour_.tail_begin;
   jump.region = {address.value, address.value + displaced.length};
   const auto original = [&](std::uint64_t from, std::size_t size) { return site.flow->bytes(from - site.bias, size); };
-  const auto near_from = region.plan.form == arch::JumpForm::island ? region.plan.island + site.bias : address.value;
+  const std::size_t pad = region.plan.pad_size;
+  const auto near_from =
+      region.plan.form == arch::JumpForm::island ? region.plan.island + site.bias : address.value + pad;
   const auto near_jump = native::detour_jump(near_from, pun ? pun->value : at.value);
   if (pun) {
     const auto now = original(address.value, near_jump.size());
@@ -470,7 +474,10 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
     jump.borrowed =
         make_patch(address + displaced.length, now.subspan(displaced.length), now.subspan(displaced.length));
   } else if (region.plan.form == arch::JumpForm::near) {
-    jump.head = make_patch(address, original(address.value, near_jump.size()), near_jump);
+    const auto now = original(address.value, pad + near_jump.size());
+    std::vector<std::uint8_t> wanted(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(pad));
+    wanted.insert(wanted.end(), near_jump.begin(), near_jump.end());
+    jump.head = make_patch(address, now, wanted);
   } else {
     const auto hop = native::short_jump(address.value, near_from);
     jump.head = make_patch(address, original(address.value, hop.size()), hop);

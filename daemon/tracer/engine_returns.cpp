@@ -33,12 +33,12 @@ arch::CodeRange own_stack(const Tracee& tracee, const ptrace::Registers& regs) {
   const auto maps = symbols::read_maps(tracee.process->id.pid);
   if (!maps) return {};
   const bool is_first = tracee.tid == tracee.process->id.pid && !tracee.vforked;
+  const std::uint64_t data = ptrace::thread_pointer(tracee.tid, regs);
   for (const symbols::Mapping& mapping : *maps) {
     const bool stands_there = mapping.contains(RemoteAddr{regs.sp()});
     const std::uint64_t start = mapping.start.value, end = start + mapping.size();
     if (mapping.path == "[stack]" && (is_first || stands_there))
       return {std::min(start, end - std::min(end, kMostGrowth)), end};
-    const std::uint64_t data = regs.thread_pointer();
     if (stands_there && !is_first && data > regs.sp() && data < end) return {start, data};
   }
   return {};

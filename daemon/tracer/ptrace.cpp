@@ -85,6 +85,16 @@ Outcome get_registers(pid_t tid, Registers& regs) {
   return outcome;
 }
 
+std::uint64_t thread_pointer(pid_t tid, const Registers& regs) {
+  if constexpr (arch::native::kThreadPointerSet) {
+    std::uint64_t pointer_of = 0;
+    iovec io{&pointer_of, sizeof pointer_of};
+    return call(PTRACE_GETREGSET, tid, *arch::native::kThreadPointerSet, pointer(&io)) == Outcome::ok ? pointer_of : 0;
+  } else {
+    return regs.thread_pointer();
+  }
+}
+
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
   std::array<std::byte, 1024> set;
   iovec io{set.data(), set.size()};

@@ -44,6 +44,8 @@ Outcome listen(pid_t tid);
 Outcome detach(pid_t tid, int signal);
 
 Outcome get_registers(pid_t tid, Registers& regs);
+// What the thread's own data is found by; 0: not known. regs: what get_registers has said.
+std::uint64_t thread_pointer(pid_t tid, const Registers& regs);
 // The low 64 bits of one register for floating-point numbers.
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low);
 Outcome set_registers(pid_t tid, const Registers& regs);

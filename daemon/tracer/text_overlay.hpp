@@ -16,7 +16,7 @@
 namespace probed::tracer {
 
 struct Patch {
-  static constexpr std::size_t kMaxSize = 5;
+  static constexpr std::size_t kMaxSize = 8;
   RemoteAddr at;
   std::uint8_t size = 0;
   std::array<std::uint8_t, kMaxSize> before{}, after{};
@@ -24,8 +24,8 @@ struct Patch {
 inline std::span<const std::uint8_t> before(const Patch& p) { return std::span(p.before).first(p.size); }
 inline std::span<const std::uint8_t> after(const Patch& p) { return std::span(p.after).first(p.size); }
 
-// Takes the patch's bytes, in whatever stage they are, back to the original ones, or to the breakpoint: at the first
-// byte the breakpoint, the jump's or the original one, behind it the jump's or the original ones. Anything else is the
+// Takes the patch's bytes, in whatever stage they are, back to the original ones, or to the breakpoint: where the
+// breakpoint is that, the jump's or the original ones, behind it the jump's or the original ones. Anything else is the
 // program's. True: they changed.
 bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap);
 

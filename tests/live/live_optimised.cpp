@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -34,8 +35,8 @@ std::vector<Json> add_optimised(RpcClient& client, pid_t pid, const std::vector<
 }
 
 bool has_jump(pid_t pid, const Json& probe) {
-  const auto bytes = bytes_at(pid, address_of(probe), 1);
-  return !bytes.empty() && (bytes[0] == 0xe9 || bytes[0] == 0xeb);
+  const std::uint64_t address = address_of(probe);
+  return arch::native::decode(bytes_at(pid, address, arch::kMaxInsnLength), address).flow == arch::Flow::jump;
 }
 
 std::string reason(RpcClient& client, const Json& probe) { return view_of(client, probe).value("tierReason", ""); }

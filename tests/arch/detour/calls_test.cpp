@@ -11,6 +11,7 @@
 
 #include "daemon/lang/definition.hpp"
 #include "tests/arch/detour/rig.hpp"
+#include "tests/arch/detour/rig_cpu.hpp"
 
 namespace probed::test {
 namespace {
@@ -19,17 +20,16 @@ using Function = std::uint64_t (*)(std::uint64_t, std::uint64_t);
 using Role = arch::CapturedProbe::Role;
 namespace ch = arch::channel;
 
-// push %rbp; mov %rsp,%rbp; nop; lea (%rdi,%rsi),%rax; pop %rbp; | ret; nop...
-constexpr std::uint8_t kBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x8d, 0x04,
-                                  0x37, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
-// The same with mov %rsi,(%rdi); nop instead of the lea.
-constexpr std::uint8_t kStoringBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x89, 0x37,
-                                         0x90, 0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90};
-constexpr std::size_t kRegion = 5, kReturn = 10;
 constexpr std::uint32_t kTag = 77;
 constexpr events::LaneId kLane{1};
 
 std::atomic<unsigned> traps = 0;
+
+void on_trap(int, siginfo_t*, void* context) {
+  auto& interrupted = *static_cast<ucontext_t*>(context);
+  ++traps;
+  if constexpr (!arch::native::kTrapMovesPc) set_pc(interrupted, pc_of(interrupted) + arch::native::kBreakpointSize);
+}
 
 // The program is never seen in a trap that nobody asked for.
 class Traps {
@@ -37,8 +37,8 @@ class Traps {
   Traps() {
     traps = 0;
     struct sigaction action = {};
-    action.sa_handler = [](int) { ++traps; };
-    action.sa_flags = SA_NODEFER;
+    action.sa_sigaction = on_trap;
+    action.sa_flags = SA_NODEFER | SA_SIGINFO;
     sigaction(SIGTRAP, &action, &before_);
   }
   ~Traps() { sigaction(SIGTRAP, &before_, nullptr); }
@@ -69,13 +69,14 @@ Plan plan_of(const std::string& arguments, const std::string& entry_filter = "")
 }
 
 struct Calls {
-  explicit Calls(const Plan& wanted, std::span<const std::uint8_t> body = kBody)
+  explicit Calls(const Plan& wanted, const Body& body = summing_function())
       : plan(wanted), rig({.channel = {.bytes = 4 << 20, .lanes = 3, .probes = 16, .calls = 64 << 10}}) {
-    site = rig.place(body);
+    site = rig.place(body.code);
+    exit = site + body.exit;
     const arch::CapturedProbe entry{.index = 3, .plan = &plan.detours.entry.capture, .role = Role::entry, .tag = kTag};
-    const arch::CapturedProbe exit{.index = 3, .plan = &plan.detours.exit.capture, .role = Role::exit, .tag = kTag};
-    rig.install(site, kRegion, std::span(&entry, 1));
-    rig.install(site + kReturn, kRegion, std::span(&exit, 1));
+    const arch::CapturedProbe at_exit{.index = 3, .plan = &plan.detours.exit.capture, .role = Role::exit, .tag = kTag};
+    rig.install(site, body.region, std::span(&entry, 1));
+    rig.install(exit, body.region, std::span(&at_exit, 1));
     rig.enable(3, plan.detours.exit);
     REQUIRE(rig.own_lane(42));
   }
@@ -99,7 +100,7 @@ struct Calls {
 
   const Plan& plan;
   Rig rig;
-  std::uint64_t site = 0;
+  std::uint64_t site = 0, exit = 0;
   Traps handler;
 };
 
@@ -115,9 +116,9 @@ TEST_CASE("an entry's and an exit's detour make one record of a call, with what 
   std::array<std::byte, 256> packed{};
   for (std::uint64_t i = 0; i < 100; ++i) {
     const events::ReturnRecord said = events::describe_return(records[i]);
-    CHECK(said.exit == calls.site + kReturn);
+    CHECK(said.exit == calls.exit);
     CHECK_FALSE(said.tail_call);
-    CHECK(said.entry_time < records[i][ch::kRecordTime / 8]);
+    CHECK(said.entry_time <= records[i][ch::kRecordTime / 8]);
     CHECK(said.return_address != 0);
     const std::size_t size = events::unpack_return(plan.fetch, plan.detours, records[i], {}, scratch, packed);
     REQUIRE(size == 3 * 9);
@@ -191,7 +192,7 @@ TEST_CASE("a call stack that makes no sense is emptied, and what it held is lost
 // As a forked process does whose creator nobody traced any more.
 TEST_CASE("a call stack that somebody else changes during a call leads nowhere") {
   const Plan plan = plan_of("a=$arg1:s64");
-  Calls calls(plan, kStoringBody);
+  Calls calls(plan, storing_function());
   calls.know_stack();
   const auto& layout = calls.rig.channel().layout();
   const auto lane = reinterpret_cast<std::uint64_t>(calls.rig.target_view()) + layout.lane_at(kLane);

@@ -1,7 +1,6 @@
 // What detours record and which hits they take, against the breakpoint tier's own code as the oracle: FetchProgram::run
 // and Filter::matches on the same registers and memory must say the same, byte for byte.
 #include <doctest/doctest.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,43 +10,16 @@
 #include <vector>
 
 #include "arch/x86_64/relocate.hpp"
+#include "tests/arch/detour/own_memory.hpp"
+#include "tests/arch/detour/random_filter.hpp"
 #include "tests/arch/detour/trial.hpp"
 #include "tests/arch/differential/options.hpp"
 
 namespace probed::test {
 namespace {
 
-using Packed = std::vector<std::byte>;
-
 constexpr std::uint8_t kNop5[] = {0x0f, 0x1f, 0x44, 0x00, 0x00};
 constexpr std::string_view kComm = "a comm";
-
-// This process's memory, where unreadable pages fail instead of faulting.
-class OwnMemory : public events::MemoryReader {
- public:
-  bool read(RemoteAddr from, std::span<std::byte> to) override { return available(from, to) == to.size(); }
-  std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) override {
-    const std::size_t got = available(from, to);
-    const auto end = std::find(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(got), std::byte{0});
-    const auto length = end - to.begin();
-    return static_cast<std::size_t>(length) == got && got < to.size() ? -1 : length;
-  }
-
- private:
-  // How many bytes can be read, up to the first page that can't.
-  static std::size_t available(RemoteAddr from, std::span<std::byte> to) {
-    std::size_t got = 0;
-    while (got < to.size()) {
-      const std::uint64_t at = from.value + got;
-      const std::size_t chunk = std::min<std::size_t>(to.size() - got, kPage - at % kPage);
-      iovec local{to.data() + got, chunk}, remote{reinterpret_cast<void*>(at), chunk};
-      const ssize_t n = ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0);
-      if (n <= 0) break;
-      got += static_cast<std::size_t>(n);
-    }
-    return got;
-  }
-};
 
 struct Oracle {
   Packed packed;
@@ -75,16 +47,6 @@ Packed unpacked(const events::DetourPlan& plan, const Trial::Record& record) {
   Packed out(events::kMaxArgumentBytes);
   out.resize(events::unpack(plan, record.words, {.comm = kComm}, out));
   return out;
-}
-
-std::string hex(const Packed& bytes) {
-  std::string text;
-  for (const std::byte b : bytes) {
-    char two[4];
-    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(b));
-    text += two;
-  }
-  return text;
 }
 
 // A state whose rdi, rsi and r8 point at something: rdi at words and pointers, rsi at text that may run against the
@@ -296,48 +258,12 @@ TEST_CASE("random definitions record what the breakpoint tier records") {
 
 // ---- filters ----
 
-struct FilterField {
-  const char* name;
-  const char* argument;
-  unsigned bits;
-  bool is_signed;
-};
 constexpr FilterField kFields[] = {
     {"a", "a=%ax:u8", 8, false},       {"b", "b=%bx:s32", 32, true},        {"c", "c=%cx", 64, false},
     {"d", "d=+0(%di):s16", 16, true},  {"e", "e=+0(%r9):u32", 32, false},   {"f", "f=$stack1:s64", 64, true},
     {"g", "g=%dx:b3@4/16", 16, false}, {"h", "h=+4(+0(%r8)):u8", 8, false}, {"i", "i=%r14:u32", 32, false},
     {"j", "j=%sp:s8", 8, true},
 };
-
-// One that the field can hold: the language refuses others.
-std::string random_number(Random& random, const FilterField& field) {
-  const std::uint64_t most = ~0ull >> (field.is_signed ? 65 - field.bits : 64 - field.bits);
-  const std::uint64_t small = random.below(3), byte = random.below(256) & most, any = random.word() & most;
-  switch (random.below(5)) {
-    case 0: return std::to_string(small);
-    case 1: return std::to_string(byte);
-    case 2: return (field.is_signed ? "-" : "") + std::to_string(byte);
-    case 3: {  // its bits; of a signed one of 64 bits the sign bit isn't taken for one
-      std::array<char, 24> text{};
-      const std::uint64_t bits = random.word() & (field.bits == 64 ? most : ~0ull >> (64 - field.bits));
-      std::snprintf(text.data(), text.size(), "0x%llx", static_cast<unsigned long long>(bits));
-      return text.data();
-    }
-    default: return (field.is_signed && random.chance(40) ? "-" : "") + std::to_string(any);
-  }
-}
-
-std::string random_filter(Random& random, unsigned depth) {
-  if (depth > 0 && random.chance(60)) {
-    const std::string left = random_filter(random, depth - 1), right = random_filter(random, depth - 1);
-    const std::string both = "(" + left + (random.chance(50) ? " && " : " || ") + right + ")";
-    return random.chance(25) ? "!" + both : both;
-  }
-  if (random.chance(8)) return std::string("pid ") + (random.chance(50) ? "== " : "< ") + std::to_string(::getpid());
-  static const char* const kOperators[] = {"==", "!=", "<", "<=", ">", ">=", "&"};
-  const FilterField& field = random.pick(kFields);
-  return std::string(field.name) + " " + random.pick(kOperators) + " " + random_number(random, field);
-}
 
 TEST_CASE("random filters accept what the breakpoint tier accepts, and hits and rejections are counted exactly") {
   const std::uint64_t seed = chosen_seed();
@@ -348,8 +274,8 @@ TEST_CASE("random filters accept what the breakpoint tier accepts, and hits and 
   for (const FilterField& field : kFields) arguments += std::string(" ") + field.argument;
   for (std::uint64_t i = 0; i < from_environment("PROBED_TEST_CASES", 400); ++i) {
     agreement.trial().own_lane(random.chance(70));
-    agreement.check({arguments, "c > 0 && " + random_filter(random, static_cast<unsigned>(random.below(4)))}, random,
-                    6);
+    agreement.check({arguments, "c > 0 && " + random_filter(random, kFields, static_cast<unsigned>(random.below(4)))},
+                    random, 6);
   }
   agreement.trial().own_lane(false);
   CHECK(agreement.accepted() > 100);

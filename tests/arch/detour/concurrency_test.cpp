@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 #include <sys/time.h>
-#include <ucontext.h>
 
 #include <array>
 #include <atomic>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tests/arch/detour/rig.hpp"
+#include "tests/arch/detour/rig_cpu.hpp"
 #include "tests/arch/differential/options.hpp"
 
 namespace probed::test {
@@ -21,14 +21,11 @@ namespace {
 
 using Function = std::uint64_t (*)(std::uint64_t, std::uint64_t, const char*);
 
-// push %rbp; mov %rsp,%rbp; lea (%rdi,%rsi),%rax; pop %rbp; ret
-constexpr std::uint8_t kBody[] = {0x55, 0x48, 0x89, 0xe5, 0x90, 0x48, 0x8d, 0x04, 0x37, 0x5d, 0xc3};
-constexpr std::size_t kRegion = 5;
-
 Function install(Rig& rig, std::uint32_t index, const events::DetourPlan& plan) {
-  const std::uint64_t site = rig.place(kBody);
+  const Body body = summing_function();
+  const std::uint64_t site = rig.place(body.code);
   const arch::CapturedProbe probe{index, &plan.capture};
-  rig.install(site, kRegion, std::span(&probe, 1));
+  rig.install(site, body.region, std::span(&probe, 1));
   return reinterpret_cast<Function>(site);
 }
 
@@ -94,8 +91,8 @@ void run_threads(Function function, Rig& rig, unsigned threads, std::uint64_t ca
 
 TEST_CASE("eight threads in lanes of their own, in one shared lane, and in both: every hit is whole or counted") {
   const std::uint64_t calls = from_environment("PROBED_TEST_CASES", 40000);
-  for (const Load& load : {Load{8, 8, "a=%di b=%si"}, Load{8, 0, "a=%di b=%si"}, Load{8, 3, "a=%di b=%si"},
-                           Load{8, 3, "a=%di b=%si s=+0(%dx):string"}}) {
+  for (const Load& load : {Load{8, 8, "a=$arg1 b=$arg2"}, Load{8, 0, "a=$arg1 b=$arg2"}, Load{8, 3, "a=$arg1 b=$arg2"},
+                           Load{8, 3, "a=$arg1 b=$arg2 s=+0($arg3):string"}}) {
     CAPTURE(load.lanes);
     CAPTURE(load.arguments);
     Rig rig({.channel = {.bytes = 2 << 20, .lanes = load.lanes, .probes = 8}});
@@ -118,7 +115,7 @@ TEST_CASE("eight threads in lanes of their own, in one shared lane, and in both:
 TEST_CASE("counting is exact with eight threads, and when counting and recording alternate") {
   const std::uint64_t calls = from_environment("PROBED_TEST_CASES", 40000);
   Rig rig({.channel = {.bytes = 2 << 20, .lanes = 5, .probes = 8}});
-  const auto plan = Rig::plan({"a=%di b=%si", "a != 1"});
+  const auto plan = Rig::plan({"a=$arg1 b=$arg2", "a != 1"});
   rig.enable(2, plan, arch::channel::kCountOnly);
   const Function function = install(rig, 2, plan);
   Reader reader(rig, plan);
@@ -146,8 +143,8 @@ volatile std::uint64_t g_inside;  // signals that came while the thread was in a
 std::uint64_t g_code_begin, g_code_end;
 
 bool is_inside(void* context) {
-  const auto rip = static_cast<std::uint64_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
-  return rip >= g_code_begin && rip < g_code_end;
+  const std::uint64_t pc = pc_of(*static_cast<ucontext_t*>(context));
+  return pc >= g_code_begin && pc < g_code_end;
 }
 
 void hit_again(int, siginfo_t*, void* context) {
@@ -189,7 +186,7 @@ class Pesterer {
 };
 
 TEST_CASE("a signal handler that hits the same probe while it captures loses and breaks nothing") {
-  for (const char* arguments : {"a=%di b=%si", "a=%di b=%si s=+0(%dx):string"}) {
+  for (const char* arguments : {"a=$arg1 b=$arg2", "a=$arg1 b=$arg2 s=+0($arg3):string"}) {
     for (const bool owned : {true, false}) {
       CAPTURE(arguments);
       CAPTURE(owned);
@@ -287,7 +284,7 @@ void empty(Rig& rig, events::LaneId lane, Abandoned& seen) {
 void check_abandoned(bool owned) {
   CAPTURE(owned);
   Rig rig({.channel = {.bytes = 4 << 20, .lanes = 2, .probes = 8}});
-  const auto plan = Rig::plan({"a=%di b=%si", ""});
+  const auto plan = Rig::plan({"a=$arg1 b=$arg2", ""});
   rig.enable(1, plan);
   const Function function = install(rig, 1, plan);
   g_code_begin = rig.code_begin();

@@ -1,14 +1,13 @@
 // The rig's mappings and its fault handler.
 #include "tests/arch/detour/rig.hpp"
 
-#include <asm/prctl.h>
 #include <sys/mman.h>
 #include <sys/rseq.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -17,12 +16,14 @@
 #include <map>
 #include <mutex>
 
-#include "arch/x86_64/decode.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/lang/filter.hpp"
+#include "tests/arch/detour/rig_cpu.hpp"
 
 namespace probed::test {
 namespace {
+
+namespace native = arch::native;
 
 // Where to go on, by the address of the load. Only added to while no thread faults.
 std::map<std::uint64_t, std::uint64_t> g_fixups;
@@ -31,14 +32,14 @@ std::mutex g_tracer;  // lanes come and go on one thread only, in the daemon
 thread_local events::LaneId t_lane = events::LaneId::shared;
 
 void on_fault(int signal, siginfo_t*, void* context) {
-  auto& rip = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
-  const auto row = g_fixups.find(static_cast<std::uint64_t>(rip));
+  auto& interrupted = *static_cast<ucontext_t*>(context);
+  const auto row = g_fixups.find(pc_of(interrupted));
   if (row == g_fixups.end()) {
-    std::fprintf(stderr, "rig: signal %d at %llx\n", signal, static_cast<unsigned long long>(rip));
+    std::fprintf(stderr, "rig: signal %d at %llx\n", signal, static_cast<unsigned long long>(pc_of(interrupted)));
     std::signal(signal, SIG_DFL);
     return;
   }
-  rip = static_cast<greg_t>(row->second);
+  set_pc(interrupted, row->second);
   g_faults.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -59,6 +60,14 @@ void* must_map(void* at, std::size_t size, int protection, int flags, int fd) {
   void* const p = ::mmap(at, size, protection, flags, fd, 0);
   if (p == MAP_FAILED) give_up("mmap");
   return p;
+}
+
+// Byte by byte: QEMU 7.2 has been seen to go on with what it had translated of older code where memcpy had written over
+// that, whose stores aren't aligned.
+void write_code(std::uint64_t at, std::span<const std::uint8_t> code) {
+  auto* const to = reinterpret_cast<char*>(at);
+  for (std::size_t i = 0; i < code.size(); ++i) const_cast<volatile char*>(to)[i] = static_cast<char>(code[i]);
+  __builtin___clear_cache(to, to + code.size());
 }
 
 template <class T>
@@ -83,13 +92,16 @@ Rig::Rig(const RigOptions& options) {
                                                   MAP_SHARED | (near != nullptr ? MAP_FIXED : 0), channel_->memfd()));
   if (options.far_channel && std::abs(target_view_ - area) < 3l << 30) give_up("the channel is not far away");
   code_ = next_code_ = reinterpret_cast<std::uint64_t>(area);
-  std::memset(area, 0xcc, kCodeSize);
+  std::array<std::uint8_t, 4096> traps;
+  for (std::size_t i = 0; i < traps.size(); i += native::kBreakpointSize)
+    std::ranges::copy(native::kBreakpoint, traps.begin() + static_cast<std::ptrdiff_t>(i));
+  for (std::size_t i = 0; i < kCodeSize; i += traps.size()) std::memcpy(area + i, traps.data(), traps.size());
   channel_->set_base({reinterpret_cast<std::uint64_t>(target_view_)});
 
-  const auto built = arch::x86_64::build_runtime(next_code_, channel_->places(), options.features);
+  const auto built = native::build_runtime(next_code_, channel_->places(), options.features);
   if (built.refusal != arch::DetourRefusal::none) give_up(std::string(arch::describe(built.refusal)));
   runtime_ = built.runtime;
-  std::memcpy(area, built.code.data(), built.code.size());
+  write_code(code_, built.code);
   for (const arch::DetourFixup& f : built.fixups) g_fixups[code_ + f.fault] = code_ + f.resume;
   reserve(built.code.size());
 }
@@ -109,7 +121,7 @@ std::uint64_t Rig::reserve(std::size_t size) {
 
 std::uint64_t Rig::place(std::span<const std::uint8_t> code) {
   const std::uint64_t at = reserve(code.size());
-  std::memcpy(reinterpret_cast<void*>(at), code.data(), code.size());
+  write_code(at, code);
   return at;
 }
 
@@ -125,18 +137,18 @@ arch::DetourResult Rig::build(std::uint64_t site, std::size_t region, std::span<
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(site), region);
   std::vector<arch::Insn> insns;
   for (std::size_t at = 0; at < region; at += insns.back().length) {
-    insns.push_back(arch::x86_64::decode(bytes.subspan(at), site + at));
+    insns.push_back(native::decode(bytes.subspan(at), site + at));
     if (insns.back().length == 0) give_up("the region is no code");
   }
   detour_address_ = next_code_;
-  return arch::x86_64::build_detour({site, bytes, insns, detour_address_, probes}, runtime_, detour_);
+  return native::build_detour({site, bytes, insns, detour_address_, probes}, runtime_, detour_);
 }
 
 arch::DetourResult Rig::stage(std::uint64_t site, std::size_t region, std::span<const arch::CapturedProbe> probes) {
   const auto result = build(site, region, probes);
   if (!result) return result;
   g_fixups.erase(g_fixups.lower_bound(detour_address_), g_fixups.end());
-  std::memcpy(reinterpret_cast<void*>(detour_address_), detour_.code.data(), detour_.code.size());
+  write_code(detour_address_, detour_.code);
   for (const arch::DetourFixup& f : detour_.fixups) g_fixups[detour_address_ + f.fault] = detour_address_ + f.resume;
   return result;
 }
@@ -145,20 +157,13 @@ const arch::Detour& Rig::install(std::uint64_t site, std::size_t region, std::sp
   const auto result = stage(site, region, probes);
   if (!result) give_up(std::string(arch::describe(result.refusal)));
   reserve(detour_.code.size());
-  const auto jump = arch::x86_64::detour_jump(site, detour_address_);
-  std::memcpy(reinterpret_cast<void*>(site), jump.data(), jump.size());
+  write_code(site, native::detour_jump(site, detour_address_));
   return detour_;
 }
 
 void Rig::enable(std::uint32_t index, const events::DetourPlan& plan, arch::channel::ProbeFlags mode) {
   channel_->add_probe(index, plan.capture.layout);
   channel_->set_mode(index, mode);
-}
-
-std::uint64_t Rig::thread_pointer() {
-  std::uint64_t value = 0;
-  ::syscall(SYS_arch_prctl, ARCH_GET_FS, &value);
-  return value;
 }
 
 bool Rig::own_lane(std::uint64_t owner) {

@@ -1,6 +1,6 @@
 // Detours inside the test's own process: a channel mapped a second time where "the target" has it, an area of code that
 // is writable and executable, and a SIGSEGV and SIGBUS handler that plays the tracer's part by moving a faulting load
-// to its fix-up. x86-64.
+// to its fix-up. What differs by architecture is in rig_cpu.hpp.
 //
 // One rig at a time, as the handlers are the process's.
 #pragma once
@@ -13,13 +13,13 @@
 #include <string_view>
 #include <vector>
 
-#include "arch/x86_64/detour.hpp"
+#include "arch/arch.hpp"
 #include "daemon/events/channel.hpp"
 #include "daemon/events/detour_plan.hpp"
 
 namespace probed::test {
 
-// What a probe is made of, in the probe language: "a=%di:u32 s=+0(%si):string", and a filter or "".
+// What a probe is made of, in the probe language: "a=$arg1:u32 s=+0($arg2):string", and a filter or "".
 struct Definition {
   std::string arguments;
   std::string filter;
@@ -35,7 +35,7 @@ struct RigOptions {
   events::ChannelOptions channel{.bytes = 4 << 20, .lanes = 15, .probes = 256};
   std::uint64_t code = 0;    // where the area of code is to be; 0: anywhere
   bool far_channel = false;  // more than 2 GiB away from the code, which then must be where nothing else is
-  arch::DetourFeatures features = arch::x86_64::detour_features();
+  arch::DetourFeatures features = arch::native::detour_features();
 };
 
 class Rig {
@@ -74,7 +74,6 @@ class Rig {
   // Gives the calling thread a lane. False: none.
   bool own_lane(std::uint64_t owner);
   void retire_own_lane();
-  static std::uint64_t thread_pointer();
 
   // Where a load that faulted at this pc goes on; 0: it may not fault.
   static std::uint64_t fixup(std::uint64_t pc);

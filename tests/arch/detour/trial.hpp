@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/arch/detour/rig.hpp"
+#include "tests/arch/detour/rig_cpu.hpp"
 #include "tests/arch/differential/random.hpp"
 #include "tests/arch/differential/sandbox.hpp"
 
@@ -29,7 +30,7 @@ class Trial {
 
   // In the data page; the thread's own where the kernel lets nobody set segment bases.
   std::uint64_t thread_pointer() const {
-    return Sandbox::has_segment_bases() ? data() + kThreadPointer : Rig::thread_pointer();
+    return Sandbox::has_segment_bases() ? data() + kThreadPointer : test::thread_pointer();
   }
   // A state with random registers, flags, vectors and memory; rsp in the middle of the stack page, the thread pointer
   // as the psABI has it.
