@@ -39,9 +39,11 @@ static_assert(offsetof(Registers, stack_pointer) == 248 && offsetof(Registers, p
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 8;
-// At a function's first instruction the return address is at sp, or in a register.
+// At a function's first instruction and where it is left the return address is at sp, or in a register.
 inline constexpr bool kCallPushesReturnAddress = false;
-inline std::uint64_t return_address_register(const Registers& r) { return r.x[30]; }
+// Without its signature, which a function may have given it, and retaa checks: in bits that no address of a program's
+// has set.
+inline std::uint64_t return_address_register(const Registers& r) { return r.x[30] & ((std::uint64_t{1} << 48) - 1); }
 
 // The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
 // nullopt: no such register.

@@ -29,7 +29,7 @@ struct Registers {
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 6;
-// At a function's first instruction the return address is at sp, or in a register.
+// At a function's first instruction and where it is left the return address is at sp, or in a register.
 inline constexpr bool kCallPushesReturnAddress = true;
 inline std::uint64_t return_address_register(const Registers&) { return 0; }
 
