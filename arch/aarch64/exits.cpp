@@ -38,10 +38,10 @@ using Height = std::optional<std::int64_t>;  // bytes below the stack pointer at
 using RegisterSet = std::bitset<kRegisters>;
 
 struct Stack {
-  Height sp;                  // sp
-  Height fp;                  // x29, where it is a frame pointer
-  Height saved;               // where the return address is kept
-  RegisterSet returns{};      // what may hold the return address
+  Height sp;                   // sp
+  Height fp;                   // x29, where it is a frame pointer
+  Height saved;                // where the return address is kept
+  RegisterSet returns{};       // what may hold the return address
   RegisterSet from_nowhere{};  // what may hold a word from a stack of which it isn't known where in it that was
   bool operator==(const Stack&) const = default;
 };
@@ -92,7 +92,8 @@ std::optional<WordAccess> access_of(std::uint32_t word) {
   if (!moving || field(word, 26, 1) != 0) return std::nullopt;
   const std::int64_t offset = moving->before ? moving->by : 0;
   const bool is_load = field(word, 22, 1) != 0;
-  if ((word & 0xfe000000) == 0xa8000000) return WordAccess{is_load, operand(word), offset, result(word), field(word, 10, 5)};
+  if ((word & 0xfe000000) == 0xa8000000)
+    return WordAccess{is_load, operand(word), offset, result(word), field(word, 10, 5)};
   if ((word & 0xffa00000) == 0xf8000000) return WordAccess{is_load, operand(word), offset, result(word)};
   return std::nullopt;
 }
@@ -125,7 +126,9 @@ Height fp_after(std::uint32_t word, const Stack& before) {
 }
 
 // Where in the stack the access's first word is.
-Height place_of(const WordAccess& access, const Stack& before) { return plus(base_of(access.base, before), -access.offset); }
+Height place_of(const WordAccess& access, const Stack& before) {
+  return plus(base_of(access.base, before), -access.offset);
+}
 
 void note_loaded(unsigned reg, const Height& place, bool is_stack, const Stack& before, Stack& after) {
   if (reg >= kRegisters) return;
@@ -401,7 +404,8 @@ class Analysis {
     const bool always = step.insn.flow == Flow::jump;
     if (!always && !step.insn.emulable) return refuse_exit(ExitRefusal::not_understood, step);
     std::optional<std::uint8_t> condition;
-    if (form_of(step.word).form == Form::branch_condition) condition = static_cast<std::uint8_t>(field(step.word, 0, 4));
+    if (form_of(step.word).form == Form::branch_condition)
+      condition = static_cast<std::uint8_t>(field(step.word, 0, 4));
     out_.exits.push_back({step.address, always ? ExitKind::jump : ExitKind::branch, {}, condition});
   }
 
