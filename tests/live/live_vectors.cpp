@@ -17,7 +17,7 @@ TEST_CASE("vector registers of threads that are interrupted, and make calls for 
   REQUIRE(vectors.runs_threads(3));
   for (int round = 0; round < 40; ++round) {
     remove_all(client, add(client, vectors.pid(), {"work", "libc:getppid"}, {{"x-step", round % 2 == 1}}));
-    if (round % 4 == 0) client.call("target.detach", {{"pid", vectors.pid()}});
+    if (round % 4 == 0) client.request("target.detach", {{"pid", vectors.pid()}});
   }
   CHECK(vectors.unharmed());
   vectors.target.go();
