@@ -30,7 +30,7 @@ struct Exit {
   ExitKind kind = ExitKind::ret;
   // Of a leap: where its target is to be found. A memory operand's is the word there.
   Operand target{};
-  // Of a branch that looks at the flags alone: on x86-64 the low 4 bits of its opcode.
+  // Of a branch that looks at the flags alone: on x86-64 the low 4 bits of its opcode, on aarch64 its condition.
   std::optional<std::uint8_t> condition{};
 };
 

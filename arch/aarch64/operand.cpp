@@ -1,10 +1,19 @@
 // Operands as assemblers for aarch64 write them, in the notes of static probes. Pure.
 #include "arch/operand.hpp"
 
+#include <charconv>
+
 #include "arch/aarch64/regs.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {
+
+bool is_vector_register(std::string_view name) {
+  if (name.size() < 2 || std::string_view("bhsdqv").find(name[0]) == std::string_view::npos) return false;
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
+  return error == std::errc{} && end == name.data() + name.size() && number < 32;
+}
 
 // x0 to x30, sp: whole; w0 to w30: the lower half.
 std::optional<Operand> general_register(std::string_view name) {
@@ -38,6 +47,11 @@ std::optional<Operand> parse_operand(std::string_view text) {
   if (const auto number = parse_displacement(text)) {
     Operand out;
     out.number = *number;
+    return out;
+  }
+  if (is_vector_register(text)) {
+    Operand out;
+    out.kind = Operand::Kind::vector;
     return out;
   }
   return general_register(text);

@@ -4,7 +4,9 @@
 // that the table doesn't have; mark_dealt_with() has nothing to do.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "arch/aarch64/regs.hpp"
@@ -20,9 +22,11 @@ inline void mark_dealt_with(Registers&) {}
 struct CallRecord {
   CallPadHead head;
 };
+inline constexpr std::size_t kCallPadSize = 512, kCallPadData = 256;
 inline constexpr std::size_t kAfterCall = 4, kUnblocked = 4;
+inline constexpr bool kRecordsVectors = false;
 
 inline std::vector<std::uint8_t> build_call_pad(std::uint64_t) { return {}; }
-inline CallRecord call_record(const Registers&, std::uint64_t) { return {}; }
+inline CallRecord call_record(const Registers&, std::uint64_t, std::span<const std::byte>) { return {}; }
 
 }  // namespace probed::arch::aarch64

@@ -39,9 +39,11 @@ static_assert(offsetof(Registers, stack_pointer) == 248 && offsetof(Registers, p
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 8;
-// At a function's first instruction the return address is at sp, or in a register.
+// At a function's first instruction and where it is left the return address is at sp, or in a register.
 inline constexpr bool kCallPushesReturnAddress = false;
-inline std::uint64_t return_address_register(const Registers& r) { return r.x[30]; }
+// Without its signature, which a function may have given it, and retaa checks: in bits that no address of a program's
+// has set.
+inline std::uint64_t return_address_register(const Registers& r) { return r.x[30] & ((std::uint64_t{1} << 48) - 1); }
 
 // The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
 // nullopt: no such register.
@@ -86,6 +88,16 @@ inline bool executes_native_code(const Registers&) { return true; }
 inline constexpr bool kRegistersTellCall = false;
 // The register set that holds the call's number, one int (linux/elf.h, NT_ARM_SYSTEM_CALL).
 inline constexpr int kSystemCallSet = 0x404;
+// What a thread loses by making a call, unless it is in one already: everything of its vector registers that isn't in
+// the register set of floating-point numbers (Documentation/arm64/sve.rst, "System call behaviour"). As that set's header says
+// (struct user_sve_header) it may have nothing of the kind; 0: so it has not. Else its size.
+inline constexpr std::optional<int> kSetLostInCalls = 0x405;  // NT_ARM_SVE
+inline constexpr std::size_t kLostSetHeader = 16;
+inline std::size_t lost_set_size(std::span<const std::byte, kLostSetHeader> header) {
+  const auto at = [&](std::size_t n) { return static_cast<std::uint32_t>(header[n]); };
+  const bool has_vectors = (at(12) & 1) != 0;
+  return has_vectors ? at(0) | at(1) << 8 | at(2) << 16 | at(3) << 24 : 0;
+}
 inline bool in_syscall(const Registers&) { return false; }
 // Only of a thread that is known to be right behind a svc: programs may use x8 for what they like.
 inline std::uint64_t syscall_number(const Registers& r) { return r.x[8]; }

@@ -146,7 +146,7 @@ std::vector<std::uint8_t> build_call_pad(std::uint64_t address) {
   return {room.begin(), room.begin() + a.size()};
 }
 
-CallRecord call_record(const Registers& regs, std::uint64_t mask) {
+CallRecord call_record(const Registers& regs, std::uint64_t mask, std::span<const std::byte>) {
   constexpr std::int64_t kRestartSys = -512, kRestartNoIntr = -513, kRestartNoHand = -514, kRestartBlock = -516;
   constexpr std::uint64_t kRestartSyscall = 219;
   Registers r = regs;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "arch/orphan.hpp"
@@ -29,13 +31,16 @@ struct CallRecord {
   std::uint64_t mask = 0, flags = 0, rip = 0;
   std::array<std::uint64_t, 16> registers{};
 };
+inline constexpr std::size_t kCallPadSize = 512, kCallPadData = 256;
 inline constexpr std::size_t kAfterCall = 2;  // where a pad's way back begins; at 0 is the call
 inline constexpr std::size_t kUnblocked = 32;
+// Whether call_record() needs the vector registers.
+inline constexpr bool kRecordsVectors = false;
 
 // address: where its first byte will be.
 std::vector<std::uint8_t> build_call_pad(std::uint64_t address);
 // regs: the thread's as it was stopped, maybe inside a system call that the kernel would restart on the way out
 // (arch/x86/kernel/signal.c, arch_do_signal_or_restart).
-CallRecord call_record(const Registers& regs, std::uint64_t mask);
+CallRecord call_record(const Registers& regs, std::uint64_t mask, std::span<const std::byte> vectors);
 
 }  // namespace probed::arch::x86_64

@@ -29,7 +29,7 @@ struct Registers {
 
 inline constexpr unsigned kWordSize = 8;
 inline constexpr unsigned kRegisterArguments = 6;
-// At a function's first instruction the return address is at sp, or in a register.
+// At a function's first instruction and where it is left the return address is at sp, or in a register.
 inline constexpr bool kCallPushesReturnAddress = true;
 inline std::uint64_t return_address_register(const Registers&) { return 0; }
 
@@ -87,6 +87,9 @@ inline std::int64_t syscall_result(const Registers& r) { return static_cast<std:
 inline void restart_unless_handled(Registers& r) { r.rax = static_cast<std::uint64_t>(-514LL); }
 // Where the kernel doesn't keep the first argument of an interrupted call in these registers.
 inline void set_first_argument(Registers& r, std::uint64_t value) { r.rdi = value; }
+inline constexpr std::optional<int> kSetLostInCalls = std::nullopt;
+inline constexpr std::size_t kLostSetHeader = 0;
+inline std::size_t lost_set_size(std::span<const std::byte, kLostSetHeader>) { return 0; }
 inline constexpr int kSystemCallSet = 0;  // no such register set
 // Puts the thread back in front of the system call instruction it has just been interrupted in, its number restored.
 // It is 2 bytes long in every form (syscall, sysenter, int 0x80).

@@ -779,7 +779,7 @@ std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid,
 CallPad AddressSpace::call_pad(pid_t pid) {
   arch::CallPadHead head;
   const auto bytes = std::as_writable_bytes(std::span(&head, 1));
-  const bool known = call_pad_ && memory_.read_some(call_pad_ + arch::kCallPadData, bytes) == bytes.size() &&
+  const bool known = call_pad_ && memory_.read_some(call_pad_ + native::kCallPadData, bytes) == bytes.size() &&
                      head.mark == arch::CallPadHead::kMark && head.busy == 0;
   CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
   call_pad_ = pad.at;

@@ -11,8 +11,8 @@ namespace {
 
 namespace native = arch::native;
 using arch::CallPadHead;
-using arch::kCallPadData;
-using arch::kCallPadSize;
+using native::kCallPadData;
+using native::kCallPadSize;
 
 constexpr std::uint64_t kPads = 2;    // in one place: one for who comes when a daemon has died on the other
 constexpr std::uint64_t kMargin = 64;  // behind the last byte that isn't zero
@@ -83,8 +83,8 @@ void for_each_busy(TargetMemory& memory, pid_t pid, F f) {
 
 }  // namespace
 
-bool CallPad::begin(const native::Registers& regs, std::uint64_t mask) const {
-  native::CallRecord record = native::call_record(regs, mask);
+bool CallPad::begin(const native::Registers& regs, std::uint64_t mask, std::span<const std::byte> vectors) const {
+  native::CallRecord record = native::call_record(regs, mask, vectors);
   record.head.busy = 1;
   return memory->write_at_once(at + kCallPadData, std::as_bytes(std::span(&record, 1)));
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
@@ -25,7 +26,7 @@ struct CallPad {
   RemoteAddr plain_call;  // then: any `syscall` instruction of the target's
 
   // A thread with these registers and this mask is about to be borrowed. False: the pad can't be written.
-  bool begin(const arch::native::Registers& regs, std::uint64_t mask) const;
+  bool begin(const arch::native::Registers& regs, std::uint64_t mask, std::span<const std::byte> vectors) const;
   // It is back.
   void end() const;
 };

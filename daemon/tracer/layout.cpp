@@ -112,9 +112,14 @@ class Search {
 }  // namespace
 
 bool looks_like(const SitePlan& plan, std::span<const std::uint8_t> now) {
+  constexpr std::size_t kTrap = native::kBreakpointSize;
   if (!is_trap(now)) return false;
-  for (std::size_t i = native::kBreakpointSize; i < std::min<std::size_t>(plan.context, now.size()); ++i)
-    if (now[i] != plan.bytes[i] && !is_trap(now.subspan(i))) return false;
+  const std::size_t end = std::min<std::size_t>(plan.context, now.size()) / kTrap * kTrap;
+  for (std::size_t i = kTrap; i < end;) {
+    const bool trap = is_trap(now.subspan(i));
+    if (!trap && now[i] != plan.bytes[i]) return false;
+    i += trap ? kTrap : 1;
+  }
   return true;
 }
 

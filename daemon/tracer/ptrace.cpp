@@ -95,13 +95,39 @@ std::uint64_t thread_pointer(pid_t tid, const Registers& regs) {
   }
 }
 
-Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
-  std::array<std::byte, 1024> set;
+Outcome get_vector_registers(pid_t tid, std::vector<std::byte>& set) {
+  set.resize(1024);
   iovec io{set.data(), set.size()};
   const Outcome outcome = call(PTRACE_GETREGSET, tid, NT_PRFPREG, pointer(&io));
+  set.resize(outcome == Outcome::ok ? io.iov_len : 0);
+  return outcome;
+}
+
+void get_set_lost_in_calls(pid_t tid, std::vector<std::byte>& set) {
+  if constexpr (arch::native::kSetLostInCalls) {
+    std::array<std::byte, arch::native::kLostSetHeader> header{};
+    iovec io{header.data(), header.size()};
+    const int number = *arch::native::kSetLostInCalls;
+    if (call(PTRACE_GETREGSET, tid, number, pointer(&io)) != Outcome::ok || io.iov_len != header.size()) return;
+    set.resize(arch::native::lost_set_size(header));
+    io = {set.data(), set.size()};
+    if (!set.empty() && call(PTRACE_GETREGSET, tid, number, pointer(&io)) != Outcome::ok) set.clear();
+  }
+}
+
+void set_set_lost_in_calls(pid_t tid, const std::vector<std::byte>& set) {
+  if constexpr (arch::native::kSetLostInCalls) {
+    iovec io{const_cast<std::byte*>(set.data()), set.size()};
+    if (!set.empty()) call(PTRACE_SETREGSET, tid, *arch::native::kSetLostInCalls, pointer(&io));
+  }
+}
+
+Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
+  std::vector<std::byte> set;
+  const Outcome outcome = get_vector_registers(tid, set);
   if (outcome != Outcome::ok) return outcome;
   const std::size_t at = arch::native::kVectorsInRegisterSet + std::size_t{16} * index;
-  if (at + sizeof low > io.iov_len) {
+  if (at + sizeof low > set.size()) {
     errno = EPROTO;
     return Outcome::failed;
   }

@@ -8,8 +8,10 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "arch/arch.hpp"
 
@@ -46,6 +48,11 @@ Outcome detach(pid_t tid, int signal);
 Outcome get_registers(pid_t tid, Registers& regs);
 // What the thread's own data is found by; 0: not known. regs: what get_registers has said.
 std::uint64_t thread_pointer(pid_t tid, const Registers& regs);
+// The register set of floating-point numbers and vectors, as it is.
+Outcome get_vector_registers(pid_t tid, std::vector<std::byte>& set);
+// What a call would take from the thread (arch regs.hpp, kSetLostInCalls); empty: nothing.
+void get_set_lost_in_calls(pid_t tid, std::vector<std::byte>& set);
+void set_set_lost_in_calls(pid_t tid, const std::vector<std::byte>& set);
 // The low 64 bits of one register for floating-point numbers.
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low);
 Outcome set_registers(pid_t tid, const Registers& regs);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "daemon/tracer/interrupted_calls.hpp"
 
@@ -32,6 +33,7 @@ void Borrowed::give_back(pid_t tid) const {
   ptrace::set_sigmask(tid, mask);
   if (dispatch) ptrace::set_syscall_dispatch(tid, *dispatch);
   ptrace::suspend_seccomp(tid, false);
+  ptrace::set_set_lost_in_calls(tid, lost_set);
   ptrace::set_registers(tid, regs);
   // The kernel looks at it once more on the thread's way out of this stop (kernel/rseq.c).
   if (sequence != 0) ptrace::poke_word(tid, sequence_at, sequence);
@@ -56,32 +58,44 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (ptrace::get_registers(tid_, saved_.regs) != Outcome::ok) return;
   if (ptrace::get_sigmask(tid_, saved_.mask) != Outcome::ok) return;
   if ((refusal_ = why_not()) != nullptr) return;
+  ptrace::get_set_lost_in_calls(tid_, saved_.lost_set);
   note_sequence();
   if (trapped_at) saved_.regs.set_pc(trapped_at.value);
-  ptrace::Registers regs = saved_.regs;
-  if (pad.at && pad.begin(regs, saved_.mask)) saved_.pad = pad;
   // From here on the thread needs giving back.
   usable_ = true;
-  if (saved_.pad.at) {
-    arch::native::prepare_syscall(regs, pad.at.value + arch::native::kAfterCall, 0, {0, 0, 0, 0, 0, 0});
-    arch::native::mark_dealt_with(regs);
-    ptrace::set_registers(tid_, regs);
-  }
+  const bool at_call = !native::kRegistersTellCall && stands_at_call();
+  if (!at_call) send_to_pad(pad);
   ptrace::set_sigmask(tid_, kEverything);
-  if (!native::kRegistersTellCall) usable_ = settle() && usable_;
+  if (!at_call) return;
+  usable_ = settle();
+  if (usable_) send_to_pad(pad);
+}
+
+void RemoteSyscalls::send_to_pad(const CallPad& pad) {
+  std::vector<std::byte> vectors;
+  if (native::kRecordsVectors && pad.at && ptrace::get_vector_registers(tid_, vectors) != Outcome::ok) return;
+  if (!pad.at || !pad.begin(saved_.regs, saved_.mask, vectors)) return;
+  saved_.pad = pad;
+  ptrace::Registers regs = saved_.regs;
+  native::prepare_syscall(regs, pad.at.value + native::kAfterCall, 0, {0, 0, 0, 0, 0, 0});
+  native::mark_dealt_with(regs);
+  ptrace::set_registers(tid_, regs);
+}
+
+bool RemoteSyscalls::stands_at_call() const {
+  std::uint64_t word = 0;
+  const std::uint64_t pc = saved_.regs.pc();
+  if (ptrace::peek_word(tid_, pc / sizeof word * sizeof word, word) != Outcome::ok) return false;
+  const std::uint8_t* const insn = reinterpret_cast<const std::uint8_t*>(&word) + pc % sizeof word;
+  const bool whole = pc % sizeof word + std::size(native::kSyscallInsn) <= sizeof word;
+  return whole && std::equal(std::begin(native::kSyscallInsn), std::end(native::kSyscallInsn), insn);
 }
 
 // Where the kernel moves the pc in front of an interrupted call before it lets us look, it may still make another call of
 // it on the way back to the program: a sleep is gone on with by restart_syscall. So the thread is sent to the very call's
 // entry, which tells which it is, and the call is not made.
 bool RemoteSyscalls::settle() {
-  std::uint64_t word = 0;
   ptrace::Registers at_entry{};
-  const std::uint64_t pc = saved_.regs.pc();
-  if (ptrace::peek_word(tid_, pc / sizeof word * sizeof word, word) != Outcome::ok) return true;  // it isn't at a call
-  const std::uint8_t* const insn = reinterpret_cast<const std::uint8_t*>(&word) + pc % sizeof word;
-  const bool whole = pc % sizeof word + std::size(native::kSyscallInsn) <= sizeof word;
-  if (!whole || !std::equal(std::begin(native::kSyscallInsn), std::end(native::kSyscallInsn), insn)) return true;
   if (!run_to_syscall_stop() || ptrace::get_registers(tid_, at_entry) != Outcome::ok) return false;
   native::take_restart(saved_.regs, at_entry);
   return ptrace::set_system_call(tid_, -1) == Outcome::ok && run_to_syscall_stop();

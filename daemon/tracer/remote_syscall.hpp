@@ -26,6 +26,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "daemon/base/types.hpp"
 #include "daemon/tracer/call_pads.hpp"
@@ -38,6 +39,7 @@ namespace probed::tracer {
 struct Borrowed {
   ptrace::Registers regs{};
   std::uint64_t mask = 0;
+  std::vector<std::byte> lost_set;  // registers that calls spoil; empty: it has none of them in use
   std::optional<ptrace::SyscallDispatch> dispatch;  // was on
   std::uint64_t sequence_at = 0, sequence = 0;  // rseq_cs: where, and what it was; 0: the thread is in no sequence
   CallPad pad;
@@ -84,7 +86,9 @@ class RemoteSyscalls {
   void note_sequence();
   bool run_to_syscall_stop();
   bool run_to_event_stop();
+  bool stands_at_call() const;
   bool settle();
+  void send_to_pad(const CallPad& pad);
   std::optional<WaitStatus> next_stop(bool resumed);
   bool gone(std::optional<WaitStatus> status);
 

@@ -14,6 +14,7 @@ std::uint64_t now() {
 
 // nullopt: the stack can't be read, so nothing returns by it.
 std::optional<std::uint64_t> return_address(const HitRecorder::Hit& hit) {
+  if (!arch::native::kCallPushesReturnAddress) return arch::native::return_address_register(hit.regs);
   std::uint64_t address = 0;
   const RemoteAddr slot{arch::native::return_slot(hit.regs)};
   if (!hit.memory.read(slot, std::as_writable_bytes(std::span(&address, 1)))) return std::nullopt;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "machine.hpp"
 #include "tests/live/harness.hpp"
 
 namespace probed::live {
@@ -65,8 +66,11 @@ void compare_mapping(pid_t pid, const MapLine& map, std::vector<std::string>& ou
   if (memory.size() != size) out.push_back(map.text + ": cannot be read");
   const std::size_t common = std::min(memory.size(), file.size());  // a file ends before its last page does
   if (common == 0) out.push_back(map.text + ": its file cannot be read");
-  for (std::size_t i = 0; i < common && out.size() < 20; ++i)
-    if (memory[i] != file[i]) out.push_back(describe_difference(map, i, memory[i], file[i]));
+  for (std::size_t i = 0; i < common && out.size() < 20; ++i) {
+    if (memory[i] == file[i]) continue;
+    out.push_back(describe_difference(map, i, memory[i], file[i]));
+    i += kBreakpointSize - 1 - i % kBreakpointSize;
+  }
 }
 
 // The number behind "KEY:" in a status file; -1: no such file or line.

@@ -218,7 +218,8 @@ class RpcClient {
 
 // The process that traces any of its threads. 0: nobody does; -1: it is gone.
 pid_t tracer_of(pid_t pid);
-// "libc.so.6+0x12a0: cc, file has 55" for each differing byte of file-backed executable mappings, at most 20.
+// "libc.so.6+0x12a0: cc, file has 55" for each place of a breakpoint's size in file-backed executable mappings that
+// differs, at most 20.
 std::vector<std::string> text_differences(pid_t pid);
 
 struct TargetState {

@@ -30,7 +30,7 @@ const UntracedRun kRuns[] = {
     {"goworker", {"4", "2000"}, "calls", 8000},
     {"forker", {"10"}, "children", 100},
     {"threads", {"500"}, "calls", 500},
-    {"signals", {"50"}, "own_int3", 50},
+    {"signals", {"50"}, "own_breakpoint", 50},
     {"sleeper", {}, "sleepers", 13},
 };
 

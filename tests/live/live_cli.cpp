@@ -187,7 +187,7 @@ TEST_CASE("with --json every sub-command prints one object a line") {
   const Arguments commands[] = {
       {"attach", pid},
       {"ps"},
-      {"add", "-p", pid, "p:a work", "p:b work+0x2"},
+      {"add", "-p", pid, "p:a work", "p:b work+0x" SECOND},
       {"list"},
       {"profile"},
       {"format", "a"},
@@ -228,7 +228,7 @@ TEST_CASE("a trace that is interrupted has restored the target before it exits")
   for (const Stop& stop : kStops) {
     CAPTURE(stop.name);
     Watched target("family");
-    Trace trace(daemon, {"-p", text_of(target.pid()), "-e", "work", "-e", "work+0x2", "-e", "libc:getpid"});
+    Trace trace(daemon, {"-p", text_of(target.pid()), "-e", "work", "-e", "work+0x" SECOND, "-e", "libc:getpid"});
     CHECK(trace.armed() == "armed 3 probes in PID " + text_of(target.pid()));
     CHECK(tracer_of(target.pid()) == daemon.pid());
     CHECK(target.ask("call 4") == "called 4");
@@ -247,7 +247,7 @@ TEST_CASE(
   Watched counter("counter", {"4", "0"});
   counter.target.go();
   REQUIRE(counter.runs_threads(5));
-  Trace trace(daemon, {"-p", text_of(counter.pid()), "-e", "work", "-e", "work+0x2"});
+  Trace trace(daemon, {"-p", text_of(counter.pid()), "-e", "work", "-e", "work+0x" SECOND});
   CHECK(trace.armed() != "");
   CHECK(eventually([&] { return trace.printed() > 1000; }));
   CHECK(trace.end(SIGINT) == Exit{0, 0});
@@ -267,7 +267,7 @@ TEST_CASE("--count N prints exactly N events, however many threads hit, and lets
   for (const int count : {1, 7, 1000}) {
     CAPTURE(count);
     Trace trace(daemon,
-                {"-p", text_of(counter.pid()), "-e", "work", "-e", "work+0x2", "--count", std::to_string(count)});
+                {"-p", text_of(counter.pid()), "-e", "work", "-e", "work+0x" SECOND, "--count", std::to_string(count)});
     CHECK(trace.process().wait(Millis{20'000}) == Exit{0, 0});
     CHECK(counter.harm() == "");
     CHECK(trace.printed() == static_cast<std::size_t>(count));
@@ -360,7 +360,7 @@ TEST_CASE("a trace that is killed in mid-stream takes its probes with it, and no
   RpcClient client(daemon.socket());
   Watched counter("counter", {"4", "0"}), other("family");
   const Json kept = add(client, other.pid(), {"p:kept work"}).at(0);
-  const Json beside = add(client, counter.pid(), {"p:beside shape_push"}).at(0);
+  const Json beside = add(client, counter.pid(), {"p:beside " ORDINARY_SHAPE}).at(0);
   counter.target.go();
   REQUIRE(counter.runs_threads(5));
   Trace trace(daemon, {"-p", text_of(counter.pid()), "-e", "work"});
@@ -551,7 +551,7 @@ TEST_CASE("probes of probectl add outlive it: listed, switched, profiled, stream
   Daemon daemon;
   Watched target("family");
   const std::string pid = text_of(target.pid());
-  const CommandResult added = probectl(daemon, {"add", "-p", pid, "p:one work a=$arg1:s32", "p:two work+0x2"});
+  const CommandResult added = probectl(daemon, {"add", "-p", pid, "p:one work a=$arg1:s32", "p:two work+0x" SECOND});
   REQUIRE_MESSAGE(added.ok(), added.err);
   CHECK(lines_of(added.out).size() == 2);
   CHECK(lines_of(probectl(daemon, {"list"}).out).size() == 2);
@@ -595,7 +595,7 @@ TEST_CASE("probectl disarm and arm switch every probe and keep each one's state"
   Watched target("family");
   const std::string pid = text_of(target.pid());
   REQUIRE(probectl(daemon, {"add", "-p", pid, "p:one work", "--no-optimize"}).ok());
-  REQUIRE(probectl(daemon, {"add", "-p", pid, "p:two work+0x2", "--disabled", "--no-optimize"}).ok());
+  REQUIRE(probectl(daemon, {"add", "-p", pid, "p:two work+0x" SECOND, "--disabled", "--no-optimize"}).ok());
   CHECK(text_differences(target.pid()).size() == 1);
   CHECK(probectl(daemon, {"disarm"}).ok());
   CHECK(text_differences(target.pid()).empty());

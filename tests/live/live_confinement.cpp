@@ -148,7 +148,7 @@ TEST_CASE("static programs, position independent or not, are probed with exact c
     Daemon daemon;
     RpcClient client(daemon.socket());
     Watched target(name, {"1", "200"});
-    const std::vector<Json> probes = add(client, target.pid(), {"work", "work+0x2"});
+    const std::vector<Json> probes = add(client, target.pid(), {"work", "work+0x" SECOND});
     target.target.go();
     const TargetReport report = target.target.finish();
     CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
@@ -262,7 +262,7 @@ TEST_CASE("a seccomp filter that an unprivileged daemon may not suspend: probes 
     REQUIRE(got_ready(target, mode));
     const TargetState before = state_of(target.pid());
     const CommandResult refused = run_command(
-        {command, "trace", "--count", "1", "-p", std::to_string(target.pid()), "-e", "work+0x2", "-e", "libc:write"},
+        {command, "trace", "--count", "1", "-p", std::to_string(target.pid()), "-e", "work+0x" SECOND, "-e", "libc:write"},
         options);
     CHECK(refused.exit == Exit{1, 0});
     CHECK_MESSAGE(refused.err.find("seccomp") != std::string::npos, refused.err);
@@ -289,7 +289,7 @@ TEST_CASE("a probed system call is seen where the program makes it, by seccomp f
     RpcClient client(daemon.socket());
     for (const bool step : {false, true}) {
       CAPTURE(step);
-      const std::vector<Json> probes = add(client, target.pid(), {"called_here number=%ax"}, {{"x-step", step}});
+      const std::vector<Json> probes = add(client, target.pid(), {"called_here number=" RESULT}, {{"x-step", step}});
       const auto hits = [&] { return counts_of(client, probes[0]).hits; };
       const auto calls_before = go();
       CHECK(eventually([&] { return in_call(target.pid(), SYS_read); }));

@@ -115,7 +115,7 @@ TEST_CASE("an argument of type symbol is shown as the name of what is there, els
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target("family");
-  const auto probes = add(client, target.pid(), {"p:w work here=%ip:symbol caller=$stack0:symbol none=\\1:symbol"});
+  const auto probes = add(client, target.pid(), {"p:w work here=" PC ":symbol caller=" RETURN_ADDRESS ":symbol none=\\1:symbol"});
   Events events(client);
   CHECK(target.ask("call 2") == "called 2");
   REQUIRE(events.reach(2));

@@ -33,6 +33,7 @@ void run_scenario(const std::string& name, const std::vector<std::string>& argum
 
 TEST_CASE(
     "exception table: SIGSEGV and SIGBUS handled, blocked, pending, ignored: bad pointers change nothing about them") {
+  NEEDS_JUMPS();
   for (const char* name : {"handler_in_place", "blocked_alone", "blocked_with_all", "blocked_and_killed", "ignored",
                            "default_and_all_blocked", "in_children"})
     run_scenario(name, {}, "20");
@@ -40,15 +41,18 @@ TEST_CASE(
 
 TEST_CASE(
     "exception table: threads that handle and block SIGSEGV at once keep their masks, and their handler is called") {
+  NEEDS_JUMPS();
   for (const char* name : {"in_threads", "in_threads_alone"}) run_scenario(name, {}, "50");
 }
 
 TEST_CASE("exception table: what a program has done about SIGSEGV before it is traced stays so") {
+  NEEDS_JUMPS();
   run_scenario("left_ignored", {"ignoring"}, "5");
   run_scenario("left_blocked", {"blocking"}, "5");
 }
 
 TEST_CASE("exception table: a program that faults itself is attached and let go in the middle of it, again and again") {
+  NEEDS_JUMPS();
   for (const char* name : {"handler_in_place", "blocked_alone", "blocked_with_all", "in_children", "in_threads"}) {
     CAPTURE(name);
     Daemon daemon;

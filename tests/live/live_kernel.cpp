@@ -265,17 +265,13 @@ void check_same(const std::vector<Asked>& all, const std::string& filter = {}) {
 
 TEST_CASE("registers have the kernel's values, of every type") {
   check_same({
-      {"v_signed", joined_args({"a=%di:s8", "b=%si:s16", "c=%dx:s32", "d=%cx:s64", "%di", "%cx"})},
+      {"v_signed", joined_args({"a=" ARG1 ":s8", "b=" ARG2 ":s16", "c=" ARG3 ":s32", "d=" ARG4 ":s64", ARG1, ARG4})},
       {"v_signed",
-       product({"%di", "%cx"}, {"u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "x8", "x16", "x32", "x64"})},
-      {"v_unsigned", product({"%di", "%si", "%dx", "%cx"}, {"u8", "s8", "x16", "u32", "s64", "x64"})},
+       product({ARG1, ARG4}, {"u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "x8", "x16", "x32", "x64"})},
+      {"v_unsigned", product({ARG1, ARG2, ARG3, ARG4}, {"u8", "s8", "x16", "u32", "s64", "x64"})},
       {"v_unsigned",
-       product({"%cx"}, {"b1@0/8", "b7@1/8", "b3@2/8", "b9@3/16", "b31@1/32", "b64@0/64", "b33@20/64", "b8@0/8"})},
-      {"v_ten",
-       joined_args({"%di",     "%r8",    "%r9:s32",   "$stack1:s64", "$stack2:s64",  "$stack3:s32",  "$stack4:s8",
-                    "$stack0", "$stack", "%sp",       "%ip",         "%bp",          "%bx",          "%r12",
-                    "%r13",    "%r14",   "%r15",      "%cs",         "%ss",          "%orig_ax:s64", "$comm",
-                    "\\1",     "\\-1",   "\\0x10:u8", "\\-1:s32",    "name=\\77:s16"})},
+       product({ARG4}, {"b1@0/8", "b7@1/8", "b3@2/8", "b9@3/16", "b31@1/32", "b64@0/64", "b33@20/64", "b8@0/8"})},
+      {"v_ten", joined_args({ENTRY_VALUES, "$comm", "\\1",     "\\-1",   "\\0x10:u8", "\\-1:s32",    "name=\\77:s16"})},
   });
 }
 
@@ -287,11 +283,11 @@ TEST_CASE("memory has the kernel's values: dereferences, arrays, bitfields, char
   const FixedTarget here;
   const auto address = [&](const char* global) { return "@" + hex(here.base() + elf.address(global)); };
   check_same({
-      {"v_chain", joined_args({"+0(%di):s32", "+0(+8(%di)):s32", "+0(+16(+8(+8(%di)))):string", "+24(%di):s16",
-                               "+28(%di):b3@0/32", "+28(%di):b5@3/32", "+28(%di):b24@8/32", "+0(+16(%di)):ustring",
-                               "+16(%di):string[1]", "+0(+16(%di)):u8[5]", "+0(+16(%di)):char[5]", "+0(+16(%di)):char",
-                               "+u0(+u16(%di)):string", "+u24(%di):s16", "-0x10(+0(%sp)):x8", "-8(%sp):x8"})},
-      {"v_array", product({"+0(%di)"}, {"s32[4]", "u32[4]", "x32[4]", "u8[16]", "s8[16]", "x8[16]", "s16[8]", "x16[8]",
+      {"v_chain", joined_args({"+0(" ARG1 "):s32", "+0(+8(" ARG1 ")):s32", "+0(+16(+8(+8(" ARG1 ")))):string", "+24(" ARG1 "):s16",
+                               "+28(" ARG1 "):b3@0/32", "+28(" ARG1 "):b5@3/32", "+28(" ARG1 "):b24@8/32", "+0(+16(" ARG1 ")):ustring",
+                               "+16(" ARG1 "):string[1]", "+0(+16(" ARG1 ")):u8[5]", "+0(+16(" ARG1 ")):char[5]", "+0(+16(" ARG1 ")):char",
+                               "+u0(+u16(" ARG1 ")):string", "+u24(" ARG1 "):s16", "-0x10(+0(%sp)):x8", "-8(%sp):x8"})},
+      {"v_array", product({"+0(" ARG1 ")"}, {"s32[4]", "u32[4]", "x32[4]", "u8[16]", "s8[16]", "x8[16]", "s16[8]", "x16[8]",
                                         "u64[2]", "s64[2]", "x64[2]", "b4@2/32[4]", "b5@1/8[16]", "x8[1]"})},
       {"v_array",
        joined_args({at("g_u32").c_str(), (at("g_u32") + ":u32").c_str(), (at("g_s64") + ":s64").c_str(),
@@ -307,7 +303,7 @@ TEST_CASE("memory has the kernel's values: dereferences, arrays, bitfields, char
 
 TEST_CASE("return probes have the kernel's values") {
   check_same({
-      {"v_return", "a=$retval b=$retval:s64 c=$retval:x8 %ax %sp $comm", true},
+      {"v_return", "a=$retval b=$retval:s64 c=$retval:x8 " RESULT " %sp $comm", true},
       {"v_return_text", "+0($retval):string +0($retval):char[3] r=$retval", true},
       {"v_ten", "r=$retval:s32", true},
   });
@@ -315,16 +311,16 @@ TEST_CASE("return probes have the kernel's values") {
 
 TEST_CASE("strings have the kernel's bytes, and filters the kernel's verdicts") {
   const std::string printable = "n != 1 && n != 3 && n != 4 && n != 7 && n != 8";  // one line, readable, UTF-8
-  check_same({{"v_string", "n=%si:s64 s=+0(%di):string u=+0(%di):ustring c=+0(%di):char"}}, printable);
-  check_same({{"v_string", "n=%si:s64 s=+0(%di):string"}}, "s ~ \"*e*\" && n < 7 && n != 4 && n != 3");
-  check_same({{"v_string", "n=%si:s64 s=+0(%di):string"}}, "s == \"hello\" || (n & 4 && n <= 6 && n != 4)");
-  check_same({{"v_signed", "a=%di:s8 b=%si:u16 c=%dx:s32 d=%cx:x64"}}, "a < 0 && b > 0x7fff");
-  check_same({{"v_signed", "a=%di:s8 b=%si:u16 c=%dx:s32 d=%cx:u64"}}, "c >= -3 && d > 3");
+  check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string u=+0(" ARG1 "):ustring c=+0(" ARG1 "):char"}}, printable);
+  check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string"}}, "s ~ \"*e*\" && n < 7 && n != 4 && n != 3");
+  check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string"}}, "s == \"hello\" || (n & 4 && n <= 6 && n != 4)");
+  check_same({{"v_signed", "a=" ARG1 ":s8 b=" ARG2 ":u16 c=" ARG3 ":s32 d=" ARG4 ":x64"}}, "a < 0 && b > 0x7fff");
+  check_same({{"v_signed", "a=" ARG1 ":s8 b=" ARG2 ":u16 c=" ARG3 ":s32 d=" ARG4 ":u64"}}, "c >= -3 && d > 3");
 }
 
 TEST_CASE("128 arguments have the kernel's values") {
-  std::string many = "a=%di:s8";
-  for (int i = 1; i < 128; ++i) many += i % 3 == 0 ? " %cx" : i % 3 == 1 ? " %dx:s32" : " $stack0:x16";
+  std::string many = "a=" ARG1 ":s8";
+  for (int i = 1; i < 128; ++i) many += i % 3 == 0 ? " " ARG4 : i % 3 == 1 ? " " ARG3 ":s32" : " $stack0:x16";
   check_same({{"v_signed", many}});
 }
 

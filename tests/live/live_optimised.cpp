@@ -42,6 +42,7 @@ bool has_jump(pid_t pid, const Json& probe) {
 std::string reason(RpcClient& client, const Json& probe) { return view_of(client, probe).value("tierReason", ""); }
 
 TEST_CASE("K11: a probe is armed as a breakpoint, becomes a jump by itself, and leaves no trace when it is removed") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"1", "1000"});
@@ -54,6 +55,7 @@ TEST_CASE("K11: a probe is armed as a breakpoint, becomes a jump by itself, and 
 }
 
 TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with its own thread and arguments") {
+  NEEDS_JUMPS();
   // As many as the rings hold, should nobody look at them meanwhile. Forty threads are more than the channel has lanes:
   // the rest share one.
   struct Load {
@@ -103,6 +105,7 @@ TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with
 }
 
 TEST_CASE("ring: ten million hits that nobody listens to are counted in the target, exactly") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"4", "2500000"});
@@ -114,6 +117,7 @@ TEST_CASE("ring: ten million hits that nobody listens to are counted in the targ
 }
 
 TEST_CASE("ring: when hits come faster than they are taken, every one is either delivered or counted as missed") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "300000"});
@@ -130,6 +134,7 @@ TEST_CASE("ring: when hits come faster than they are taken, every one is either 
 }
 
 TEST_CASE("ring: the profile counts every hit there has been, also those that nobody has taken out of a ring yet") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched user("dlopener");
@@ -148,6 +153,7 @@ TEST_CASE("ring: the profile counts every hit there has been, also those that no
 }
 
 TEST_CASE("fetch programs: filters turn hits away in the target or in the daemon, and are counted exactly") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "4000"});
@@ -173,6 +179,7 @@ TEST_CASE("fetch programs: filters turn hits away in the target or in the daemon
 }
 
 TEST_CASE("exception table: memory that can't be read is null in the event, and no signal of it reaches the program") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "500"});
@@ -191,6 +198,7 @@ TEST_CASE("exception table: memory that can't be read is null in the event, and 
 }
 
 TEST_CASE("K11: the global switch and probes' own wishes decide at once; disabling takes the jump out") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "0"});
@@ -230,6 +238,7 @@ TEST_CASE("K11: the global switch and probes' own wishes decide at once; disabli
 }
 
 TEST_CASE("K11: a neighbour in the region, or another probe at the place, makes a jump give way and come back") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "0"});
@@ -261,6 +270,7 @@ TEST_CASE("K11: a neighbour in the region, or another probe at the place, makes 
 }
 
 TEST_CASE("U5: children of a program with jumps run without them; followed ones record into a channel of their own") {
+  NEEDS_JUMPS();
   for (const bool follow : {false, true}) {
     CAPTURE(follow);
     Daemon daemon;
@@ -279,6 +289,7 @@ TEST_CASE("U5: children of a program with jumps run without them; followed ones 
 }
 
 TEST_CASE("signals: a storm of them over optimised probes loses none, doubles none, and changes no count") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched storm("sigstorm", {"4", "300"});
@@ -294,6 +305,7 @@ TEST_CASE("signals: a storm of them over optimised probes loses none, doubles no
 }
 
 TEST_CASE("detaching, removing and killing under fire leave a program with jumps as it was") {
+  NEEDS_JUMPS();
   for (const std::string way : {"remove", "detach", "end"}) {
     CAPTURE(way);
     for (int round = 0; round < 5; ++round) {

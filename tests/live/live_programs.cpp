@@ -49,7 +49,7 @@ TEST_CASE("redis-server under load is traced at processCommand, text and JSON, a
   RedisServer redis;
   redis.start_load();
   const TargetState before = state_of(redis.pid());
-  const Traced traced = trace(daemon, redis.pid(), {"p:cmd processCommand c=$arg1 same=%di argc=+88(%di):s32"}, 200);
+  const Traced traced = trace(daemon, redis.pid(), {"p:cmd processCommand c=$arg1 same=" ARG1 " argc=+88(" ARG1 "):s32"}, 200);
   check_count_line(traced, 200);
   for (const Json& event : traced.events) {
     CHECK(event.at("probe") == "probes/cmd");

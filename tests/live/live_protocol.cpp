@@ -328,7 +328,7 @@ TEST_CASE("a stream in full flow does not block control calls of its own connect
   for (int i = 0; i < 30; ++i) {
     const auto start = Clock::now();
     client.call("daemon.status");
-    remove_all(client, add(client, counter.pid(), {"work+0x2"}));
+    remove_all(client, add(client, counter.pid(), {"work+0x" SECOND}));
     CHECK(Clock::now() - start < scaled(Millis{3000}));
   }
   counter.target.go();
@@ -370,7 +370,7 @@ TEST_CASE("a limit disables the batch after exactly so many hits, whatever the t
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"8", "0"});
-  const std::vector<Json> probes = add(client, counter.pid(), {"work", "work+0x2"}, {{"limit", 777}});
+  const std::vector<Json> probes = add(client, counter.pid(), {"work", "work+0x" SECOND}, {{"limit", 777}});
   Events events(client);
   counter.target.go();
   CHECK(events.reach(777));
@@ -403,8 +403,8 @@ TEST_CASE("probes go with the connection that added them; persistent ones, and o
   Scene scene;  // its probe is persistent
   auto leaving = std::make_unique<RpcClient>(scene.daemon.socket());
   RpcClient staying(scene.daemon.socket());
-  add(*leaving, scene.pid(), {"p:mine work", "p:also work+0x2"});
-  const Json stays = add(staying, scene.pid(), {"p:mine work+0x4"}).at(0);
+  add(*leaving, scene.pid(), {"p:mine work", "p:also work+0x" SECOND});
+  const Json stays = add(staying, scene.pid(), {"p:mine work+0x" THIRD}).at(0);
   CHECK(list_probes(staying).size() == 4);
   CHECK(text_differences(scene.pid()).size() == 3);
   leaving.reset();
@@ -423,7 +423,7 @@ TEST_CASE("a connection that goes in the middle of a stream frees its target, an
   const Json kept = add(staying, other.pid(), {"work"}).at(0);
   {
     RpcClient leaving(daemon.socket());
-    add(leaving, counter.pid(), {"work", "work+0x2"});
+    add(leaving, counter.pid(), {"work", "work+0x" SECOND});
     Events events(leaving);
     counter.target.go();
     REQUIRE(counter.runs_threads(5));
@@ -447,7 +447,7 @@ TEST_CASE("a client that goes before its probe.add is answered leaves no probe b
     REQUIRE(leaving.send_raw(Json{{"jsonrpc", "2.0"},
                                   {"id", 1},
                                   {"method", "probe.add"},
-                                  {"params", add_params(target.pid(), {"work", "work+0x2"})}}
+                                  {"params", add_params(target.pid(), {"work", "work+0x" SECOND})}}
                                  .dump() +
                              "\n"));
   }
@@ -460,7 +460,7 @@ TEST_CASE("when the daemon ends, every target is as it was, and a client hears o
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"4", "0"}), family("family");
-  add(client, counter.pid(), {"work", "work+0x2"}, {{"persist", true}});
+  add(client, counter.pid(), {"work", "work+0x" SECOND}, {{"persist", true}});
   add(client, family.pid(), {"work"});
   counter.target.go();
   REQUIRE(eventually([&] { return client.call("daemon.status").at("hits") > 100; }));

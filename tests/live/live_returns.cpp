@@ -1,5 +1,6 @@
 // Return probes on real processes: every way out of a function, what an event says, what is counted instead.
 #include <doctest/doctest.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 
@@ -116,7 +117,7 @@ TEST_CASE("a tail call ends the call that makes it; the function that it leads t
 // ---- calls that don't return ----------------------------------------------------------------------------------------
 
 TEST_CASE("exceptions, longjmp, pthread_exit and cancellation abandon calls, and harm nobody") {
-  for (const std::string name : {"returns", "returns-cet"}) {
+  for (const std::string name : {"returns", "returns-guarded"}) {
     CAPTURE(name);
     Session s(name);
     const std::string frames = s.program.ask("frames 20");
@@ -189,7 +190,7 @@ TEST_CASE("a return of a call that had begun before is counted, and is no event"
   const std::string tasks = "/proc/" + std::to_string(s.program.pid()) + "/task";
   REQUIRE(eventually([&] {
     const CommandResult stacks = run_command({"sh", "-c", "cat " + tasks + "/*/syscall"});
-    return stacks.out.find("\n0 ") != std::string::npos;  // the second thread waits in read()
+    return stacks.out.find("\n" + std::to_string(SYS_read) + " ") != std::string::npos;  // the second thread waits in read()
   }));
   const Json probe = s.add_one("r:blocked blocked $retval");
   CHECK(s.program.ask("unblock") == "unblock done 5");

@@ -186,7 +186,7 @@ TEST_CASE(
     "exceptions, jumps, cancellation and unwinding through libraries of which every function has a return probe") {
   const std::vector<std::string> commands{"throw 100", "jump 10",      "sigjump 1",  "leave 4", "cancel",
                                           "unwind 50", "coroutines 6", "threads 20", "tail 3",  "fib 10"};
-  for (const std::string name : {"returns", "returns-cet"}) {
+  for (const std::string name : {"returns", "returns-guarded"}) {
     CAPTURE(name);
     Session s(name);
     const auto answers = [&] {

@@ -32,6 +32,7 @@ std::vector<Json> add_optimised(Session& s, const std::vector<std::string>& defi
 std::string reason(Session& s, const Json& probe) { return view_of(s.client, probe).value("tierReason", ""); }
 
 TEST_CASE("fib(25) as a jump: a hit for each call, counted or streamed") {
+  NEEDS_JUMPS();
   constexpr std::uint64_t kCalls = 242'785;  // 2 * fib(26) - 1
   Session s;
   const Json probe = add_optimised(s, {"r:out fib n=$arg1:s64 ret=$retval:s64"}).at(0);
@@ -50,6 +51,7 @@ TEST_CASE("fib(25) as a jump: a hit for each call, counted or streamed") {
 }
 
 TEST_CASE("recursion as a jump: each return belongs to its own call, and lasts as long as those below it") {
+  NEEDS_JUMPS();
   Session s;
   const Json probe = add_optimised(s, {"r:out fib n=$arg1:s64 ret=$retval:s64"}).at(0);
   Events events(s.client);
@@ -81,6 +83,7 @@ TEST_CASE("recursion as a jump: each return belongs to its own call, and lasts a
 }
 
 TEST_CASE("both tiers say the same of a call: memory then and now, texts, names, results, tail calls") {
+  NEEDS_JUMPS();
   const std::vector<std::string> definitions{
       "r:fill fill now=+0($arg1):string before=$entry(+0($arg1)):string n=$arg2:s32 ret=$retval:s64 who=$comm "
       "bad=+0($arg2)",
@@ -108,7 +111,8 @@ TEST_CASE("both tiers say the same of a call: memory then and now, texts, names,
 }
 
 TEST_CASE("calls that end otherwise are abandoned, and none of their returns is another's") {
-  for (const std::string name : {"returns", "returns-cet"}) {
+  NEEDS_JUMPS();
+  for (const std::string name : {"returns", "returns-guarded"}) {
     CAPTURE(name);
     Session s(name);
     const auto probes = add_optimised(s, {"r:deep deep", "r:set setter", "r:frames frames"});
@@ -130,6 +134,7 @@ TEST_CASE("calls that end otherwise are abandoned, and none of their returns is 
 }
 
 TEST_CASE("coroutines: calls on stacks of their own, which go on in other threads, each return once") {
+  NEEDS_JUMPS();
   Session s;
   const Json probe = add_optimised(s, {"r:step step id=$arg1:s64 left=$arg2:s64 ret=$retval:s64"}).at(0);
   Events events(s.client);
@@ -144,6 +149,7 @@ TEST_CASE("coroutines: calls on stacks of their own, which go on in other thread
 }
 
 TEST_CASE("coroutines on an array of a thread's own stack, which two threads go on with: each call returns as itself") {
+  NEEDS_JUMPS();
   for (int round = 0; round < 3; ++round) {
     Session s;
     const Json probe = add_optimised(s, {"r:handed handed n=$arg1:s64 ret=$retval:s64"}).at(0);
@@ -158,6 +164,7 @@ TEST_CASE("coroutines on an array of a thread's own stack, which two threads go 
 }
 
 TEST_CASE("eight threads while the probe becomes a jump and a breakpoint again and again: every call is a hit") {
+  NEEDS_JUMPS();
   Session s;
   const Json probe = add_optimised(s, {"r:work counted n=$arg1:s64 ret=$retval:s64"}).at(0);
   constexpr std::uint64_t kCalls = 8 * 20'000;
@@ -181,6 +188,7 @@ TEST_CASE("eight threads while the probe becomes a jump and a breakpoint again a
 }
 
 TEST_CASE("calls that are open when their probe becomes a jump, or a breakpoint, return as their own") {
+  NEEDS_JUMPS();
   Session s;
   const Json probe = add_optimised(s, {"r:out fib n=$arg1:s64 ret=$retval:s64"}).at(0);
   CHECK(s.program.ask("start") == "start done 0");
@@ -202,6 +210,7 @@ TEST_CASE("calls that are open when their probe becomes a jump, or a breakpoint,
 }
 
 TEST_CASE("a filter turns calls away at the entry, or at the return, without a record") {
+  NEEDS_JUMPS();
   Session s;
   const auto with = [&](const std::string& definition, const std::string& filter) {
     return s.client
@@ -222,6 +231,7 @@ TEST_CASE("a filter turns calls away at the entry, or at the return, without a r
 }
 
 TEST_CASE("how long a call took is an argument and decides in a filter, on both tiers") {
+  NEEDS_JUMPS();
   for (const bool optimise : {false, true}) {
     CAPTURE(optimise);
     Session s;
@@ -254,6 +264,7 @@ TEST_CASE("how long a call took is an argument and decides in a filter, on both 
 }
 
 TEST_CASE("what stays a breakpoint says why") {
+  NEEDS_JUMPS();
   Session s;
   const Json bounded = s.add_one("r3:few fib"), leap = s.add_one("r:leap through"), tiny = s.add_one("r:tiny add");
   const auto says = [&](const Json& probe, const std::string& what) {
@@ -266,6 +277,7 @@ TEST_CASE("what stays a breakpoint says why") {
 }
 
 TEST_CASE("a daemon that is killed while calls ask for it leaves a program that goes on") {
+  NEEDS_JUMPS();
   for (int round = 0; round < 3; ++round) {
     Session s;
     add_optimised(s, {"r:step step", "r:fib fib", "r:deep deep"});
@@ -282,6 +294,7 @@ TEST_CASE("a daemon that is killed while calls ask for it leaves a program that 
 }
 
 TEST_CASE("children forked when daemon and guard are dead, which share the calls' memory, do as they would without") {
+  NEEDS_JUMPS();
   for (int round = 0; round < 5; ++round) {
     Session s;
     add_optimised(s, {"r:fib fib n=$arg1:s64 ret=$retval:s64"});

@@ -38,7 +38,7 @@ TEST_CASE("U1: a probe at a virtual address of a process is hit once for each ex
   Watched counter("counter", {"1", "6"});
   const Json by_name = add(client, counter.pid(), {"p:named work"}).at(0);
   const Json probe =
-      add(client, counter.pid(), {"p:addressed " + hex(address_of(by_name)) + " a=%di:s32 b=%si:s64"}).at(0);
+      add(client, counter.pid(), {"p:addressed " + hex(address_of(by_name)) + " a=" ARG1 ":s32 b=" ARG2 ":s64"}).at(0);
   CHECK(probe.at("symbol") == "work+0x0");
   CHECK(probe.at("module") == "counter");
   Events events(client);
@@ -89,7 +89,7 @@ TEST_CASE("U1: a probe in a shared library is for one process; another that runs
 TEST_CASE("U1: libc's functions can be probed in one process by name") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  // shape_syscall compares the kernel's answer with getppid()'s, once for each round.
+  // A shape compares the kernel's answer with getppid()'s, once for each round.
   Watched counter("counter", {"2", "1", "30"}), other("counter", {"2", "1", "30"});
   const Json probe = add(client, counter.pid(), {"libc:getppid"}).at(0);
   CHECK(probe.at("symbol") == "getppid+0x0");
@@ -109,9 +109,9 @@ TEST_CASE("U2: a breakpoint stands in a copy of the page that only this process 
   RpcClient client(daemon.socket());
   client.call("daemon.optimize", {{"enabled", false}});  // a jump changes more than one byte
   Watched counter("counter"), other("counter");
-  const std::vector<Json> probes = add(client, counter.pid(), {"work", "shape_push", "shape_call_rel32"});
+  const std::vector<Json> probes = add(client, counter.pid(), {"work", ORDINARY_SHAPE, OTHER_SHAPE});
   for (const Json& probe : probes) CHECK(has_breakpoint(counter.pid(), address_of(probe)));
-  CHECK(text_differences(counter.pid()).size() == probes.size());  // one byte for each, nothing else
+  CHECK(text_differences(counter.pid()).size() == probes.size());  // a breakpoint for each, nothing else
   CHECK(state_of(counter.pid()).private_text_kb > counter.before.private_text_kb);
   CHECK(other.harm() == "");
   CHECK(read_file(file) == bytes);
@@ -123,11 +123,13 @@ TEST_CASE("U2: the copy of the instruction lies in memory that is executable and
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter");
-  const Json place = add(client, counter.pid(), {"shape_mov_fs"}, {{"x-step", true}}).at(0);
+  const Json before = add(client, counter.pid(), {MOVED_SHAPE}).at(0);
+  remove_all(client, {before});
+  const std::vector<std::uint8_t> original = bytes_at(counter.pid(), address_of(before), kMovedSize);
+  const Json place = add(client, counter.pid(), {MOVED_SHAPE}, {{"x-step", true}}).at(0);
   const std::vector<std::string> added = new_executable_mappings(counter.before, state_of(counter.pid()));
   for (const std::string& each : added) CHECK(each.find(" r-xp ") != std::string::npos);
-  // The instruction refers to nothing near it: its copy has the very same bytes (behind the first, now a breakpoint).
-  const std::vector<std::uint8_t> original = bytes_at(counter.pid(), address_of(place) + 1, 6);
+  // The instruction refers to nothing near it: its copy has the very same bytes.
   const auto holds_copy = [&](const std::string& mapping) {
     const std::vector<std::uint8_t> area = bytes_at(counter.pid(), std::stoull(mapping, nullptr, 16), 4096);
     return std::search(area.begin(), area.end(), original.begin(), original.end()) != area.end();
@@ -143,7 +145,7 @@ TEST_CASE("U2: probes by the hundred in one process leave nothing behind") {
   RpcClient client(daemon.socket());
   Watched counter("counter", {"2", "200", "5"});
   const std::vector<Json> probes = add(client, counter.pid(), {"shape_*", "drive_*", "callee_*", "work"});
-  CHECK(probes.size() > 60);
+  CHECK(probes.size() > kShapeFunctions);
   counter.target.go();
   CHECK(counter.target.finish().ok());
   CHECK(counts_of(client, probes.back()).hits == 400);
@@ -156,7 +158,7 @@ TEST_CASE("U3: a handler sees the registers as they are before the probed instru
   RpcClient client(daemon.socket());
   Watched counter("counter", {"1", "4"});
   const Json probe = add(client, counter.pid(),
-                         {"work a=%di:s32 b=%si:s64 s=+0(%dx):string ip=%ip:x64 top=$stack0:x64 "
+                         {"work a=" ARG1 ":s32 b=" ARG2 ":s64 s=+0(" ARG3 "):string ip=" PC ":x64 top=$stack0:x64 "
                           "sp=%sp:x64 stack=$stack"})
                          .at(0);
   Events events(client);
@@ -208,19 +210,9 @@ struct BadInstruction {
   std::string symbol, reason;
 };
 const BadInstruction kBad[] = {
-    {"bad_int3", "existing-breakpoint"},
-    {"bad_int3_long", "existing-breakpoint"},
-    {"bad_int1", "existing-breakpoint"},
-    {"bad_int_n", "unsupported-instruction"},
-    {"bad_hlt", "unsupported-instruction"},
-    {"bad_in", "unsupported-instruction"},
-    {"bad_out", "unsupported-instruction"},
-    {"bad_cli", "unsupported-instruction"},
-    {"bad_iret", "unsupported-instruction"},
-    {"bad_far_return", "unsupported-instruction"},
-    {"bad_far_call", "unsupported-instruction"},
-    {"bad_sysret", "unsupported-instruction"},
-    {"bad_undecodable", "unsupported-instruction"},
+#define REFUSED(name, instruction, reason) {name, reason},
+#include "refused.def"
+#undef REFUSED
 };
 
 TEST_CASE("U7: instructions that can't be probed and places that hold a breakpoint are refused, each with its reason") {
@@ -248,8 +240,8 @@ TEST_CASE("U7: a probe beside the program's own breakpoint works, and the progra
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target("signals", {"30"});
-  CHECK(reason_of(add_error(client, target.pid(), {"hit_own_int3"})) == "existing-breakpoint");
-  const Json probe = add(client, target.pid(), {"hit_own_int3+1"}).at(0);
+  CHECK(reason_of(add_error(client, target.pid(), {"hit_own_breakpoint"})) == "existing-breakpoint");
+  const Json probe = add(client, target.pid(), {"hit_own_breakpoint" BEHIND_BREAKPOINT}).at(0);
   target.target.go();
   const TargetReport report = target.target.finish();
   CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
@@ -320,7 +312,7 @@ TEST_CASE("U9: a daemon that has traced many processes holds no more descriptors
   };
   const auto one_round = [&](int round) {
     Watched counter("counter", {"4", "20", "2"});
-    const std::vector<Json> probes = add(client, counter.pid(), {"work", "shape_*"}, {{"x-step", round % 2 == 1}});
+    const std::vector<Json> probes = add(client, counter.pid(), {"work", "shape_*"}, {{"x-step", kStepsAllShapes && round % 2 == 1}});
     if (round % 3 == 0) remove_all(client, probes);
     counter.target.go();
     CHECK(counter.target.finish().ok());

@@ -37,12 +37,7 @@ struct Layout {
   std::set<unsigned> starts;  // of its instructions; shapes.S fixes their encodings
   unsigned size;
 };
-const Layout kLayouts[] = {
-    {"shape_push_imm", {0, 2, 3}, 4},
-    {"shape_cmp_rip_imm32", {0, 10, 13, 16}, 17},
-    {"shape_mov_fs", {0, 9, 18}, 19},
-    {"shape_sse_rip", {0, 8, 13}, 14},
-};
+const Layout kLayouts[] = SHAPE_LAYOUTS;
 
 TEST_CASE("K2: a probe goes on any start of an instruction, and nowhere else, with the nearest starts in the hint") {
   Daemon daemon;
@@ -121,7 +116,7 @@ TEST_CASE("K5: one bad probe of a batch rolls the whole batch back: no probe, no
   for (const BadBatch& row : kBadBatches) {
     CAPTURE(row.bad);
     for (const std::vector<std::string>& batch :
-         {std::vector<std::string>{"work", "work+0x2", row.bad}, {row.bad, "work"}, {"work", row.bad, "work+0x2"}}) {
+         {std::vector<std::string>{"work", "work+0x" SECOND, row.bad}, {row.bad, "work"}, {"work", row.bad, "work+0x" SECOND}}) {
       const Json error = add_error(s.client, s.pid(), batch);
       CHECK(reason_of(error) == row.reason);
       CHECK(list_probes(s.client).empty());
@@ -136,8 +131,8 @@ TEST_CASE("K5: a batch that fails leaves the probes that were there before alone
   Session s;
   s.client.call("daemon.optimize", {{"enabled", false}});  // a jump changes more than one byte
   const Json kept = add(s.client, s.pid(), {"p:kept work"}).at(0);
-  CHECK(reason_of(add_error(s.client, s.pid(), {"work", "work+0x2", "work+0x1"})) == "not-instruction-boundary");
-  CHECK(reason_of(add_error(s.client, s.pid(), {"p:other work", "p:kept work+0x2"})) == "duplicate-name");
+  CHECK(reason_of(add_error(s.client, s.pid(), {"work", "work+0x" SECOND, "work+0x1"})) == "not-instruction-boundary");
+  CHECK(reason_of(add_error(s.client, s.pid(), {"p:other work", "p:kept work+0x" SECOND})) == "duplicate-name");
   CHECK(text_differences(s.pid()).size() == 1);
   s.call(3);
   CHECK(s.hits(kept) == 3);
@@ -147,7 +142,7 @@ TEST_CASE("K5: a batch that fails leaves the probes that were there before alone
 
 TEST_CASE("K5: wrong ones in a batch to remove don't hinder the rest") {
   Session s;
-  const std::vector<Json> probes = add(s.client, s.pid(), {"p:one work", "p:two work+0x2", "p:three work"});
+  const std::vector<Json> probes = add(s.client, s.pid(), {"p:one work", "p:two work+0x" SECOND, "p:three work"});
   const Json gone = s.client.call(
       "probe.remove", {{"ids", {4'000'000'000u, probes[0].at("id"), 0, probes[2].at("id"), probes[0].at("id")}}});
   REQUIRE(gone.at("probes").size() == 2);
@@ -259,7 +254,7 @@ TEST_CASE("K7: the breakpoint stays as long as one enabled probe is at its addre
 TEST_CASE("K8: the list shows address, kind, symbol, module, name, state and counters of every probe") {
   Session s;
   Watched other("values");
-  Json params = add_params(s.pid(), {"p:mine/first work+0x2 a=%ax", "work"});
+  Json params = add_params(s.pid(), {"p:mine/first work+0x" SECOND " a=" RESULT, "work"});
   params["probes"][0]["optimize"] = false;  // the list would show some moments later that it has become a jump
   params["probes"][1]["disabled"] = true;
   params["probes"][1]["filter"] = "pid > 1";
@@ -275,7 +270,7 @@ TEST_CASE("K8: the list shows address, kind, symbol, module, name, state and cou
   const Json first = here[0], second = here[1];
   CHECK(first.at("name") == "mine/first");
   CHECK(first.at("kind") == "p");
-  CHECK(first.at("symbol") == "work+0x2");
+  CHECK(first.at("symbol") == "work+0x" SECOND);
   CHECK(first.at("module") == "family");
   CHECK(first.at("state") == "enabled");
   CHECK(first.at("tier") == "boosted");
@@ -283,11 +278,11 @@ TEST_CASE("K8: the list shows address, kind, symbol, module, name, state and cou
   CHECK(second.at("name") == "probes/p_work_0");
   CHECK(second.at("state") == "disabled");
   CHECK(second.at("filter") == "pid > 1");
-  CHECK(address_of(first) == address_of(second) + 2);
+  CHECK(address_of(first) == address_of(second) + std::stoul(SECOND));
 
   const CommandResult text = probectl(s.daemon, {"list", "-p", std::to_string(s.pid())});
   CHECK(text.ok());
-  CHECK(text.out == first.at("address").get<std::string>() + "  p  work+0x2  family  mine/first  [BOOSTED]\n" +
+  CHECK(text.out == first.at("address").get<std::string>() + "  p  work+0x" SECOND "  family  mine/first  [BOOSTED]\n" +
                         second.at("address").get<std::string>() +
                         "  p  work+0x0  family  probes/p_work_0  [DISABLED]\n");
   s.client.call("probe.remove", {{"all", true}});
@@ -299,7 +294,7 @@ TEST_CASE("K8: the list shows address, kind, symbol, module, name, state and cou
 TEST_CASE("K8: the global switch takes every breakpoint out and brings back those that are enabled") {
   Session s;
   Watched other("values");
-  Json params = add_params(s.pid(), {"p:on work", "p:off work+0x2"});
+  Json params = add_params(s.pid(), {"p:on work", "p:off work+0x" SECOND});
   params["probes"][1]["disabled"] = true;
   const std::vector<Json> probes = s.client.call("probe.add", params).at("probes");
   const Json elsewhere = add(s.client, other.pid(), {"v_ten"}).at(0);
@@ -313,7 +308,7 @@ TEST_CASE("K8: the global switch takes every breakpoint out and brings back thos
   }
   s.call(3);
   // Probes added and switched meanwhile keep to the switch.
-  const Json late = add(s.client, s.pid(), {"p:late work+0x4"}).at(0);
+  const Json late = add(s.client, s.pid(), {"p:late work+0x" THIRD}).at(0);
   s.client.call("probe.enable", ids_of({probes[1]}));
   s.client.call("probe.disable", ids_of({probes[0]}));
   CHECK(text_restored(s.pid()));

@@ -19,7 +19,7 @@ struct Family {
   pid_t pid() const { return target.pid(); }
 
   explicit Family(const Json& more = Json::object())
-      : probes(add(client, pid(), {"p:entry work a=$arg1:s32", "p:inside work+0x15"}, more)) {}
+      : probes(add(client, pid(), {"p:entry work a=$arg1:s32", "p:inside work+0x" INSIDE}, more)) {}
 
   // Orders a child and returns its pid; it stands in a read() until let_go().
   pid_t child(const std::string& how) {

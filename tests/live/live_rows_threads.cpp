@@ -67,7 +67,7 @@ TEST_CASE("U4: adding and removing probes while sixty-four threads hit another o
   const Json probe = add(counting, counter.pid(), {"work"}).at(0);
   counter.target.go();
   // Where they come and go: the same address, the next instruction, one that needs a copy, one in the loop.
-  const std::vector<std::string> places = {"work", "work+0x2", "work+0x15", "work+0x20"};
+  const std::vector<std::string> places = {"work", "work+0x" SECOND, "work+0x" INSIDE, "work+0x20"};
   std::uint64_t hits = 0;
   // A thousand take a minute and a half on two processors: each makes the jump of the one that is hit give way.
   for (int i = 0, n = chosen_cycles(150); i < n; ++i) {
@@ -89,7 +89,7 @@ TEST_CASE("U4: a process is attached, probed and released again and again while 
   counter.target.go();
   REQUIRE(counter.runs_threads(17));
   for (int i = 0; i < 20; ++i)
-    remove_all(client, add(client, counter.pid(), {"work", "work+0x15"}, {{"x-step", i % 2 == 1}}));
+    remove_all(client, add(client, counter.pid(), {"work", "work+0x" INSIDE}, {{"x-step", i % 2 == 1}}));
   CHECK(counter.unharmed());
   counter.target.go();
   CHECK(counter.target.finish().ok());
@@ -123,7 +123,7 @@ TEST_CASE("U4: a probe that is added later is shared by the threads there are, a
   const Json early = add(client, counter.pid(), {"p:early work"}).at(0);
   counter.target.go();
   REQUIRE(counter.runs_threads(9));
-  const Json late = add(client, counter.pid(), {"p:late work+0x2"}).at(0);
+  const Json late = add(client, counter.pid(), {"p:late work+0x" SECOND}).at(0);
   Events events(client, {{"probes", {"late"}}});
   CHECK(eventually(
       [&] {
@@ -147,7 +147,7 @@ TEST_CASE("U4: probes are added to and removed from a program that creates threa
   threads.target.go();
   int rounds = 0;
   for (; threads.target.running() && rounds < 2000; ++rounds) {
-    const Json answer = client.request("probe.add", add_params(threads.pid(), {"work+0x2"}));
+    const Json answer = client.request("probe.add", add_params(threads.pid(), {"work+0x" SECOND}));
     if (answer.contains("result")) remove_all(client, answer.at("result").at("probes"));
   }
   CHECK(rounds > 5);

@@ -34,7 +34,7 @@ void run_shapes(const Run& run) {
   CAPTURE(run.threads);
   CAPTURE(run.step);
   const std::vector<Shape> all = shapes();
-  REQUIRE(all.size() > 40);
+  REQUIRE(all.size() > kShapeFunctions / 2);
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target(run.program, {std::to_string(run.threads), "10", std::to_string(run.rounds)});
@@ -94,7 +94,7 @@ TEST_CASE("every instruction of every shape can be probed at once, and the progr
         if (reason == "bad-definition") break;  // behind its end
         CHECK(reason == "not-instruction-boundary");
       }
-    CHECK(probes.size() > 120);
+    CHECK(probes.size() > kShapeInsns);
     target.target.go();
     const TargetReport report = target.target.finish();
     CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
@@ -128,7 +128,7 @@ TEST_CASE("signals of every kind arrive as they would, with probes in the code t
     RpcClient client(daemon.socket());
     Watched target("signals", {"60"});
     const std::vector<Json> probes =
-        add(client, target.pid(), {"work", "work+0x2", "work_in_handler", "faulting_load"}, {{"x-step", step}});
+        add(client, target.pid(), {"work", "work+0x" SECOND, "work_in_handler", "faulting_load"}, {{"x-step", step}});
     target.target.go();
     const TargetReport report = target.target.finish();
     CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
@@ -146,7 +146,7 @@ TEST_CASE("handlers and the instructions that faults and traps lead to can be pr
     RpcClient client(daemon.socket());
     Watched target("signals", {"60"});
     const std::vector<Json> probes =
-        add(client, target.pid(), {"work_in_handler", "faulting_load", "faulting_load_after", "hit_own_int3+1"},
+        add(client, target.pid(), {"work_in_handler", "faulting_load", "faulting_load_after", "hit_own_breakpoint" BEHIND_BREAKPOINT},
             {{"x-step", step}});
     target.target.go();
     const TargetReport report = target.target.finish();

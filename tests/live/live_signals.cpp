@@ -24,7 +24,7 @@ void run_storm(const std::vector<std::string>& arguments, bool step) {
   RpcClient client(daemon.socket());
   Watched target("sigstorm", arguments);
   const std::vector<Json> probes =
-      add(client, target.pid(), {"tick", "tock", "handler_tick", "work", "work+0x2"}, {{"x-step", step}});
+      add(client, target.pid(), {"tick", "tock", "handler_tick", "work", "work+0x" SECOND}, {{"x-step", step}});
   target.target.go();
   const TargetReport report = target.target.finish();
   CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
@@ -80,7 +80,7 @@ void run_scenario(const std::string& name, bool step, bool storm, const std::vec
   Watched traps("traps", arguments);
   const std::string action = traps.ask("action");
   const std::vector<Json> probes =
-      add(client, traps.pid(), {"tick", "one_byte_tick", "own_int3+1"}, {{"x-step", step}});
+      add(client, traps.pid(), {"tick", "one_byte_tick", "own_breakpoint" BEHIND_BREAKPOINT}, {{"x-step", step}});
   if (storm) CHECK(traps.ask("storm 2003") == "storm ok");
   CHECK_MESSAGE(traps.ask(name + (storm ? " 5" : " 20")) == name + " ok", traps.target.errors());
   if (storm) CHECK(traps.ask("storm 0") == "storm ok");
@@ -147,7 +147,7 @@ TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in
 }
 
 TEST_CASE("a program that is to die of its own SIGTRAP does, after one call of its handler") {
-  for (const char* name : {"crash_signal", "crash_sigaction", "crash_resethand", "crash_blocked_int3"})
+  for (const char* name : {"crash_signal", "crash_sigaction", "crash_resethand", "crash_blocked_breakpoint"})
     for (const bool step : kTiers) {
       CAPTURE(name);
       CAPTURE(step);

@@ -117,6 +117,7 @@ TEST_CASE("a filter compares the text of a std::string") {
 }
 
 TEST_CASE("a probe that shows such texts stays a breakpoint and says why") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   TellingTarget user("strings-O2");

@@ -131,7 +131,7 @@ Frames crash(Returns& program, const std::string& directory, std::string& reason
 }  // namespace
 
 TEST_CASE("the program itself: backtrace(3) and libunwind") {
-  for (const std::string name : {"returns", "returns-cet"}) {
+  for (const std::string name : {"returns", "returns-guarded"}) {
     CAPTURE(name);
     Session s(name);
     const std::string here = s.program.ask("unwind 100"), there = s.program.ask("libunwind 100");
@@ -153,6 +153,7 @@ TEST_CASE("perf, while a thread is below twenty probed frames") {
   const Frames expected = most_frequent(without);
   REQUIRE_MESSAGE(std::ranges::count(expected, "unwound") == 21, text_of(expected));
   for (const bool optimize : {false, true}) {
+    if (optimize && !kHasJumps) continue;
     CAPTURE(optimize);
     s.client.call("daemon.optimize", {{"enabled", optimize}});
     const Json probe = s.add_one("r:unwound unwound $retval");
@@ -176,6 +177,7 @@ TEST_CASE("gdb, in the core of a program that died below twenty probed frames") 
   if (expected.empty()) SKIP_TEST("no core: " + reason);
   REQUIRE(std::ranges::count(expected, "unwound") == 21);
   for (const bool optimize : {false, true}) {
+    if (optimize && !kHasJumps) continue;
     CAPTURE(optimize);
     Daemon daemon;
     RpcClient client(daemon.socket());

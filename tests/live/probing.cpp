@@ -2,6 +2,7 @@
 #include "tests/live/probing.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -116,8 +117,7 @@ bool text_restored(pid_t pid) {
 }
 
 bool has_breakpoint(pid_t pid, std::uint64_t address) {
-  const auto bytes = bytes_at(pid, address, 1);
-  return !bytes.empty() && (bytes[0] == 0xcc || bytes[0] == 0xe9 || bytes[0] == 0xeb);
+  return begins_with_probe(bytes_at(pid, address, 4));
 }
 
 std::vector<std::string> new_executable_mappings(const TargetState& before, const TargetState& now) {
@@ -142,7 +142,7 @@ bool Watched::runs_threads(std::size_t count) {
   };
   // pthread_create() blocks every signal for a moment: the first thread must be beyond it, in its read(2).
   const std::string call = "/proc/" + std::to_string(pid()) + "/syscall";
-  const bool came = eventually([&] { return all_there() && read_file(call).starts_with("0 "); });
+  const bool came = eventually([&] { return all_there() && read_file(call).starts_with(std::to_string(SYS_read) + " "); });
   before = state_of(pid());
   return came;
 }

@@ -9,7 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "machine.hpp"
 #include "tests/live/harness.hpp"
+
+// For tests of probes that have become jumps.
+#define NEEDS_JUMPS() \
+  if (!kHasJumps) SKIP_TEST("probes don't become jumps on this architecture yet")
 
 namespace probed::live {
 

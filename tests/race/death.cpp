@@ -209,6 +209,7 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
 
 // Its first byte is that of the jump that had replaced it.
 TEST_CASE("a jump of the program's own that was probed once is whole when daemon and guard have been killed") {
+  NEEDS_JUMPS();
   TempDir directory;
   const std::string socket = directory.path() + "/s";
   Target target("faults");

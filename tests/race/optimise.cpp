@@ -13,6 +13,7 @@ namespace probed::live {
 namespace {
 
 TEST_CASE("K11: eight threads run through a region while it is optimised and unoptimised") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"8", "0"});
@@ -42,6 +43,7 @@ TEST_CASE("K11: eight threads run through a region while it is optimised and uno
 }
 
 TEST_CASE("K11: jumps that are being built when they are switched off are not written afterwards") {
+  NEEDS_JUMPS();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched counter("counter", {"1", "1", "7"});

@@ -39,8 +39,7 @@ constexpr long kLeastBatches = 11, kLeastKilled = 6;
 constexpr std::chrono::minutes kLongestStorm{2};
 
 const std::vector<std::string> kDefinitions = {
-    "work",       "work a=$arg1:s32 s=+0($arg3):string", "work+4",         "shape_syscall", "shape_call_rsp",
-    "shape_push", "shape_rep_movsb",                     "shape_call_reg", "shape_loop",    "libc:getppid"};
+    "work", "work a=$arg1:s32 s=+0($arg3):string", "work+4", STORM_SHAPES, "libc:getppid"};
 
 // One client doing one random thing after the other to one target. Refusals are fine (work+4 may be no boundary, the
 // target may just be being detached by another client); only harm is not.

@@ -24,8 +24,8 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 
+#include "machine.h"
 #include "work.h"
 
 #ifndef PR_SET_MDWE
@@ -71,27 +71,21 @@ static int mounts(void) {
   return mount("/bin/true", path, NULL, MS_BIND, NULL);
 }
 
-#ifdef __x86_64__
 TARGET_FUNCTION long call_here(long number, long a, void* b, long c);
 extern const char behind_call[];
 __asm__(
     ".text\n.globl call_here\n.type call_here, @function\n"
-    "call_here: mov %rdi, %rax\n"
-    "mov %rsi, %rdi\n"
-    "mov %rdx, %rsi\n"
-    "mov %rcx, %rdx\n"
-    ".globl called_here\ncalled_here: syscall\n"
-    "behind_call: ret\n.size call_here, . - call_here\n");
+    ".globl called_here, behind_call\n"
+    "call_here: " CALL("called_here", "behind_call") ".size call_here, . - call_here\n");
 
 static long calls_here, strange_traps;
 enum { kTrapped = 4711 };
 
 static void on_trapped(int signal, siginfo_t* info, void* context) {
-  greg_t* const regs = ((ucontext_t*)context)->uc_mcontext.gregs;
   const void* const behind = behind_call;
   (void)signal;
-  if (info->si_call_addr != behind || regs[REG_RIP] != (greg_t)(uintptr_t)behind) ++strange_traps;
-  regs[REG_RAX] = kTrapped;
+  if (info->si_call_addr != behind || *program_counter(context) != (long)behind) ++strange_traps;
+  *call_result(context) = kTrapped;
 }
 
 // `wrong`: what becomes of a call of getppid at another place; `right`: of one in call_here().
@@ -141,7 +135,6 @@ static void serve_here(long expected) {
     fflush(stdout);
   }
 }
-#endif
 
 static int not_dumpable(void) { return prctl(PR_SET_DUMPABLE, 0); }
 
@@ -149,11 +142,8 @@ static const struct {
   const char* name;
   int (*enter)(void);
 } kModes[] = {{"free", unconfined}, {"strict", strict}, {"filter", filter},      {"mdwe", mdwe},
-              {"chroot", chrooted}, {"mounts", mounts}, {"nodump", not_dumpable},
-#ifdef __x86_64__
-              {"place", by_place},  {"trap", trapped},
-#endif
-};
+              {"chroot", chrooted}, {"mounts", mounts}, {"nodump", not_dumpable}, {"place", by_place},
+              {"trap", trapped}};
 
 static void say(const char* text, size_t length) {
   if (write(STDOUT_FILENO, text, length) != (ssize_t)length) syscall(SYS_exit, 4);
@@ -181,12 +171,10 @@ int main(int argc, char** argv) {
       return kLacking;
     }
     say(ready, (size_t)length);
-#ifdef __x86_64__
     const int traps = strcmp(argv[1], "trap") == 0;
     if (traps || strcmp(argv[1], "place") == 0)
       serve_here(traps ? kTrapped : getppid_before);
     else
-#endif
       serve();
     say("result ok\n", 10);
     syscall(SYS_exit, 0);

@@ -14,15 +14,16 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "machine.h"
 #include "work.h"
 
 atomic_long points;
 TARGET_FUNCTION void point(const volatile void* pointer);
 __asm__(
     ".text\n.globl point\n.type point, @function\n"
-    "point: lock incq points(%rip)\nret\n.size point, . - point\n"
+    "point: " COUNT("points") "ret\n.size point, . - point\n"
     ".globl leads_on\n.type leads_on, @function\n"
-    "leads_on: .byte 0xe9\n.long point - . - 4\n.size leads_on, . - leads_on\n");
+    "leads_on: " JUMP("point") ".size leads_on, . - leads_on\n");
 
 static atomic_long wrong;
 static _Thread_local volatile sig_atomic_t handled, last_value, last_code, may_jump;

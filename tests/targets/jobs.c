@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "machine.h"
 #include "work.h"
 
 struct Shared {
@@ -21,7 +22,7 @@ struct Shared* shared;
 TARGET_FUNCTION void tick(void);
 __asm__(
     ".text\n.globl tick\n.type tick, @function\n"
-    "tick: mov shared(%rip), %rax\nlock incq (%rax)\nret\n.size tick, . - tick\n");
+    "tick: " COUNT_IN("shared") "ret\n.size tick, . - tick\n");
 
 static long wrong;
 static void expect(const char* what, long got, long want) {

@@ -25,22 +25,21 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "machine.h"
 #include "protocol.h"
 
 enum { kPage = 4096, kAt = 0x120, kSize = 2 * kPage, kWord = 0x800 };
 enum { kFar = 0x280000, kBelow = 0x270000 };  // from the text to the memory below it, and how much that is
-// first: lea eax,[rdi+rdi*2+1]; ret.  second: lea eax,[rdi+rdi*4+1]; ret. Gaps filled as linkers do.
-static const unsigned char kFirst[] = {0x8d, 0x44, 0x7f, 0x01, 0xc3}, kSecond[] = {0x8d, 0x44, 0xbf, 0x01, 0xc3};
-// nop; imul eax,edi,7; ret: what comes in its place, behind an int3 where the probe was. No byte in common.
-static const unsigned char kOther[] = {0xcc, 0x90, 0x6b, 0xc7, 0x07, 0xc3};
+// `other` comes in first's place, behind a breakpoint where the probe was.
+static const unsigned char kFirst[] = CODE_OF_FIRST, kSecond[] = CODE_OF_SECOND, kOther[] = CODE_OF_OTHER;
 
 extern unsigned char own_code[];
 __asm__(
-    ".pushsection .own_text,\"ax\",@progbits; .balign 4096; own_code: .skip 0x120,0xcc\n"
-    "own_first: .cfi_startproc; lea 1(%rdi,%rdi,2),%eax; ret; .cfi_endproc; .size own_first,.-own_first\n"
-    ".type own_first,@function; .balign 4096,0xcc; .skip 0x120,0xcc\n"
-    "own_second: .cfi_startproc; lea 1(%rdi,%rdi,4),%eax; ret; .cfi_endproc; .size own_second,.-own_second\n"
-    ".type own_second,@function; .balign 4096,0xcc; .popsection\n");
+    ".pushsection .own_text,\"ax\",@progbits; .balign 4096; .globl own_code; own_code: .skip 0x120," FILLING "\n"
+    "own_first: .cfi_startproc; " ASSEMBLY_OF_FIRST " .cfi_endproc; .size own_first,.-own_first\n"
+    ".type own_first,@function; .balign 4096," FILLING "; .skip 0x120," FILLING "\n"
+    "own_second: .cfi_startproc; " ASSEMBLY_OF_SECOND " .cfi_endproc; .size own_second,.-own_second\n"
+    ".type own_second,@function; .balign 4096," FILLING "; .popsection\n");
 
 static unsigned char image[kSize];
 static char path[64];
@@ -95,6 +94,7 @@ static void* map_at(void* where) {
   if (file >= 0) return mmap(where, kSize, PROT_READ | PROT_EXEC, MAP_PRIVATE | fixed, file, 0);
   void* at = mmap(where, kSize, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
   memcpy(at, image, sizeof image);
+  made_code(at, sizeof image);
   if (strcmp(kind, "jit") == 0) mprotect(at, kSize, PROT_READ | PROT_EXEC);
   return at;
 }
@@ -133,7 +133,7 @@ static void dance(long n) {
 
 static void patch(int k) {
   mprotect(code, kPage, PROT_READ | PROT_WRITE | PROT_EXEC);
-  *(volatile unsigned char*)(code + kAt + 3) = (unsigned char)k;
+  set_addend(code + kAt, k);
   mprotect(code, kPage, PROT_READ | PROT_EXEC);
   bias = k;
 }
@@ -166,13 +166,14 @@ static void over(void) {
   unsigned char* at =
       mmap(code, kSize, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   memcpy(at + kAt, kOther, sizeof kOther);
-  if (run(at + kAt + 1, 6) != 42) note("the other code computed something else");
+  made_code(at + kAt, sizeof kOther);
+  if (run(at + kAt + kBreakpointSize, 6) != 42) note("the other code computed something else");
   size = 0;
 }
 
-// Whether the int3 that came with the other code is still there: it is the program's own.
+// Whether the breakpoint that came with the other code is still there: it is the program's own.
 static void check_over(void) {
-  if (code[kAt] != 0xcc || run(code + kAt + 1, 6) != 42) note("the other code was changed");
+  if (memcmp(code + kAt, kOther, kBreakpointSize) != 0 || run(code + kAt + kBreakpointSize, 6) != 42) note("the other code was changed");
 }
 
 static void replace(void) {
@@ -266,7 +267,7 @@ static int obey_counted(const char* line) {
 }
 
 int main(void) {
-  memset(image, 0xcc, sizeof image);
+  memset(image, kFilling, sizeof image);
   memcpy(image + kAt, kFirst, sizeof kFirst);
   memcpy(image + kPage + kAt, kSecond, sizeof kSecond);
   target_ready("mapper");

@@ -19,20 +19,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "work.h"
 
 atomic_long points;
 TARGET_FUNCTION void point(const volatile void* pointer);
 __asm__(
     ".text\n.globl point\n.type point, @function\n"
-    "point: lock incq points(%rip)\nret\n.size point, . - point\n");
+    "point: " COUNT("points") "ret\n.size point, . - point\n");
 
 // Some hypervisors let a guest read the counter whatever CR4.TSD says: tried in a child.
 static int clock_can_be_switched_off(void) {
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
-    __asm__ volatile("rdtsc" ::: "eax", "edx");
+    READ_CLOCK();
     _exit(0);
   }
   int status = 0;

@@ -37,6 +37,7 @@
 
 #include <stdexcept>
 
+#include "exits.h"
 #include "protocol.h"
 
 #define KEEP(x) asm volatile("" : "+r"(x))
@@ -212,21 +213,18 @@ TARGET_FUNCTION long callee(long n) { return n * 2; }
 TARGET_FUNCTION long caller(long n) { return callee(n + 1); }
 TARGET_FUNCTION long through(long n, long (*f)(long)) { return f(n + 2); }
 long conditional(long n);
-asm(".text; .globl conditional; .type conditional, @function; conditional: .cfi_startproc; cmp $10, %rdi; jg callee;"
-    "lea 1(%rdi), %rax; ret; .cfi_endproc; .size conditional, .-conditional");
+#define ASSEMBLY(name, code)                                                                                          \
+  asm(".text; .globl " name "; .type " name ", %function; " name ": .cfi_startproc;" code ".cfi_endproc; .size " name \
+      ", .-" name)
+ASSEMBLY("conditional", CONDITIONAL_TAIL_CALL);
 
 // ---- functions that are left in ways that no probe can be on ----
 
-// 2 * n + 1, each. One runs on into the next for even n, one takes its return address off the stack for those, and one
-// goes to where another stack says: its own.
 long runner(long n), run_into(long n), popper(long n), stack_switcher(long n);
-#define ASSEMBLY(name, code)                                                                                          \
-  asm(".text; .globl " name "; .type " name ", @function; " name ": .cfi_startproc;" code ".cfi_endproc; .size " name \
-      ", .-" name)
-ASSEMBLY("runner", "test $1, %dil; jz 1f; lea 1(%rdi, %rdi), %rax; ret; 1: nopl 0(%rax);");
-ASSEMBLY("run_into", "lea 1(%rdi, %rdi), %rax; ret;");
-ASSEMBLY("popper", "lea 1(%rdi, %rdi), %rax; test $1, %dil; jz 1f; ret; 1: pop %rcx; jmp *%rcx;");
-ASSEMBLY("stack_switcher", "lea 1(%rdi, %rdi), %rax; mov %rsp, %rdx; push %rbp; mov %rdx, %rsp; pop %r8; jmp *%r8;");
+ASSEMBLY("runner", RUNNER);
+ASSEMBLY("run_into", RUN_INTO);
+ASSEMBLY("popper", POPPER);
+ASSEMBLY("stack_switcher", STACK_SWITCHER);
 
 TARGET_FUNCTION long odd_exits(long n) { return runner(n) + run_into(n) + popper(n) + stack_switcher(n); }
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "machine.h"
 #include "protocol.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -127,7 +128,7 @@ TARGET_FUNCTION int uses_both(int v) {
 // Exists only inlined; one of its places can't be probed: it begins with a breakpoint.
 static inline __attribute__((always_inline)) void half_odd(const int odd) {
   if (odd)
-    __asm__ volatile("int3");
+    __asm__ volatile(OWN_BREAKPOINT);
   else
     __asm__ volatile("nop");
 }

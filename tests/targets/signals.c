@@ -5,36 +5,31 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
-#include <ucontext.h>
 
+#include "machine.h"
 #include "work.h"
 
-static volatile sig_atomic_t usr1, own_int3, raised_trap, faults, jumps, alarms, wrong_info, handler_calls;
+static volatile sig_atomic_t usr1, own_breakpoint, raised_trap, faults, jumps, alarms, wrong_info, handler_calls;
 static sigjmp_buf jump_target;
 static long calls, wrong;
-extern const char own_int3_after[], faulting_load_after[];
+extern const char faulting_load_after[];
 
 TARGET_FUNCTION int work_in_handler(int n) {
   return n * 3 + 1;
 }
 
 // The program's own breakpoint, and a function whose first instruction faults.
-TARGET_FUNCTION void hit_own_int3(void);
+TARGET_FUNCTION void hit_own_breakpoint(void);
 TARGET_FUNCTION long faulting_load(const long* from);
 __asm__(
-    ".text\n.globl hit_own_int3\n.type hit_own_int3, @function\n"
-    "hit_own_int3: int3\nown_int3_after: ret\n.size hit_own_int3, . - hit_own_int3\n"
-    ".globl faulting_load\n.type faulting_load, @function\n"
-    "faulting_load: mov (%rdi), %rax\nfaulting_load_after: ret\n.size faulting_load, . - faulting_load\n");
+    ".text\n.globl hit_own_breakpoint\n.type hit_own_breakpoint, @function\n"
+    "hit_own_breakpoint: " OWN_BREAKPOINT "\nret\n.size hit_own_breakpoint, . - hit_own_breakpoint\n"
+    ".globl faulting_load, faulting_load_after\n.type faulting_load, @function\n"
+    "faulting_load: " LOAD "faulting_load_after: ret\n.size faulting_load, . - faulting_load\n");
 
 static void call_work(int times) {
   for (int i = 0; i < times; ++i, ++calls) wrong += work(i, calls, "signal") != expected_work(i, calls, "signal");
-}
-
-static long* program_counter(void* context) {
-  return (long*)&((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
 }
 
 static void on_usr1(int number) {
@@ -45,9 +40,10 @@ static void on_usr1(int number) {
 
 static void on_trap(int number, siginfo_t* info, void* context) {
   (void)number;
-  if (info->si_code == SI_KERNEL) {
-    ++own_int3;
-    if (*program_counter(context) != (long)own_int3_after) ++wrong_info;
+  if (info->si_code == kTrapCode) {
+    ++own_breakpoint;
+    if (*program_counter(context) != (long)hit_own_breakpoint + kTrapPlace) ++wrong_info;
+    pass_breakpoint(context);
   } else if (info->si_code == SI_TKILL && info->si_pid == getpid()) {
     ++raised_trap;
   } else {
@@ -147,7 +143,7 @@ static void alarm_storm(int rounds) {
 
 static void one_round(void) {
   raise(SIGUSR1);
-  hit_own_int3();
+  hit_own_breakpoint();
   raise(SIGTRAP);
   faulting_load((const long*)0x10);
   with_trap_blocked();
@@ -183,7 +179,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < rounds; ++i) one_round();
   alarm_storm(rounds);
   check("usr1", usr1, rounds);
-  check("own_int3", own_int3, rounds);
+  check("own_breakpoint", own_breakpoint, rounds);
   check("raised_trap", raised_trap, 2 * rounds);
   check("faults", faults, rounds);
   check("jumps", jumps, rounds);

@@ -16,6 +16,7 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include "machine.h"
 #include "work.h"
 
 enum { kMaxThreads = 16, kStack = 64 * 1024 };
@@ -28,11 +29,11 @@ TARGET_FUNCTION void handler_tick(void);
 // then counted.
 __asm__(
     ".text\n.globl tick\n.type tick, @function\n"
-    "tick: lock incq ticks(%rip)\nret\n.size tick, . - tick\n"
+    "tick: " COUNT("ticks") "ret\n.size tick, . - tick\n"
     ".globl handler_tick\n.type handler_tick, @function\n"
-    "handler_tick: lock incq handler_ticks(%rip)\nret\n.size handler_tick, . - handler_tick\n"
+    "handler_tick: " COUNT("handler_ticks") "ret\n.size handler_tick, . - handler_tick\n"
     ".globl tock\n.type tock, @function\n"
-    "tock: push %rbp\nmov %rsp, %rbp\nlock incq tocks(%rip)\npop %rbp\nret\n.size tock, . - tock\n");
+    "tock: " IN_FRAME(COUNT("tocks")) "ret\n.size tock, . - tock\n");
 
 struct Worker {
   pthread_t thread;

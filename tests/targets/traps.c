@@ -11,20 +11,20 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+#include "machine.h"
 #include "work.h"
 
 atomic_long ticks, one_byte_ticks;
 TARGET_FUNCTION void tick(void);
 TARGET_FUNCTION void one_byte_tick(void);
-TARGET_FUNCTION void own_int3(void);
-extern const char own_int3_after[];
+TARGET_FUNCTION void own_breakpoint(void);
 __asm__(
     ".text\n.globl tick\n.type tick, @function\n"
-    "tick: lock incq ticks(%rip)\nret\n.size tick, . - tick\n"
+    "tick: " COUNT("ticks") "ret\n.size tick, . - tick\n"
     ".globl one_byte_tick\n.type one_byte_tick, @function\n"
-    "one_byte_tick: push %rbp\nlock incq one_byte_ticks(%rip)\npop %rbp\nret\n.size one_byte_tick, . - one_byte_tick\n"
-    ".globl own_int3\n.type own_int3, @function\n"
-    "own_int3: int3\nown_int3_after: ret\n.size own_int3, . - own_int3\n");
+    "one_byte_tick: " IN_FRAME(COUNT("one_byte_ticks")) "ret\n.size one_byte_tick, . - one_byte_tick\n"
+    ".globl own_breakpoint\n.type own_breakpoint, @function\n"
+    "own_breakpoint: " OWN_BREAKPOINT "\nret\n.size own_breakpoint, . - own_breakpoint\n");
 
 #define AS_HANDLER(plain) ((void (*)(int, siginfo_t*, void*))(long)(plain))
 
@@ -103,7 +103,7 @@ static struct sigaction ignore_trap(void) {
 // ---------------------------------------------------------------------------------------------------------
 
 static void on_trap(int number, siginfo_t* info, void* context) {
-  (void)context;
+  if (info->si_code == kTrapCode) pass_breakpoint(context);
   expect("signal", number, SIGTRAP);
   ++handled;
   last_code = info->si_code;
@@ -146,8 +146,8 @@ static void handler_in_place(void) {
   expect("raised", handled, before + 1);
   expect("its si_code", last_code, SI_TKILL);
   touch();
-  own_int3();
-  expect("own int3", handled, before + 2);
+  own_breakpoint();
+  expect("own breakpoint", handled, before + 2);
   expect("its si_code", last_code, SI_KERNEL);
   touch();
   expect("handler", handler_now() == (long)on_trap, 1);
@@ -276,7 +276,7 @@ static void jumped_out_of(void) {
   const long before = handled;
   if (sigsetjmp(top, 1) == 0) raise(SIGTRAP);
   touch();
-  if (sigsetjmp(top, 1) == 0) own_int3();
+  if (sigsetjmp(top, 1) == 0) own_breakpoint();
   touch();
   expect("handled", handled, before + 2);
   expect("blocked", blocks_trap(), 0);
@@ -379,7 +379,7 @@ static void* handle_all_the_time(void* unused) {
   for (long i = 0; i < many_rounds; ++i) {
     const long before = handled;
     raise(SIGTRAP);
-    own_int3();
+    own_breakpoint();
     expect("handled", handled, before + 2);
   }
   atomic_store(&stop_now, 1);
@@ -464,13 +464,13 @@ static void crash_sigaction(void) {
 }
 static void crash_resethand(void) {
   install(crash_once, SA_SIGINFO | SA_RESETHAND);
-  own_int3();
+  own_breakpoint();
 }
-static void crash_blocked_int3(void) {
+static void crash_blocked_breakpoint(void) {
   report_once();
   set_blocked(SIG_BLOCK, 0);
   touch();
-  own_int3();
+  own_breakpoint();
 }
 static void exec_ignoring(void) {
   ignore_trap();
@@ -508,7 +508,7 @@ static const struct {
     {"crash_signal", crash_signal},
     {"crash_sigaction", crash_sigaction},
     {"crash_resethand", crash_resethand},
-    {"crash_blocked_int3", crash_blocked_int3},
+    {"crash_blocked_breakpoint", crash_blocked_breakpoint},
     {"exec_ignoring", exec_ignoring},
     {"exec_ignoring_in_threads", exec_ignoring_in_threads},
 };

@@ -8,17 +8,15 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "machine.h"
 #include "work.h"
 
 // Instructions that no copy could execute for the program.
-#define REFUSED(name, code) \
+#define REFUSED(name, code, reason) \
   ".globl " name "\n.type " name ", @function\n" name ": " code "\nret\n.size " name ", . - " name "\n"
-__asm__(".text\n" REFUSED("bad_int3", "int3") REFUSED("bad_int3_long", ".byte 0xcd, 0x03")
-            REFUSED("bad_int1", ".byte 0xf1") REFUSED("bad_int_n", "int $0x2d") REFUSED("bad_hlt", "hlt")
-                REFUSED("bad_in", "in $0x60, %al") REFUSED("bad_out", "out %al, $0x80") REFUSED("bad_cli", "cli")
-                    REFUSED("bad_iret", "iretq") REFUSED("bad_far_return", "lretq")
-                        REFUSED("bad_far_call", "lcall *(%rsp)") REFUSED("bad_sysret", "sysretq")
-                            REFUSED("bad_undecodable", ".byte 0x06"));
+__asm__(".text\n"
+#include "refused.def"
+);
 
 // Two functions of one name: see unprobeable_twin.c.
 __attribute__((noinline, noipa)) static int twin(int x) {
@@ -46,12 +44,13 @@ static void* restorer(void) {
   return action.restorer;
 }
 
-static const unsigned char kCode[] = {0x8d, 0x47, 0x02, 0xc3};  // lea 2(%rdi), %eax; ret
+static const unsigned char kCode[] = CODE_OF_PLUS_TWO;
 
 static void* code_page(int flags, int fd) {
   void* page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (page == MAP_FAILED) return NULL;
   memcpy(page, kCode, sizeof kCode);
+  made_code(page, sizeof kCode);
   return mprotect(page, 4096, PROT_READ | PROT_EXEC) == 0 ? page : NULL;
 }
 

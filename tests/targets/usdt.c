@@ -10,6 +10,7 @@
 #include <sys/sdt.h>
 #include <sys/wait.h>
 
+#include "machine.h"
 #include "protocol.h"
 
 unsigned short probedtest_guarded_semaphore __attribute__((section(".probes"), used));
@@ -43,16 +44,7 @@ TARGET_FUNCTION void fire_args(int number, const char* text, struct Record* reco
 }
 
 TARGET_FUNCTION void fire_by_hand(long index) {
-#if defined(__x86_64__)
-  __asm__ volatile(
-      NOTE("byhand", "0",
-           "-4@(%%rdi,%%rsi,4) -4@-4(%%rdi,%%rsi,4) -4@usdt_global+12(%%rip) 1@%%ah 1@%%al 8f@%%xmm0 2@%%cx "
-           "4@$-1 -4@12+usdt_global(%%rip)")
-      :
-      : "D"(numbers), "S"(index), "a"(0x1234), "c"(0xabcd1234));
-#else
-  (void)index;
-#endif
+  PLACE_BY_HAND(NOTE("byhand", "0", OPERANDS_BY_HAND), numbers, index, usdt_global);
 }
 
 static inline __attribute__((always_inline)) void fire_one(long value) { STAP_PROBE1(probedtest, many, value); }

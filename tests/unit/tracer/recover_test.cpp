@@ -108,7 +108,9 @@ void send_to_call_and_die(pid_t pid) {
     TargetMemory memory = TargetMemory::open(pid);
     const CallPad pad = find_call_pad(memory, pid);
     REQUIRE(pad.at.value != 0);
-    REQUIRE(pad.begin(regs, mask));
+    std::vector<std::byte> vectors;
+    REQUIRE(ptrace::get_vector_registers(pid, vectors) == ptrace::Outcome::ok);
+    REQUIRE(pad.begin(regs, mask, vectors));
     native::prepare_syscall(regs, pad.at.value, SYS_rt_sigaction,
                             {SIGTRAP, reinterpret_cast<std::uint64_t>(&ours), 0, 8, 0, 0});
     REQUIRE(ptrace::set_registers(pid, regs) == ptrace::Outcome::ok);
