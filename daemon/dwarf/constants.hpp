@@ -94,6 +94,7 @@ enum AttributeName : std::uint16_t {
   AT_rnglists_base = 0x74,
   AT_dwo_name = 0x76,
   AT_alignment = 0x88,
+  AT_export_symbols = 0x89,
   AT_defaulted = 0x8b,
   AT_loclists_base = 0x8c,
   AT_MIPS_linkage_name = 0x2007,

@@ -249,8 +249,7 @@ void DebugInfo::find_globals() const {
       if (unit.tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
       if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
       if (const Die from = origin(die); from != die) completed_.try_emplace({from.unit, from.index}, die);
-      const auto [known, fresh] = globals_.try_emplace(std::string(name_of(die)), die);
-      if (!fresh && flag_of(die, AT_external) && !flag_of(known->second, AT_external)) known->second = die;
+      globals_[std::string(name_of(die))].push_back(die);
     }
   });
 }
@@ -263,10 +262,11 @@ Die DebugInfo::completed(Die declared) const {
   return found == completed_.end() ? Die{} : found->second;
 }
 
-Die DebugInfo::global(std::string_view name) const {
+const std::vector<Die>& DebugInfo::globals(std::string_view last) const {
+  static const std::vector<Die> kNone;
   find_globals();
-  const auto found = globals_.find(std::string(name));
-  return found == globals_.end() ? Die{} : found->second;
+  const auto found = globals_.find(std::string(last));
+  return found == globals_.end() ? kNone : found->second;
 }
 
 // ---- types by name ----

@@ -121,8 +121,8 @@ class DebugInfo {
   std::optional<Scope> scope_at(std::uint64_t address) const;
   // Where its code has made its frame and stored its arguments; low_pc when that isn't known.
   std::uint64_t prologue_end(Die function) const;
-  // A variable of any unit's outermost scope, by its last name.
-  Die global(std::string_view name) const;
+  // The variables of all units outside of functions, by their last name.
+  const std::vector<Die>& globals(std::string_view last) const;
   // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.
   Die completed(Die declared) const;
   void find_globals() const;
@@ -161,7 +161,7 @@ class DebugInfo {
   mutable bool have_units_ = false;
   mutable std::unordered_map<const Unit*, std::vector<FunctionInterval>> functions_;
   mutable std::unordered_map<const Unit*, std::vector<UnitInstance>> instances_;
-  mutable std::unordered_map<std::string, Die> globals_;
+  mutable std::unordered_map<std::string, std::vector<Die>> globals_;
   mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;
 };

@@ -208,40 +208,6 @@ Die VariableFinder::declared_in(const Level& level, std::string_view name) {
   return found;
 }
 
-// Of the unit's outermost scope and of its namespaces and classes. name: as qualified as the user likes.
-Die VariableFinder::in_unit(const Unit& unit, std::string_view name) const {
-  const std::size_t scopes = name.rfind("::");
-  const std::string_view last = scopes == name.npos ? name : name.substr(scopes + 2);
-  Die declared;
-  for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
-    const Die die{&unit, i};
-    if (unit.tag_of(i) != TAG_variable || name_of(die) != last) continue;
-    const std::uint16_t outer = tag(parent_of(die));
-    if (outer == TAG_lexical_block || outer == TAG_subprogram || outer == TAG_inlined_subroutine) continue;
-    const std::string full = qualified_name(die);
-    if (full != name && !full.ends_with("::" + std::string(name))) continue;
-    if (attribute(die, AT_location) || attribute(die, AT_const_value)) return die;
-    declared = die;
-  }
-  return declared;
-}
-
-// What several units or files say is in partial units, which they import (dwz).
-Die VariableFinder::in_unit_or_imported(const Unit& unit, std::string_view name) const {
-  constexpr std::size_t kMostImported = 4096;
-  std::vector<const Unit*> units{&unit};
-  std::set<const Unit*> seen{&unit};
-  for (std::size_t i = 0; i < units.size() && i < kMostImported; ++i) {
-    if (const Die found = in_unit(*units[i], name)) return found;
-    each_child(units[i]->root(), [&](Die child) {
-      const Die imported = tag(child) == TAG_imported_unit ? referenced(child, AT_import) : Die{};
-      if (imported && seen.insert(imported.unit).second) units.push_back(imported.unit);
-      return true;
-    });
-  }
-  return {};
-}
-
 Error VariableFinder::no_such_variable(std::string_view name) const {
   symbols::NearNames near(name);
   std::string parameters;
@@ -260,12 +226,14 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
           {}};
 }
 
-Result<Object> VariableFinder::find(std::string_view name) const {
+Result<Object> VariableFinder::find(std::string_view text) const {
+  const bool is_exact = text.starts_with("::");
+  const std::string_view name = is_exact ? text.substr(2) : text;
   if (!scope_ && name.starts_with('$')) return no_scope();
   if (!scope_) {
-    const Die global = info_.global(name);
-    if (!global) return no_scope();
-    return object_of(global);
+    const auto global = anywhere({}, name, is_exact);
+    if (!global) return global.error();
+    return *global ? Result<Object>(object_of(*global)) : no_scope();
   }
   if (const auto number = argument_number(name)) {
     const std::vector<Die> all = parameters_of(function_around());
@@ -279,26 +247,38 @@ Result<Object> VariableFinder::find(std::string_view name) const {
     const Die written = referenced(scope_->function, AT_type);
     return Object{result_at_return(scope_->function), type_itself(written), written, {}, 0};
   }
-  if (const Die local = in_level(levels_.front(), name)) return object_of(local);
-  if (auto own = member_of_this(name)) return *std::move(own);
-  for (const Unit* unit : units_around())
-    if (const Die file_wide = in_unit_or_imported(*unit, name)) return object_of(file_wide);
-  // A line of the caller's may begin with an inlined function's code.
-  for (std::size_t i = 1; i < levels_.size(); ++i)
-    if (const Die outer = in_level(levels_[i], name)) return object_of(outer);
-  const std::size_t scopes = name.rfind("::");
-  if (const Die global = info_.global(scopes == name.npos ? name : name.substr(scopes + 2))) return object_of(global);
-  return no_such_variable(name);
+  if (!is_exact)
+    if (const Die local = in_level(levels_.front(), name)) return object_of(local);
+  const ScopedName parts = parts_of(name);
+  const OuterNames names = outer_names(parts.back());
+  if (is_exact) {
+    if (const Die file_wide = called(names, parts)) return object_of(file_wide);
+  } else {
+    if (auto own = member_of_this(names, name)) return *std::move(own);
+    if (auto outer = in_scopes(names, parts)) return *std::move(outer);
+    // A line of the caller's may begin with an inlined function's code.
+    for (std::size_t i = 1; i < levels_.size(); ++i)
+      if (const Die outer = in_level(levels_[i], name)) return object_of(outer);
+  }
+  const auto global = anywhere(names, name, is_exact);
+  if (!global) return global.error();
+  if (*global) return object_of(*global);
+  return no_such_variable(text);
 }
 
 // Of the object that a method is called for, as in the source.
-std::optional<Object> VariableFinder::member_of_this(std::string_view name) const {
+std::optional<Object> VariableFinder::member_of_this(const OuterNames& names, std::string_view name) const {
   const Die self = name.find(':') == name.npos ? in_level(levels_.front(), "this") : Die{};
   if (!self) return std::nullopt;
   const Object pointer = object_of(self);
   if (pointer.type.kind != TypeKind::pointer) return std::nullopt;
   const Die target = defined_anywhere(pointer.type.element);
   const Type type = type_itself(target);
+  // A static one hides those that it is derived with.
+  const bool is_local = std::ranges::any_of(enclosing(type.die), [](Die scope) { return is_code(tag(scope)); });
+  ScopedName full = scope_name(type.die);
+  full.push_back(name);
+  if (const Die own = !is_local && !name_of(type.die).empty() ? called(names, full) : Die{}) return object_of(own);
   const auto member = find_member(type, name);
   if (!member) return std::nullopt;
   return member_of({behind(pointer.location, 0), type, target, {}, 0}, *member);
@@ -377,6 +357,17 @@ Object VariableFinder::object_of(Die variable) const {
   return {location_of(variable), type_itself(written), written, {}, 0};
 }
 
+namespace {
+
+// Declared in a function, it is the namespace's that is around that.
+ScopedName declared_name(Die variable) {
+  ScopedName full = scope_name(parent_of(origin(variable)));
+  full.push_back(name_of(variable));
+  return full;
+}
+
+}  // namespace
+
 Location VariableFinder::location_of(Die variable) const {
   if (around_.at_entry && tag(variable) == TAG_formal_parameter && is_own_parameter(variable) &&
       is_widened_at_entry(scope_->function, variable))
@@ -393,9 +384,14 @@ Location VariableFinder::location_of(Die variable) const {
     if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
   const bool is_outer = !is_variable(tag(variable)) || flag_of(variable, AT_external);
   if (is_outer && tag(variable) == TAG_variable) {
-    if (const Die definition = info_.global(name_of(variable)); definition && definition != variable)
-      if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
-    if (const auto address = outside_.object(name_of(variable))) return behind(constant(*address), 0);
+    const ScopedName full = declared_name(variable);
+    for (const Die definition : info_.globals(full.back()))
+      if (definition != variable && flag_of(definition, AT_external) && is_called(definition, full))
+        if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
+    const Die linked = holder_of(variable, AT_linkage_name);
+    const std::string_view symbol = linked ? text_of(linked, *attribute(linked, AT_linkage_name)) : full.back();
+    if (linked || full.size() == 1)
+      if (const auto address = outside_.object(symbol)) return behind(constant(*address), 0);
   }
   return absent(kNoPlace);
 }

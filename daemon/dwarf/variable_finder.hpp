@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/dwarf/info.hpp"
+#include "daemon/dwarf/scope_names.hpp"
 #include "daemon/dwarf/types.hpp"
 #include "daemon/dwarf/variables.hpp"
 
@@ -35,7 +36,8 @@ class VariableFinder {
   VariableFinder(const DebugInfo& info, std::uint64_t address, std::uint64_t bias, const Outside& outside,
                  const std::string& inlined);
 
-  // name: an identifier with its scopes or without, or $argN. Errors: bad_definition, unsupported.
+  // name: an identifier with its scopes or without, "::" before all of them, or $argN. Errors: bad_definition,
+  // unsupported.
   Result<Object> find(std::string_view name) const;
   // A type by its name; none: unknown. And a pointer to it, which must be there, too.
   Die type_named(std::string_view name) const;
@@ -62,14 +64,23 @@ class VariableFinder {
   static std::vector<Level> levels_of(const std::vector<Die>& blocks);
   static Die declared_in(const Level& level, std::string_view name);
   static Die in_level(const Level& level, std::string_view name);
-  Die in_unit(const Unit& unit, std::string_view name) const;
-  Die in_unit_or_imported(const Unit& unit, std::string_view name) const;
+  // Variables of one last name outside of functions, by unit (outer_names.cpp).
+  using OuterNames = std::vector<std::vector<Die>>;
+  OuterNames outer_names(std::string_view last) const;
+  static Die called(const OuterNames& names, const ScopedName& name);
+  Die in_class(const OuterNames& names, Die scope, const ScopedName& name, unsigned& looked) const;
+  static Die imported_into(const OuterNames& names, Die scope, const ScopedName& name);
+  std::optional<Object> in_scopes(const OuterNames& names, const ScopedName& name) const;
+  Object of_outer_function(Die variable) const;
+  bool is_one(Die a, Die b) const;
+  Result<Die> only_one(std::vector<Die> found, std::string_view name) const;
+  Result<Die> anywhere(const OuterNames& names, std::string_view written, bool is_exact) const;
   Object object_of(Die variable) const;
   Location location_of(Die variable) const;
   Location of_fixed(Die variable, const Attribute& value) const;
   Location at_entry(Die parameter) const;
   bool is_own_parameter(Die variable) const;
-  std::optional<Object> member_of_this(std::string_view name) const;
+  std::optional<Object> member_of_this(const OuterNames& names, std::string_view name) const;
   Die function_around() const;  // the innermost one, inlined or not
 
   const std::lock_guard<std::mutex> lock_;

@@ -74,7 +74,10 @@ class PathChecker {
 
   bool base(unsigned depth) {
     if (take("(")) return path(depth + 1) && take(")");
-    if (at('$') || at('%')) ++i_;
+    if (at('$') || at('%'))
+      ++i_;
+    else
+      take("::");
     if (!identifier()) return false;
     while (take("::"))
       if (!identifier()) return false;
@@ -239,7 +242,7 @@ Result<Node> operand(Word word, Kind kind) {
   if (first == '%') return register_(word, kind);
   if (first == '@') return memory(word, kind);
   if (first == '\\') return immediate(word, kind);
-  if (is_letter(first)) return variable(word, 0);
+  if (is_letter(first) || word.text.starts_with("::")) return variable(word, 0);
   if (first == '*' || first == '&' || first == '(') {
     if (kind != Kind::return_probe && word.text.find("$retval") != word.text.npos) return retval(word, "", kind);
     return variable(word, 0);
@@ -324,7 +327,8 @@ std::size_t cast_end(std::string_view text, std::size_t start) {
   ++i;
   // (x)->y and (x) are paths in parentheses.
   const bool is_operand =
-      i < text.size() && (is_letter(text[i]) || std::string_view("($%*&").find(text[i]) != text.npos);
+      i < text.size() &&
+      (is_letter(text[i]) || std::string_view("($%*&").find(text[i]) != text.npos || text.substr(i).starts_with("::"));
   return is_operand ? i : text.npos;
 }
 

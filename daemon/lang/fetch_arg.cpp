@@ -22,6 +22,12 @@ bool is_used(std::string_view name, const std::vector<FetchArg>& previous) {
 
 bool is_quoted(std::string_view body) { return body.starts_with("\\\""); }
 
+// Whether the "::" at i may be that of a global name: at the beginning, or behind an operator or a cast.
+bool may_precede_scope(std::string_view body, std::size_t i) {
+  if (i == 0 || std::string_view("*&(").find(body[i - 1]) != std::string_view::npos) return true;
+  return body[i - 1] == ')' && cast_end(body, body.rfind('(', i)) == i;
+}
+
 // The ':' before the type. The kernel takes the first one; text in quotes and the "::" of C++ names are ours.
 std::size_t type_colon(std::string_view body) {
   if (is_quoted(body)) {
@@ -31,8 +37,8 @@ std::size_t type_colon(std::string_view body) {
   }
   for (std::size_t i = 0; i < body.size(); ++i) {
     if (body[i] != ':') continue;
-    const bool scope =
-        i > 0 && is_ident(body[i - 1]) && i + 2 < body.size() && body[i + 1] == ':' && is_letter(body[i + 2]);
+    const bool scope = i + 2 < body.size() && body[i + 1] == ':' && is_letter(body[i + 2]) &&
+                       (may_precede_scope(body, i) || is_ident(body[i - 1]));
     if (scope && cast_end(body, body.rfind('(', i)) != body.npos) {
       ++i;  // in a cast's type
       continue;

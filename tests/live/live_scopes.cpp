@@ -170,6 +170,95 @@ TEST_CASE("variables of a function in a function are not the outer one's") {
   }
 }
 
+std::vector<std::string> cpp_builds() {
+  return runnable({"namespaces-O0", "namespaces-O2", "namespaces-dwarf4", "namespaces-lto", "namespaces-types",
+                   "namespaces-clang-O0", "namespaces-clang-O2", "namespaces-clang-dwarf4"});
+}
+
+TEST_CASE("in C++ a name is that of the function's own scope, else of the next around it") {
+  struct Case {
+    std::string command, function, name;
+  };
+  const std::vector<Case> cases{
+      {"inner", "n1::n2::inner", "g"},
+      {"outward", "n1::n2::outward", "deep"},
+      {"middle", "n1::middle", "g"},
+      {"unnamed", "unnamed", "hidden"},
+      {"by_scope", "by_scope", "g"},
+      {"beside", "n1::beside", "hidden"},
+      {"in_version", "in_version", "versioned"},
+      {"uses_version", "n1::uses_version", "versioned"},
+      {"by_class", "Base::by_class", "g"},
+      {"nested", "Base::Nested::nested", "g"},
+      {"derived", "Derived::derived", "inherited"},
+      {"hides", "Derived::hides", "plain"},
+      {"by_using", "taker::by_using", "taken"},
+      {"by_directive", "directed::by_directive", "whole"},
+      {"using_in_block", "using_in_block", "whole"},
+      {"plain_function", "plain_function", "g"},
+      {"plain_function", "plain_function", "::g"},
+      {"with_lambda", "*with_lambda*operator*", "g"},
+  };
+  for (const std::string& build : cpp_builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    for (const Case& c : cases) {
+      CAPTURE(c.function);
+      std::string function = c.function;
+      for (const std::string scoped : {"unnamed", "by_scope", "in_version"})
+        if (function == scoped) function = "n1::*" + scoped;
+      const auto [args, truth] = told(client, user, function + " v=" + c.name, c.command);
+      const Json& v = args[0].at("v");
+      // Where the variables of the function around a lambda are isn't followed across units.
+      const bool may_be_null = build == "namespaces-lto" && c.command == "with_lambda";
+      CHECK((v == truth.at(c.name.starts_with("::") ? c.name.substr(2) : c.name) || (may_be_null && v.is_null())));
+    }
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("in C++ a qualified name is that variable, of whichever unit; one that may be several is refused") {
+  for (const std::string& build : cpp_builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto value = [&](const std::string& function, const std::string& name) {
+      return told(client, user, function + " v=" + name, function == "n1::n2::inner" ? "inner" : "plain_function")
+          .args[0]
+          .at("v");
+    };
+    CHECK(value("n1::n2::inner", "::g") == 4);
+    CHECK(value("n1::n2::inner", "::n1::g") == 5);
+    CHECK(value("n1::n2::inner", "n1::g") == 5);
+    CHECK(value("n1::n2::inner", "n2::g") == 6);
+    CHECK(value("n1::n2::inner", "Base::g") == 7);
+    CHECK(value("n1::n2::inner", "*(int*)&::g") == 4);
+    CHECK(value("n1::n2::inner", "::g:u8") == 4);
+    CHECK(value("n1::n2::inner", "far") == 55);
+    CHECK(value("plain_function", "far") == 56);
+    CHECK(value("plain_function", "n1::far") == 55);
+    CHECK(value("plain_function", "n1::versioned") == 12);
+    CHECK(value("plain_function", "n1::v1::versioned") == 12);
+    CHECK(value("plain_function", "n1::hidden") == 9);
+    CHECK(value("plain_function", "only_here") == 2);
+    CHECK(value("plain_function", "n2::deep") == 66);
+    CHECK(told(client, user, "n1::far_called v=g", "far_function").args[0].at("v") == 5);
+    CHECK(told(client, user, "n1::far_called v=::g", "far_function").args[0].at("v") == 4);
+    CHECK(told(client, user, "n1::far_called v=Base::g", "far_function").args[0].at("v") == 7);
+    const Json several = add_error(client, user.pid(), {"plain_function shared_name"});
+    CAPTURE(several.dump());
+    CHECK(several.dump().find("one::shared_name, two::shared_name") != std::string::npos);
+    CHECK(reason_of(add_error(client, user.pid(), {"plain_function ::only_here"})) == "bad-definition");
+    CHECK(reason_of(add_error(client, user.pid(), {"plain_function nowhere::g"})) == "bad-definition");
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace

@@ -1,0 +1,151 @@
+// namespaces: C++ functions for which one name means different variables. On command, one a line, it calls one of them
+// and prints what the source means by the name as a JSON object:
+//   NAME    one call of the function: {"g":N}, N as the function itself reads it
+//   quit
+#include <cstdio>
+#include <cstring>
+
+#include "protocol.h"
+
+#define NOINLINE __attribute__((noinline, noipa))
+
+namespace {
+volatile int said;  // what the function itself has read
+__attribute__((always_inline)) inline int says(int value) {
+  said = value;
+  return value;
+}
+}  // namespace
+
+namespace n1 {
+[[gnu::used]] int g = 5;
+namespace n2 {
+[[gnu::used]] int g = 6;
+[[gnu::used]] int deep = 66;
+NOINLINE int inner() { return says(g); }
+NOINLINE int outward();
+}  // namespace n2
+NOINLINE int middle() { return says(g); }
+namespace {
+[[gnu::used]] int hidden = 9;
+NOINLINE int unnamed() { return says(hidden); }
+NOINLINE int by_scope() { return says(g); }
+}  // namespace
+NOINLINE int beside() { return says(hidden); }
+inline namespace v1 {
+[[gnu::used]] int versioned = 12;
+NOINLINE int in_version() { return says(versioned) + g; }
+}  // namespace v1
+NOINLINE int uses_version() { return says(versioned); }
+}  // namespace n1
+
+[[gnu::used]] int g = 4;
+[[gnu::used]] int deep = 44;
+[[gnu::used]] int hidden = 99;
+[[gnu::used]] int versioned = 13;
+[[gnu::used]] int taken = 14;
+
+namespace n1::n2 {
+NOINLINE int outward() { return says(deep) + n1::g; }
+}  // namespace n1::n2
+
+struct Base {
+  static int g;
+  static int inherited;
+  int plain = 31;
+  NOINLINE static int by_class() { return says(g); }
+  struct Nested {
+    NOINLINE static int nested() { return says(g); }
+  };
+};
+[[gnu::used]] int Base::g = 7;
+[[gnu::used]] int Base::inherited = 8;
+[[gnu::used]] int inherited = 88;
+
+struct Derived : Base {
+  static int plain;
+  NOINLINE static int derived() { return says(inherited); }
+  NOINLINE int hides() { return says(plain) + Base::plain; }
+};
+[[gnu::used]] int Derived::plain = 32;
+
+namespace other {
+[[gnu::used]] int taken = 15;
+[[gnu::used]] int whole = 16;
+}  // namespace other
+[[gnu::used]] int whole = 17;
+namespace taker {
+using other::taken;
+NOINLINE int by_using() { return says(taken); }
+}  // namespace taker
+namespace directed {
+namespace inside {
+[[gnu::used]] int whole = 18;
+}
+using namespace inside;
+NOINLINE int by_directive() { return says(whole); }
+}  // namespace directed
+NOINLINE int using_in_block() {
+  using other::whole;
+  return says(whole);
+}
+
+NOINLINE int plain_function() { return says(g); }
+
+NOINLINE int with_lambda() {
+  static int g = 21;
+  const auto read = []() __attribute__((noinline, noipa)) { return says(g); };
+  return read() + ++g;
+}
+
+namespace one {
+[[gnu::used]] int shared_name = 1;
+[[gnu::used]] int only_here = 2;
+}  // namespace one
+namespace two {
+[[gnu::used]] int shared_name = 3;
+}
+int far_function();
+
+struct Command {
+  const char* name;
+  int (*call)();
+  const char* variable;
+};
+int hides_called() { return Derived().hides(); }
+
+const Command kCommands[] = {
+    {"inner", n1::n2::inner, "g"},
+    {"outward", n1::n2::outward, "deep"},
+    {"middle", n1::middle, "g"},
+    {"unnamed", n1::unnamed, "hidden"},
+    {"by_scope", n1::by_scope, "g"},
+    {"beside", n1::beside, "hidden"},
+    {"in_version", n1::in_version, "versioned"},
+    {"uses_version", n1::uses_version, "versioned"},
+    {"by_class", Base::by_class, "g"},
+    {"nested", Base::Nested::nested, "g"},
+    {"derived", Derived::derived, "inherited"},
+    {"hides", hides_called, "plain"},
+    {"by_using", taker::by_using, "taken"},
+    {"by_directive", directed::by_directive, "whole"},
+    {"using_in_block", using_in_block, "whole"},
+    {"plain_function", plain_function, "g"},
+    {"with_lambda", with_lambda, "g"},
+    {"far_function", far_function, "far"},
+};
+
+int main() {
+  target_ready("namespaces");
+  for (char line[128]; target_line(line, sizeof line), strcmp(line, "quit") != 0;) {
+    for (const Command& command : kCommands) {
+      if (strcmp(line, command.name) != 0) continue;
+      const int result = command.call();
+      printf("{\"%s\":%d}\n", command.variable, strcmp(line, "far_function") == 0 ? result : said);
+    }
+    fflush(stdout);
+  }
+  return target_result(one::shared_name + one::only_here + two::shared_name + other::taken + hidden + deep + versioned +
+                           taken + inherited + whole !=
+                       0);
+}
