@@ -109,9 +109,12 @@ bool operator_at(std::string_view text, std::size_t i) {
   return i + kWord.size() >= text.size() || !is_word(text[i + kWord.size()]);
 }
 
-// Where the parameter list begins: the '(' that belongs to the last ')' after which only qualifiers stand.
+// Where the parameter list begins: the '(' that belongs to the last ')' after which only qualifiers stand. The last one
+// of "(anonymous namespace)::f" or "f(int)::counter" ends none.
 std::size_t parameters_at(std::string_view text) {
   std::size_t depth = 0;
+  const std::size_t close = text.rfind(')');
+  if (close == text.npos || text.substr(close).find("::") != text.npos) return text.size();
   for (std::size_t i = text.size(); i-- > 0;) {
     if (text[i] == ')') ++depth;
     if (text[i] != '(' || depth == 0) continue;
@@ -220,6 +223,14 @@ std::string without_abi_tags(std::string_view name) {
     out += name.substr(0, tag);
     name.remove_prefix(end + 1);
   }
+  return out += name;
+}
+
+std::string without_unnamed(std::string_view name) {
+  constexpr std::string_view kUnnamed = "(anonymous namespace)::";
+  std::string out;
+  for (std::size_t at; (at = name.find(kUnnamed)) != name.npos; name.remove_prefix(at + kUnnamed.size()))
+    out += name.substr(0, at);
   return out += name;
 }
 

@@ -33,6 +33,9 @@ NameParts split_name(std::string_view demangled);
 bool has_abi_tag(std::string_view name);
 std::string without_abi_tags(std::string_view name);
 
+// "ns::f" for "ns::(anonymous namespace)::f": namespaces without a name left out, as the source writes it elsewhere.
+std::string without_unnamed(std::string_view name);
+
 // A function's name without what may follow its parameters: const, volatile, &, &&.
 std::string_view without_qualifiers(std::string_view full);
 

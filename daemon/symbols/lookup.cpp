@@ -155,6 +155,10 @@ std::vector<Found> TargetSymbols::Impl::loosely(const Instance& in, const NameQu
   return readable_ones(in, in.module->symbols().demangled_loosely(query.text), want);
 }
 
+std::vector<Found> TargetSymbols::Impl::unnamed(const Instance& in, const NameQuery& query, Want want) const {
+  return readable_ones(in, in.module->symbols().demangled_unnamed(query.text), want);
+}
+
 std::vector<Found> TargetSymbols::Impl::readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols,
                                                       Want want) const {
   std::vector<Found> found;
@@ -174,7 +178,7 @@ std::vector<Found> TargetSymbols::Impl::literal(std::span<const Instance* const>
                                                 Want want) const {
   std::vector<Found> found;
   if (has_glob(query.text) && !maybe_readable(query.text)) return found;
-  for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable, &Impl::loosely}) {
+  for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable, &Impl::loosely, &Impl::unnamed}) {
     for (const Instance* in : stage) {
       if (!ready(*in)) continue;
       const std::vector<Found> here = (this->*kind)(*in, query, want);

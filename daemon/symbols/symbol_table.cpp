@@ -241,6 +241,8 @@ const SymbolTable::DemangledIndex& SymbolTable::demangled_index() const {
       d.names.entries.emplace_back(hash_of(without_blanks(parts.full)), i);
       if (parts.name != parts.full) d.names.entries.emplace_back(hash_of(without_blanks(parts.name)), i);
       if (parts.bare != parts.name) d.names.entries.emplace_back(hash_of(without_blanks(parts.bare)), i);
+      if (const std::string named = without_unnamed(parts.bare); named != parts.bare)
+        d.unnamed.entries.emplace_back(hash_of(without_blanks(named)), i);
       if (!has_abi_tag(parts.name)) continue;
       const std::string untagged = without_abi_tags(parts.name);
       const std::string_view bare = split_name(untagged).bare;
@@ -248,8 +250,9 @@ const SymbolTable::DemangledIndex& SymbolTable::demangled_index() const {
       if (bare != untagged) d.names.entries.emplace_back(hash_of(without_blanks(bare)), i);
     }
     std::sort(d.names.entries.begin(), d.names.entries.end());
+    std::sort(d.unnamed.entries.begin(), d.unnamed.entries.end());
     index_bytes_ += d.text.capacity() + d.of_symbol.capacity() * sizeof(d.of_symbol[0]) +
-                    d.names.entries.capacity() * sizeof(d.names.entries[0]);
+                    (d.names.entries.capacity() + d.unnamed.entries.capacity()) * sizeof(d.names.entries[0]);
     demangled_ready_.store(true, std::memory_order_release);
   });
   return demangled_;
@@ -317,6 +320,24 @@ std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name)
         without_blanks(without_abi_tags(bare)) == wanted)
       found.push_back(s);
   }
+  return found;
+}
+
+std::vector<const Symbol*> SymbolTable::demangled_unnamed(std::string_view name) const {
+  const NameParts typed = split_name(name);
+  const std::string wanted = without_blanks(without_unnamed(typed.full));
+  std::vector<const Symbol*> found;
+  // A plain name is rather one of another module's: the nearest names show those that are meant.
+  if (typed.bare.find("::") == typed.bare.npos) return found;
+  if (!demangled_ready_.load(std::memory_order_acquire) && !may_have_readable(name)) return found;
+  visit_hash(demangled_index().unnamed.entries, hash_of(without_blanks(without_unnamed(typed.bare))), [&](auto i) {
+    const NameParts parts = split_name(readable(symbols_[i]));
+    for (const std::string_view part : {parts.full, without_qualifiers(parts.full), parts.name, parts.bare}) {
+      if (without_blanks(without_unnamed(part)) != wanted) continue;
+      found.push_back(&symbols_[i]);
+      break;
+    }
+  });
   return found;
 }
 

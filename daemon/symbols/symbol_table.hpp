@@ -100,6 +100,8 @@ class SymbolTable {
   std::vector<const Symbol*> demangled(std::string_view name) const;
   // Those with these parameters of which the name leaves out the ABI tags, or the const behind them.
   std::vector<const Symbol*> demangled_loosely(std::string_view name) const;
+  // Those in namespaces without a name, of which the name leaves these out.
+  std::vector<const Symbol*> demangled_unnamed(std::string_view name) const;
   // The readable form of a symbol's name, from the index, which is built if need be; empty for plain names.
   std::string_view readable(const Symbol& symbol) const;
   // What to show people: readable, or as in the table. Demangles this one name when the index isn't there yet.
@@ -115,6 +117,7 @@ class SymbolTable {
     std::string text;                                                // all readable names, one after the other
     std::vector<std::pair<std::uint32_t, std::uint32_t>> of_symbol;  // offset and length in text; length 0: plain
     NameIndex names;
+    NameIndex unnamed;  // of what is in namespaces without a name, by the name without these
   };
   std::uint16_t version_id(std::string_view name, bool hidden);
   bool add_one(const Elf64_Sym& raw, const ElfImage& image, std::string_view name, std::uint16_t version,

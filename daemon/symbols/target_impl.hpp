@@ -105,6 +105,7 @@ class TargetSymbols::Impl {
   std::vector<Found> clones(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> readable(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> loosely(const Instance& in, const NameQuery& query, Want want) const;
+  std::vector<Found> unnamed(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols, Want want) const;
   std::vector<Found> matching(const Instance& in, std::string_view glob) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,

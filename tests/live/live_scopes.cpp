@@ -259,6 +259,25 @@ TEST_CASE("in C++ a qualified name is that variable, of whichever unit; one that
   }
 }
 
+TEST_CASE("a function in a namespace without a name is found with it or without, and the hint is one that works") {
+  for (const std::string& build : cpp_builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    for (const std::string name : {"n1::(anonymous namespace)::unnamed", "n1::(anonymous namespace)::unnamed()",
+                                   "n1::unnamed", "n1::unnamed()"}) {
+      CAPTURE(name);
+      CHECK(told(client, user, name + " v=hidden", "unnamed").args[0].at("v") == 9);
+    }
+    CHECK(told(client, user, "n1::both_named", "plain_function", 0).args.empty());  // the one that has that name
+    const Json refused = add_error(client, user.pid(), {"unnamed"});
+    CHECK(refused.dump().find("did you mean n1::(anonymous namespace)::unnamed") != std::string::npos);
+    CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace

@@ -29,8 +29,10 @@ NOINLINE int middle() { return says(g); }
 namespace {
 [[gnu::used]] int hidden = 9;
 NOINLINE int unnamed() { return says(hidden); }
+[[gnu::used]] NOINLINE int both_named(int) { return says(1); }
 NOINLINE int by_scope() { return says(g); }
 }  // namespace
+[[gnu::used]] NOINLINE int both_named() { return says(2); }
 NOINLINE int beside() { return says(hidden); }
 inline namespace v1 {
 [[gnu::used]] int versioned = 12;

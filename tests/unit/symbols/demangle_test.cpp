@@ -34,6 +34,12 @@ TEST_CASE("a readable name falls into the parts that people type") {
       {"bool operator< <int>(X<int>, int)", "operator< <int>(X<int>, int)", "operator< <int>", "operator< <int>"},
       {"(anonymous namespace)::f(void (*)(int))", "(anonymous namespace)::f(void (*)(int))", "(anonymous namespace)::f",
        "(anonymous namespace)::f"},
+      {"(anonymous namespace)::f", "(anonymous namespace)::f", "(anonymous namespace)::f", "(anonymous namespace)::f"},
+      {"int ns::(anonymous namespace)::f<char>(int)", "ns::(anonymous namespace)::f<char>(int)",
+       "ns::(anonymous namespace)::f<char>", "ns::(anonymous namespace)::f"},
+      {"f(int)::counter", "f(int)::counter", "f(int)::counter", "f(int)::counter"},
+      {"(anonymous namespace)::f(int) [clone .cold]", "(anonymous namespace)::f(int) [clone .cold]",
+       "(anonymous namespace)::f", "(anonymous namespace)::f"},
       {"f[abi:cxx11](int)", "f[abi:cxx11](int)", "f[abi:cxx11]", "f[abi:cxx11]"},
       {"main::{lambda(int, char)#1}::operator()(int, char) const",
        "main::{lambda(int, char)#1}::operator()(int, char) const", "main::{lambda(int, char)#1}::operator()",
@@ -48,6 +54,12 @@ TEST_CASE("a readable name falls into the parts that people type") {
     CHECK(parts.name == row.name);
     CHECK(parts.bare == row.bare);
   }
+}
+
+TEST_CASE("namespaces without a name are left out of one") {
+  CHECK(without_unnamed("ns::(anonymous namespace)::C::f(int)") == "ns::C::f(int)");
+  CHECK(without_unnamed("(anonymous namespace)::(anonymous namespace)::f") == "f");
+  CHECK(without_unnamed("ns::f") == "ns::f");
 }
 
 TEST_CASE("ABI tags are told from the rest of a name") {
