@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/dwarf/entry_arguments.hpp"
+#include "daemon/symbols/demangle.hpp"
 #include "daemon/symbols/match.hpp"
 
 namespace probed::dwarf {
@@ -36,7 +37,8 @@ std::string qualified_name(Die die) {
   Die outer = parent_of(origin(die));
   for (unsigned i = 0; outer && i < kMaxScopes && is_namespace(tag(outer)); ++i, outer = parent_of(outer)) {
     const std::string_view part = name_of(outer);
-    name.insert(0, std::string(part.empty() ? "(anonymous)" : part) + "::");
+    const char* unnamed = tag(outer) == TAG_namespace ? "(anonymous namespace)" : "(anonymous)";
+    name.insert(0, std::string(part.empty() ? unnamed : part) + "::");
   }
   return name;
 }
@@ -311,7 +313,9 @@ std::string_view last_name(std::string_view name) {
 
 // Whether what is called `full` is what a user means by `name`.
 bool fits_qualified(const std::string& full, std::string_view name) {
-  return full == name || full.ends_with("::" + std::string(name));
+  if (full == name || full.ends_with("::" + std::string(name))) return true;
+  const std::string named = symbols::without_unnamed(full);
+  return named != full && fits_qualified(named, symbols::without_unnamed(name));
 }
 
 }  // namespace

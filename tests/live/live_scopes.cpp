@@ -271,6 +271,11 @@ TEST_CASE("a function in a namespace without a name is found with it or without,
       CHECK(told(client, user, name + " v=hidden", "unnamed").args[0].at("v") == 9);
     }
     CHECK(told(client, user, "n1::both_named", "plain_function", 0).args.empty());  // the one that has that name
+    for (const std::string name : {"only_inlined", "n1::only_inlined", "n1::(anonymous namespace)::only_inlined"}) {
+      CAPTURE(name);
+      const Json v = told(client, user, name + " v=value", "by_scope").args[0].at("v");
+      CHECK((v == 79 || v.is_null()));
+    }
     const Json refused = add_error(client, user.pid(), {"unnamed"});
     CHECK(refused.dump().find("did you mean n1::(anonymous namespace)::unnamed") != std::string::npos);
     CHECK(user.unharmed());

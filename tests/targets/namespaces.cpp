@@ -30,7 +30,11 @@ namespace {
 [[gnu::used]] int hidden = 9;
 NOINLINE int unnamed() { return says(hidden); }
 [[gnu::used]] NOINLINE int both_named(int) { return says(1); }
-NOINLINE int by_scope() { return says(g); }
+__attribute__((always_inline)) inline int only_inlined(int value) { return says(value); }
+NOINLINE int by_scope() {
+  const int other = only_inlined(hidden + 70);
+  return says(g) + other;
+}
 }  // namespace
 [[gnu::used]] NOINLINE int both_named() { return says(2); }
 NOINLINE int beside() { return says(hidden); }
