@@ -51,13 +51,19 @@ class Parser {
   Result<Definition> parse() {
     if (all_.size() > kMaxDefinition)
       return bad_definition(kMaxDefinition, "the definition is too long: at most 65536 bytes");
-    end_ = all_.find_last_not_of(kSpace) + 1;
+    end_ = all_.find_last_not_of(kSpace, comment_at()) + 1;
     i_ = std::min(all_.find_first_not_of(kSpace), all_.size());
     if (end_ == 0)
       return bad_definition(0, "the definition is empty", "write p:NAME LOCATION ARGS, or just a function's name");
     if (auto e = check_characters(all_.substr(i_, end_ - i_), i_)) return std::move(*e);
+    const std::size_t head = i_;
     const std::string type_hint = mistyped_type();
     if (auto e = all_[i_] == '-' ? remove() : probe()) {
+      // "rx:name /bin/true:0x1234": read as a location it is an argument that is wrong.
+      const std::string_view word = text().substr(head, text().find_first_of(" \t", head) - head);
+      if (!type_hint.empty() && word.find(':') != word.npos && e->column.value_or(head) >= head + word.size())
+        return bad_definition(head, "unknown probe type in " + quoted(word) + ": a probe's type is p or r[MAXACTIVE]",
+                              type_hint + "; as a location it is wrong, too: " + e->message);
       if (!type_hint.empty()) e->hint += (e->hint.empty() ? "" : "; ") + type_hint;
       return std::move(*e);
     }
@@ -78,10 +84,17 @@ class Parser {
     std::size_t next = word.size();
     while (next < all.size() && is_blank(all[next])) ++next;
     const std::string_view other = all.substr(next, all.find_first_of(" \t", next) - next);
-    if (!near || other.empty() || !is_letter(other[0]) || other.find('=') != other.npos) return {};
+    if (!near || other.empty() || (!is_letter(other[0]) && other[0] != '/') || other.find('=') != other.npos) return {};
     return "if " + quoted(type) + " is to be a probe's type: " +
            (word[0] == 'r' ? "r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION ARGS"
                            : "p[:[GROUP/]NAME] [MODULE:]LOCATION ARGS");
+  }
+
+  // The last byte before " #", from which on the kernel takes a line for a comment: no name and no argument begins so.
+  std::size_t comment_at() const {
+    for (std::size_t at = 1; (at = all_.find('#', at)) != all_.npos; ++at)
+      if (is_blank(all_[at - 1])) return at - 1;
+    return all_.npos;
   }
 
   std::string_view text() const { return all_.substr(0, end_); }
@@ -153,7 +166,7 @@ class Parser {
     const auto value = parse_unsigned(digits);
     if (!value) return bad_definition(head.column + 1, "bad MAXACTIVE " + quoted(digits) + ": not a number");
     if (*value > kMaxActive)
-      return bad_definition(head.column + 1, "MAXACTIVE " + quoted(digits) + " is too big: at most 4096");
+      return bad_definition(head.column + 1, "MAXACTIVE " + quoted(digits) + " is too big: at most 4294967295");
     out_.max_active = static_cast<std::uint32_t>(*value);
     return {};
   }

@@ -71,6 +71,11 @@ TEST_CASE("heads give kind, group, name and maxactive") {
       {"r f", Kind::return_probe, "", "", 0},
       {"r10 f", Kind::return_probe, "", "", 10},
       {"r4096:g/n f", Kind::return_probe, "g", "n", 4096},
+      {"r4097:g/n f", Kind::return_probe, "g", "n", 4097},
+      {"r4294967295 f", Kind::return_probe, "", "", 4294967295},
+      {"p:n /bin/true:0x1234 # the comment: of p:f", Kind::probe, "", "n", 0},
+      {"p:n f a=$arg1\t# b=", Kind::probe, "", "n", 0},
+      {"-:n # gone", Kind::remove, "", "n", 0},
       {"r0x10:n f", Kind::probe, "", "", 0},  // not the kernel's form: a module called r0x10
       {"-:n", Kind::remove, "", "n", 0},
       {"-:g/n", Kind::remove, "g", "n", 0},
@@ -108,7 +113,11 @@ TEST_CASE("wrong heads are refused where they are wrong") {
       {"-:g/1", 4},
       {"p3 f", 1},
       {"p3:n f", 1},
-      {"r4097 f", 1},
+      {"r4294967296 f", 1},
+      {"rx:n /bin/true:0x1234", 0},  // the head is wrong, not the argument
+      {"px:n /bin/true:0x1234 %ax", 0},
+      {"r-1:n /bin/true:0x1234", 0},
+      {"p:n # f", 3},
       {"r08 f", 1},
       {"r99999999999999999999999 f", 1},
       {" p:1 f", 3},
@@ -128,6 +137,16 @@ TEST_CASE("wrong heads are refused where they are wrong") {
     CHECK(parsed.error().reason == Reason::bad_definition);
     CHECK(parsed.error().column == row.column);
   }
+}
+
+TEST_CASE("a comment is no part of a definition, and what only looks like one is") {
+  const auto parsed = parse_definition("p:n f a=$arg1 # b=$arg2");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->args.size() == 1);
+  const auto lambda = parse_definition("main::{lambda(int, char)#1}::operator()(int, char) const a=$arg1");
+  REQUIRE(lambda.ok());
+  CHECK(lambda->args.size() == 1);
+  CHECK(parse_definition("rx:n /bin/true:0x1234").error().message.find("\"rx:n\"") != std::string::npos);
 }
 
 TEST_CASE("every kind of argument parses to its node") {
