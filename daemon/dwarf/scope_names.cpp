@@ -65,7 +65,8 @@ std::vector<Die> enclosing(Die die) {
 
 ScopedName scope_name(Die scope) {
   ScopedName out;
-  for (Die at = origin(scope); at && out.size() < kMaxScopes; at = parent_of(origin(at)))
+  unsigned steps = 0;  // damaged origins may lead round in a circle
+  for (Die at = origin(scope); at && steps < kMaxScopes; at = parent_of(origin(at)), ++steps)
     if ((tag(at) == TAG_namespace || is_class(tag(at))) && !name_of(at).empty()) out.push_back(name_of(at));
   std::ranges::reverse(out);
   return out;
