@@ -170,7 +170,11 @@ void append_json_string(std::string& out, std::string_view bytes) {
     if (c < 0x80) {
       append_ascii(out, c);
     } else if (const std::size_t length = utf8_sequence(bytes)) {
-      out.append(bytes.substr(0, length));
+      const bool is_control = c == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0;  // U+0080 to U+009F
+      if (is_control)
+        append_escape(out, static_cast<unsigned char>(bytes[1]));
+      else
+        out.append(bytes.substr(0, length));
       used = length;
     } else {
       append_escape(out, 0xdc00u + c);

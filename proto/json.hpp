@@ -43,7 +43,8 @@ class JsonResult {
 JsonResult parse_json(std::string_view text);
 
 // Appends a JSON string. Bytes that are no UTF-8 become lone surrogates "\udc80".."\udcff" for 0x80..0xff (Python's
-// surrogateescape), so that names from /proc and ELF files, which may be any bytes, survive losslessly.
+// surrogateescape), so that names from /proc and ELF files, which may be any bytes, survive losslessly. What a terminal
+// would obey (C0, DEL, C1) is escaped.
 void append_json_string(std::string& out, std::string_view bytes);
 
 // For readers whose JSON parser refuses lone surrogates (nlohmann's does): the same text with each such escape replaced

@@ -96,10 +96,10 @@ char* put_escape(char* at, unsigned char c) {
   return at;
 }
 
-// Bytes that JSON takes as they are.
+// Bytes that JSON takes as they are, and no terminal obeys.
 constexpr auto kPlain = [] {
   std::array<bool, 256> plain{};
-  for (unsigned c = 0x20; c < 0x80; ++c) plain[c] = c != '"' && c != '\\';
+  for (unsigned c = 0x20; c < 0x7f; ++c) plain[c] = c != '"' && c != '\\';
   return plain;
 }();
 
@@ -130,7 +130,11 @@ char* put_json_string(char* at, std::string_view bytes) {
     p = run;
     if (p == end) break;
     const std::size_t length = *p < 0x80 ? 0 : utf8_length(p, static_cast<std::size_t>(end - p));
-    if (length > 0) {
+    const bool is_control = length == 2 && p[0] == 0xc2 && p[1] < 0xa0;  // U+0080 to U+009F
+    if (is_control) {
+      at = put_unit(at, p[1]);
+      p += length;
+    } else if (length > 0) {
       at = put_text(at, {reinterpret_cast<const char*>(p), length});
       p += length;
     } else if (*p >= 0x80) {

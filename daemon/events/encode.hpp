@@ -84,7 +84,7 @@ void append_event_json(std::string& out, const EventSchema& schema, const Record
                        const void* context = nullptr);
 
 // Appends a JSON string. Bytes that are no UTF-8 are escaped losslessly as U+DC80..U+DCFF lone surrogates ("\udc80" for
-// byte 0x80), as Python's surrogateescape does.
+// byte 0x80), as Python's surrogateescape does. What a terminal would obey (C0, DEL, C1) is escaped, too.
 void append_json_string(std::string& out, std::string_view bytes);
 
 }  // namespace probed::events

@@ -108,6 +108,7 @@ TEST_CASE("the parser keeps values, order of arrays and 64-bit integers") {
 
 TEST_CASE("strings of any bytes are written losslessly") {
   CHECK(quoted("a\"b\\c\n\t\r\x01\x7f") == R"("a\"b\\c\n\t\r\u0001\u007f")");
+  CHECK(quoted("\xc2\x9b[1m\xc2\x80\xc2\x9f\xc2\xa0") == "\"\\u009b[1m\\u0080\\u009f\xc2\xa0\"");  // a terminal obeys these
   CHECK(quoted("é€😀") == "\"é€😀\"");
   CHECK(quoted("\x80\xff") == R"("\udc80\udcff")");
   CHECK(quoted("\xc0\xaf") == R"("\udcc0\udcaf")");
