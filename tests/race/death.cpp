@@ -54,6 +54,7 @@ struct Mode {
   bool optimize;
   std::vector<std::string> definitions;
   Json options;
+  std::vector<std::string> program = {"counter", "3", "0"};
 };
 
 // What a client does until its daemon dies under it.
@@ -166,8 +167,9 @@ void kill_again_and_again(const Mode& mode, unsigned times) {
   CAPTURE(std::string(mode.name));
   std::mt19937 random(seed());
   TempDir directory;
-  const auto start = [] {
-    auto target = std::make_unique<Target>("counter", std::vector<std::string>{"3", "0"});
+  const auto start = [&] {
+    const auto& program = mode.program;
+    auto target = std::make_unique<Target>(program[0], std::vector(program.begin() + 1, program.end()));
     target->go();
     return target;
   };
@@ -185,7 +187,7 @@ void kill_again_and_again(const Mode& mode, unsigned times) {
   // And it can be probed as any other.
   Daemon daemon;
   RpcClient client(daemon.socket());
-  const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
+  const std::vector<Json> probes = add(client, target.pid(), {mode.definitions[0]}, Json::object());
   CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
   remove_all(client, probes);
   target.send("stop\n");
@@ -205,6 +207,12 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
                        kills() - 2 * (kills() / 3));
   kill_again_and_again(
       {"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()}, kills() / 3);
+}
+
+// So many that the landing's table is written together with the text that it speaks of.
+TEST_CASE("a daemon that is killed while thousands of probes come, become jumps and go leaves every target alive") {
+  const Json options{{"maxRate", 0}};
+  kill_again_and_again({"thousands", true, {"crowd_*"}, options, {"crowd", "6"}}, kills() / 2);
 }
 
 // Its first byte is that of the jump that had replaced it.
