@@ -88,6 +88,7 @@ enum AttributeName : std::uint16_t {
   AT_endianity = 0x65,
   AT_signature = 0x69,
   AT_data_bit_offset = 0x6b,
+  AT_enum_class = 0x6d,
   AT_linkage_name = 0x6e,
   AT_str_offsets_base = 0x72,
   AT_addr_base = 0x73,

@@ -14,6 +14,17 @@ ScopedName in_scope(Die scope, const ScopedName& name) {
   return full;
 }
 
+// A variable, a static member that is only a value (DWARF 4), or an enumerator that is known without its enumeration's
+// name: outside of functions.
+bool is_outer_name(Die die) {
+  const std::uint16_t t = tag(die);
+  const Die around = t == TAG_enumerator ? parent_of(die) : die;
+  if (t == TAG_enumerator ? flag_of(around, AT_enum_class)
+                          : t != TAG_variable && (t != TAG_member || !attribute(die, AT_const_value)))
+    return false;
+  return !is_code(tag(parent_of(around))) && !is_code(tag(parent_of(origin(around))));
+}
+
 bool says_where(Die die) { return attribute(die, AT_location) || attribute(die, AT_const_value); }
 
 // In a file's own variables it is the same one that several units speak of.
@@ -24,7 +35,8 @@ bool is_same_variable(Die a, Die b) {
 
 }  // namespace
 
-// By unit: those around the place, and the partial units which they import (dwz).
+// By unit: those around the place, and the partial units which they import (dwz); then units of types, which GCC's
+// -fdebug-types-section puts enumerations into without a reference to them.
 VariableFinder::OuterNames VariableFinder::outer_names(std::string_view last) const {
   constexpr std::size_t kMostImported = 4096;
   OuterNames names;
@@ -32,8 +44,8 @@ VariableFinder::OuterNames VariableFinder::outer_names(std::string_view last) co
     std::vector<Die> found;
     for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
       const Die die{&unit, i};
-      if (unit.tag_of(i) != TAG_variable || name_of(die) != last) continue;
-      if (!is_code(tag(parent_of(die))) && !is_code(tag(parent_of(origin(die))))) found.push_back(die);
+      if (const std::uint16_t t = unit.tag_of(i); t != TAG_variable && t != TAG_member && t != TAG_enumerator) continue;
+      if (name_of(die) == last && is_outer_name(die)) found.push_back(die);
     }
     if (!found.empty()) names.push_back(std::move(found));
   };
@@ -50,6 +62,8 @@ VariableFinder::OuterNames VariableFinder::outer_names(std::string_view last) co
       });
     }
   }
+  for (const auto& unit : info_.file_->units())
+    if (unit->is_type_unit()) look_at(*unit);
   return names;
 }
 
@@ -123,8 +137,7 @@ std::optional<Object> VariableFinder::in_scopes(const OuterNames& names, const S
     if (is_code(tag(scope)) && name.size() == 1) {
       Die local;
       each_child(scope, [&](Die child) {
-        const std::uint16_t t = tag(child);
-        if ((t == TAG_variable || t == TAG_formal_parameter) && name_of(child) == name[0]) local = child;
+        if (const Die declared = declared_by(child, name[0])) local = declared;
         return true;
       });
       if (local) return of_outer_function(local);

@@ -39,6 +39,18 @@ bool fits(Die die, const ScopedName& name, bool may_begin_inside) {
 
 }  // namespace
 
+Die declared_by(Die child, std::string_view name) {
+  const std::uint16_t t = tag(child);
+  if (t == TAG_variable || t == TAG_formal_parameter) return name_of(child) == name ? child : Die{};
+  Die found;
+  if (t != TAG_enumeration_type || flag_of(child, AT_enum_class)) return found;
+  each_child(child, [&](Die enumerator) {
+    if (tag(enumerator) == TAG_enumerator && name_of(enumerator) == name) found = enumerator;
+    return !found;
+  });
+  return found;
+}
+
 bool is_class(std::uint16_t t) { return t == TAG_structure_type || t == TAG_class_type || t == TAG_union_type; }
 
 bool is_code(std::uint16_t t) { return t == TAG_lexical_block || t == TAG_subprogram || t == TAG_inlined_subroutine; }

@@ -168,7 +168,7 @@ Die VariableFinder::in_level(const Level& level, std::string_view name) {
   for (const Die block : level.blocks) {
     Die found;
     each_child(block, [&](Die child) {
-      if (is_variable(tag(child)) && name_of(child) == name) found = child;
+      if (const Die declared = declared_by(child, name)) found = declared;
       return true;  // of several, the one declared last
     });
     if (found) return found;
@@ -197,7 +197,7 @@ Die VariableFinder::declared_in(const Level& level, std::string_view name) {
     const Die at = to_walk.back();
     to_walk.pop_back();
     each_child(at, [&](Die child) {
-      if (is_variable(tag(child)) && name_of(child) == name) found = child;
+      if (const Die declared = declared_by(child, name)) found = declared;
       if (tag(child) != TAG_lexical_block) return true;
       const bool is_elsewhere =
           std::ranges::any_of(kept, is_same(child)) && std::ranges::none_of(level.blocks, is_same(child));
@@ -353,7 +353,7 @@ Result<std::vector<VisibleVariable>> VariableFinder::visible() const {
 // ---- places ----
 
 Object VariableFinder::object_of(Die variable) const {
-  const Die written = referenced(variable, AT_type);
+  const Die written = tag(variable) == TAG_enumerator ? parent_of(variable) : referenced(variable, AT_type);
   return {location_of(variable), type_itself(written), written, {}, 0};
 }
 

@@ -64,7 +64,7 @@ class VariableFinder {
   static std::vector<Level> levels_of(const std::vector<Die>& blocks);
   static Die declared_in(const Level& level, std::string_view name);
   static Die in_level(const Level& level, std::string_view name);
-  // Variables of one last name outside of functions, by unit (outer_names.cpp).
+  // Variables and enumerators of one last name outside of functions, by unit (outer_names.cpp).
   using OuterNames = std::vector<std::vector<Die>>;
   OuterNames outer_names(std::string_view last) const;
   static Die called(const OuterNames& names, const ScopedName& name);

@@ -198,6 +198,11 @@ TEST_CASE("in C++ a name is that of the function's own scope, else of the next a
       {"plain_function", "plain_function", "g"},
       {"plain_function", "plain_function", "::g"},
       {"with_lambda", "*with_lambda*operator*", "g"},
+      {"enumerator", "constants::enumerator", "limit:s32"},
+      {"scoped", "constants::scoped", "level"},
+      {"in_class", "constants::Holder::in_class", "level:s32"},
+      {"constant", "constants::Holder::constant", "bound"},
+      {"in_block", "constants::in_block", "limit:s32"},
   };
   for (const std::string& build : cpp_builds()) {
     CAPTURE(build);
@@ -213,7 +218,8 @@ TEST_CASE("in C++ a name is that of the function's own scope, else of the next a
       const Json& v = args[0].at("v");
       // Where the variables of the function around a lambda are isn't followed across units.
       const bool may_be_null = build == "namespaces-lto" && c.command == "with_lambda";
-      CHECK((v == truth.at(c.name.starts_with("::") ? c.name.substr(2) : c.name) || (may_be_null && v.is_null())));
+      const std::string plain = c.name.substr(c.name.starts_with("::") ? 2 : 0);
+      CHECK((v == truth.at(plain.substr(0, plain.find(':'))) || (may_be_null && v.is_null())));
     }
     CHECK(user.unharmed());
     CHECK(user.ends_well());
@@ -246,6 +252,7 @@ TEST_CASE("in C++ a qualified name is that variable, of whichever unit; one that
     CHECK(value("plain_function", "n1::hidden") == 9);
     CHECK(value("plain_function", "only_here") == 2);
     CHECK(value("plain_function", "n2::deep") == 66);
+    CHECK(told(client, user, "constants::enumerator v=limit", "enumerator").args[0].at("v") == "limit");
     CHECK(told(client, user, "n1::far_called v=g", "far_function").args[0].at("v") == 5);
     CHECK(told(client, user, "n1::far_called v=::g", "far_function").args[0].at("v") == 4);
     CHECK(told(client, user, "n1::far_called v=Base::g", "far_function").args[0].at("v") == 7);

@@ -104,6 +104,26 @@ NOINLINE int with_lambda() {
   return read() + ++g;
 }
 
+// Constants that hide variables of the same name.
+[[gnu::used]] int limit = 90, level = 91, bound = 92;
+namespace constants {
+enum { limit = 23, level_of_nobody };
+NOINLINE int enumerator() { return says(limit); }
+enum class Scoped { level = 29 };
+NOINLINE int scoped() { return says(level) + static_cast<int>(Scoped::level); }
+struct Holder {
+  enum { level = 24 };
+  static constexpr int bound = 25;
+  int dummy;
+  NOINLINE static int in_class() { return says(level); }
+  NOINLINE static int constant() { return says(bound); }
+};
+NOINLINE int in_block() {
+  enum { limit = 26 };
+  return says(limit);
+}
+}  // namespace constants
+
 namespace one {
 [[gnu::used]] int shared_name = 1;
 [[gnu::used]] int only_here = 2;
@@ -138,6 +158,11 @@ const Command kCommands[] = {
     {"using_in_block", using_in_block, "whole"},
     {"plain_function", plain_function, "g"},
     {"with_lambda", with_lambda, "g"},
+    {"enumerator", constants::enumerator, "limit"},
+    {"scoped", constants::scoped, "level"},
+    {"in_class", constants::Holder::in_class, "level"},
+    {"constant", constants::Holder::constant, "bound"},
+    {"in_block", constants::in_block, "limit"},
     {"far_function", far_function, "far"},
 };
 
