@@ -29,7 +29,7 @@ constexpr unsigned kMaxHoleAttempts = 32;
 constexpr std::uint64_t kBytesForSite = 96;   // of code, as long as there are few to tell by
 constexpr std::uint64_t kRuntimeCode = 2560;  // of the routines in front of it
 constexpr std::uint64_t kMostCode = 1 << 20, kLeastCode = 16 << 10;
-constexpr auto kMapAgain = 1s;
+constexpr Waiter::Clock::duration kMapAgain = 1s, kMapAgainMost = 32s;  // each twice the one before
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -128,8 +128,12 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
   work.phase = Phase::mapping;
   const std::weak_ptr<AddressSpace> weak = process->space;
   const auto map_later = [this](AddressSpace& here) {
-    here.optimisation().phase = Phase::building;
-    wake_optimiser(here, kMapAgain);
+    Optimisation& later = here.optimisation();
+    later.phase = Phase::building;
+    later.map_again = std::clamp(2 * later.map_again, kMapAgain, kMapAgainMost);
+    for (const RemoteAddr site : later.batch)
+      give_up(here, site, "no memory can be mapped for it now: a thread can't be stopped, or is in 32-bit code; it is tried again", {});
+    wake_optimiser(here, later.map_again);
   };
   const auto map = [this, weak, mapper = std::move(mapper), alone, map_later](Tracee& tracee) {
     const auto alive = weak.lock();
@@ -144,6 +148,7 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
     if (back && why == RemoteSyscalls::kIn32BitCode) return map_later(here);
     if (back && why) return void(refuse_all(here, why));
     here.optimisation().phase = Phase::building;
+    here.optimisation().map_again = {};
     wake_optimiser(here, 0s);
     if (back) meet(tracee);
   };

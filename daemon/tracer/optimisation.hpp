@@ -61,6 +61,7 @@ struct Optimisation {
   // When to look for threads that count without a lane of their own, and how long to wait after that.
   Clock::time_point meet_at = Clock::time_point::max();
   Clock::duration meet_again{};
+  Clock::duration map_again{};                      // how long the last try to map memory was waited with, if it failed
   const char* refused = nullptr;                    // nothing is optimised here any more, and why
   Clock::time_point at = Clock::time_point::max();  // when to go on
 };

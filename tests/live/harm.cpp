@@ -129,6 +129,17 @@ void report_new(const char* what, const std::set<std::string>& before, const std
 
 }  // namespace
 
+std::map<pid_t, char> thread_states(pid_t pid) {
+  std::map<pid_t, char> states;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(proc(pid, "task"), error)) {
+    const std::string stat = read_file(entry.path() / "stat");
+    if (const auto name_end = stat.rfind(')'); name_end != stat.npos)
+      states.emplace(std::stoi(entry.path().filename()), stat[name_end + 2]);
+  }
+  return states;
+}
+
 pid_t tracer_of(pid_t pid) {
   std::error_code error;
   bool seen = false;

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -218,6 +219,8 @@ class RpcClient {
 
 // The process that traces any of its threads. 0: nobody does; -1: it is gone.
 pid_t tracer_of(pid_t pid);
+// The threads of a process, as proc(5) has them: their numbers, and what they are doing.
+std::map<pid_t, char> thread_states(pid_t pid);
 // "libc.so.6+0x12a0: cc, file has 55" for each place of a breakpoint's size in file-backed executable mappings that
 // differs, at most 20.
 std::vector<std::string> text_differences(pid_t pid);

@@ -348,5 +348,26 @@ TEST_CASE("the memory that jumps record into takes no descriptor that another th
   CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
 }
 
+TEST_CASE("a thread that can't be stopped keeps jumps from being made as long as it is there, and that is said") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("soaked", {"2"});
+  target.go();
+  target.send("fork\n");
+  REQUIRE(target.next_line());
+  REQUIRE(eventually([&] {
+    return std::ranges::any_of(thread_states(target.pid()), [](const auto& thread) { return thread.second == 'D'; });
+  }));
+  const std::vector<Json> probes = add(client, target.pid(), {"work"});
+  CHECK(eventually([&] { return reason(client, probes[0]).find("can't be stopped") != std::string::npos; }));
+  CHECK(counts_of(client, probes[0]).hits > 0);
+  target.send("join\n");
+  CHECK(target.next_line());
+  CHECK(reaches_tier(client, probes[0], "optimized"));
+  remove_all(client, probes);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
 }  // namespace
 }  // namespace probed::live

@@ -17,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <random>
 #include <thread>
@@ -240,18 +239,6 @@ TEST_CASE("a jump of the program's own that was probed once is whole when daemon
 }
 
 namespace {
-
-// The threads of a process, as proc(5) has them: their numbers, and what they are doing.
-std::map<pid_t, char> thread_states(pid_t pid) {
-  std::map<pid_t, char> states;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", error)) {
-    const std::string stat = read_file(entry.path() / "stat");
-    if (const auto name_end = stat.rfind(')'); name_end != stat.npos)
-      states.emplace(std::stoi(entry.path().filename()), stat[name_end + 2]);
-  }
-  return states;
-}
 
 // Arms a breakpoint there, and kills the guard and the daemon when it is hit.
 void arm_and_kill(const std::string& socket, pid_t pid, const std::string& definition) {
