@@ -4,6 +4,7 @@
 // Where a jump table ends isn't looked for: a table is a run of distances that lead into the text, up to the next thing
 // whose address is taken. A few targets too many cost nothing but a few probes that can't be optimised.
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -82,6 +83,10 @@ class Analysis {
     bool reached = true, leaps = false, sets_stack = false, leaps_by_return = false;
     std::span<const std::uint8_t> before;
     target(range.begin);
+    // A pointer to a function may be called behind its landing pad, and who computes it leaves no trace of that.
+    constexpr std::array<std::uint8_t, 4> kEndbr64{0xf3, 0x0f, 0x1e, 0xfa};
+    if (bytes.size() > kEndbr64.size() && std::ranges::equal(bytes.first(kEndbr64.size()), kEndbr64))
+      target(range.begin + kEndbr64.size());
     std::uint64_t at = 0;
     while (at < bytes.size()) {
       const Scan s = scan(bytes.subspan(at), range.begin + at);

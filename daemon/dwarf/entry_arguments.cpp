@@ -6,6 +6,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/dwarf/types.hpp"
+#include "daemon/symbols/demangle.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -411,11 +412,31 @@ bool is_widened_at_entry(Die function, Die parameter) {
   return type.kind == TypeKind::floating && type.size == 4;
 }
 
+namespace {
+
+// Clang 14 leaves a parameter out that has no name or isn't used: a class with a destructor, in a function without
+// optimisation. The function's mangled name has it.
+bool lacks_parameters(Die function, const std::vector<Die>& parameters) {
+  const Die linked = holder_of(function, AT_linkage_name);
+  if (!linked) return false;
+  const auto all = symbols::parameters_in(symbols::demangle(text_of(linked, *attribute(linked, AT_linkage_name))));
+  return all && std::ranges::count_if(parameters, [](Die p) { return !flag_of(p, AT_artificial); }) <
+                    static_cast<std::ptrdiff_t>(*all);
+}
+
+}  // namespace
+
 std::vector<Location> arguments_at_entry(Die function) {
   std::vector<Location> out;
   if (!calls_like_c(function)) return out;
+  const std::vector<Die> parameters = parameters_of(function);
+  const bool is_lacking = lacks_parameters(function, parameters);
   Assigner assigner(function);
-  for (const Die parameter : parameters_of(function)) out.push_back(assigner.next(type_of(parameter)));
+  for (const Die parameter : parameters) {
+    const bool is_known = !is_lacking || flag_of(parameter, AT_artificial);  // `this` comes first
+    out.push_back(is_known ? assigner.next(type_of(parameter))
+                           : absent("debug information lacks one of the parameters; probe a later line: FILE:LINE"));
+  }
   return out;
 }
 

@@ -372,8 +372,14 @@ Location VariableFinder::location_of(Die variable) const {
   if (around_.at_entry && tag(variable) == TAG_formal_parameter && is_own_parameter(variable) &&
       is_widened_at_entry(scope_->function, variable))
     return absent("it is handed over as a double; probe a later line: FILE:LINE");
-  if (const auto value = attribute(variable, AT_location))
-    return is_fixed(*value) ? of_fixed(variable, *value) : locate(*variable.unit, *value, around_);
+  if (const auto value = attribute(variable, AT_location)) {
+    if (is_fixed(*value)) return of_fixed(variable, *value);
+    Location found = locate(*variable.unit, *value, around_);
+    // It may be handed over elsewhere, and have places from the prologue's end on.
+    if (around_.at_entry && tag(variable) == TAG_formal_parameter && place_of(found, 1).absent == kNoPlace)
+      return absent("debug information has no place of it at the function's first instruction; a later line may: FILE:LINE");
+    return found;
+  }
   if (const auto value = inherited(variable, AT_const_value)) {
     if (!value->is_block()) return constant(value->number);
     Piece piece;

@@ -174,6 +174,7 @@ class Compiler {
     // A part of a variable: p.x
     const auto is_dot = [&] { return text_[i_] == '.' && i_ + 1 < text_.size() && is_letter(text_[i_ + 1]); };
     while (i_ < text_.size() && (is_ident(text_[i_]) || (i_ > start && is_dot()))) ++i_;
+    if (rest().starts_with('[')) i_ = start + element_name(text_.substr(start)).value_or(i_ - start);
     name_ = text_.substr(start, i_ - start);
     if (name_.empty())
       return wrong(start,
@@ -183,6 +184,17 @@ class Compiler {
     is_char_ = is_bool_ = false;
     names_ = nullptr;
     return find_argument(start, p) || (!error_.column && find_common(start, p));
+  }
+
+  // Of an argument that is a part of a list (p.list[1].x), and whose name the text begins with: its length.
+  std::optional<std::size_t> element_name(std::string_view text) const {
+    for (const FetchArg& arg : args_) {
+      const std::string_view name = arg.name;
+      if (name.find('[') == name.npos || !text.starts_with(name)) continue;
+      if (text.size() == name.size() || (!is_ident(text[name.size()]) && text[name.size()] != '.' && text[name.size()] != '['))
+        return name.size();
+    }
+    return std::nullopt;
   }
 
   // False without an error: there is no such argument.

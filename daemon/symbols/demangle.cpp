@@ -213,6 +213,28 @@ NameParts split_name(std::string_view demangled) {
   return parts;
 }
 
+std::optional<std::size_t> parameters_in(std::string_view demangled) {
+  const NameParts parts = split_name(demangled);
+  std::string_view rest = parts.full.substr(parts.name.size());
+  if (!rest.starts_with('(')) return std::nullopt;
+  std::size_t depth = 0, count = 0, begin = 1;
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    const char c = rest[i];
+    const bool opens = c == '(' || c == '<' || c == '[' || c == '{';
+    const bool closes = c == ')' || (c == '>' && rest[i - 1] != '-') || c == ']' || c == '}';
+    depth += opens;
+    depth -= closes;
+    const bool is_end = depth == 0;
+    if (!is_end && (depth != 1 || c != ',')) continue;
+    std::string_view one = rest.substr(begin, i - begin);
+    while (one.starts_with(' ')) one.remove_prefix(1);
+    count += !one.empty() && one != "...";
+    begin = i + 1;
+    if (is_end) return count;
+  }
+  return std::nullopt;
+}
+
 bool has_abi_tag(std::string_view name) { return name.find(kAbiTag) != std::string_view::npos; }
 
 std::string without_abi_tags(std::string_view name) {

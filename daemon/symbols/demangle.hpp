@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ struct NameParts {
   std::string_view bare;  // ns::f
 };
 NameParts split_name(std::string_view demangled);
+
+// How many parameters a demangled name has, "..." left out; none: it doesn't say.
+std::optional<std::size_t> parameters_in(std::string_view demangled);
 
 // Whether the name has ABI tags, f[abi:cxx11](int), which no source has; and the name without them.
 bool has_abi_tag(std::string_view name);

@@ -290,6 +290,20 @@ TEST_CASE("a function in a namespace without a name is found with it or without,
   }
 }
 
+TEST_CASE("an argument behind one that debug information leaves out is right or null, and that is said") {
+  for (const std::string& build : cpp_builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto [args, truth] = told(client, user, "Lacking::method b e self=this", "lacking");
+    CHECK((args[0].at("b") == truth.at("b") || args[0].at("b").is_null()));
+    CHECK((args[0].at("e") == 44 || args[0].at("e").is_null()));
+    CHECK_FALSE(args[0].at("self").is_null());
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace

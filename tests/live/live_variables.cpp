@@ -325,7 +325,7 @@ TEST_CASE("filters compare variables and members") {
   RpcClient client(daemon.socket());
   TellingTarget user("variables-O2");
   Json params = add_params(user.pid(), {"p:f take number node=*node"});
-  params["probes"][0]["filter"] = "number > 2 && node.inner.at.y == -4";
+  params["probes"][0]["filter"] = "number > 2 && node.inner.at.y == -4 && node.corners[1].y == 13";
   const Json probe = client.call("probe.add", params).at("probes").at(0);
   for (int i = 0; i < 6; ++i) user.truth("take " + std::to_string(i));
   CHECK(counts_of(client, probe) == Counts{1, 0, 5});

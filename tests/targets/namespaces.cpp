@@ -133,6 +133,21 @@ namespace two {
 }
 int far_function();
 
+// Clang leaves an unused class with a destructor out of the parameters that its debug information has.
+struct Owning {
+  explicit Owning(int number) : value(number) {}
+  Owning(const Owning& other) : value(other.value) {}
+  ~Owning() {}
+  int value;
+};
+struct Lacking {
+  int own = 0;
+  NOINLINE int method(Owning, int b, int c, int d, int e, const char* text) {
+    return says(b) + c + d + e + own + (text != nullptr);
+  }
+};
+int lacking_called() { return Lacking().method(Owning(7), 41, 42, 43, 44, "text"); }
+
 struct Command {
   const char* name;
   int (*call)();
@@ -164,6 +179,7 @@ const Command kCommands[] = {
     {"constant", constants::Holder::constant, "bound"},
     {"in_block", constants::in_block, "limit"},
     {"far_function", far_function, "far"},
+    {"lacking", lacking_called, "b"},
 };
 
 int main() {

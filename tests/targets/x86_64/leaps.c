@@ -9,6 +9,7 @@
 //   copied ROUNDS       copies a page of its code to memory of its own at the same place, as for huge pages, and calls it
 //   restarted ROUNDS    two threads count in a restartable sequence whose descriptor is made at run time
 //   skipped ROUNDS      a SIGSEGV handler skips the instruction that has faulted
+//   landed ROUNDS       calls a function behind its endbr64, by a pointer and a distance
 //   end                 ends with exit status 0 if everything was right
 #include <pthread.h>
 #include <sched.h>
@@ -132,6 +133,25 @@ static int copied(long rounds) {
   }
   int good = 1;
   for (long i = 0; i < rounds; ++i) good &= on_own_page(i) == i + 1;
+  return good;
+}
+
+// ---- a function that is called behind its landing pad ---------------------------------------------------------------
+
+long padded(long a);
+__asm__(
+    ".text; .balign 16; .globl padded; .type padded,@function\n"
+    "padded: .cfi_startproc; endbr64; lea 1(%rdi),%rax; add %rdi,%rax; xor $5,%rax; ret\n"
+    ".cfi_endproc; .size padded,.-padded");
+
+__attribute__((noinline)) static int landed(long rounds) {
+  enum { kPad = 4 };
+  long (*volatile entry)(long) = padded;
+  int good = 1;
+  for (long i = 0; i < rounds; ++i) {
+    long (*const behind)(long) = (long (*)(long))((uintptr_t)entry + kPad);
+    good &= entry(i) == ((2 * i + 1) ^ 5) && behind(i) == ((2 * i + 1) ^ 5);
+  }
   return good;
 }
 
@@ -276,6 +296,7 @@ int main(void) {
     if (strcmp(name, "threaded") == 0) ok = threaded(rounds);
     if (strcmp(name, "repaired") == 0) ok = repaired(rounds);
     if (strcmp(name, "skipped") == 0) ok = skipped(rounds);
+    if (strcmp(name, "landed") == 0) ok = landed(rounds);
     if (strcmp(name, "entered") == 0) ok = entered(rounds);
     if (strcmp(name, "swallowed") == 0) ok = swallowed(rounds);
     if (strcmp(name, "dropped") == 0) ok = dropped(rounds);

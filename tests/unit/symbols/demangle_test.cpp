@@ -56,6 +56,17 @@ TEST_CASE("a readable name falls into the parts that people type") {
   }
 }
 
+TEST_CASE("a name says how many parameters its function has, or nothing about them") {
+  CHECK(parameters_in("f()") == 0);
+  CHECK(parameters_in("ns::C::f(int, std::map<int, char>, int (*)(int, long)) const") == 3);
+  CHECK(parameters_in("int f<int, char>(int, char)") == 2);
+  CHECK(parameters_in("f(char const*, ...)") == 1);
+  CHECK(parameters_in("main::{lambda(int, char)#1}::operator()(int, char) const") == 2);
+  CHECK(parameters_in("C::operator->(A<(B)1, 2>)") == 1);
+  CHECK(parameters_in("ns::counter") == std::nullopt);
+  CHECK(parameters_in("") == std::nullopt);
+}
+
 TEST_CASE("namespaces without a name are left out of one") {
   CHECK(without_unnamed("ns::(anonymous namespace)::C::f(int)") == "ns::C::f(int)");
   CHECK(without_unnamed("(anonymous namespace)::(anonymous namespace)::f") == "f");
