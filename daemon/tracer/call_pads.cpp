@@ -43,6 +43,7 @@ std::vector<symbols::Mapping> places(pid_t pid) {
   auto maps = symbols::read_maps(pid);
   if (!maps) return {};
   std::erase_if(*maps, [](const symbols::Mapping& m) {
+    if (!native::kPadsInFiles) return m.path != "[vdso]";
     return !m.executable || m.writable || m.shared || m.path.empty() || m.path == "[vsyscall]";
   });
   std::ranges::stable_sort(*maps, {}, [](const symbols::Mapping& m) { return m.path == "[vdso]" ? 0 : 1; });
