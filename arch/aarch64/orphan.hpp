@@ -48,8 +48,8 @@ inline constexpr std::size_t kCallPadSize = 1152, kCallPadData = 128;
 inline constexpr std::size_t kAfterCall = 4;  // where a pad's way back begins; at 0 is the call
 // All comes back at once, and what is pending finds the thread where it was.
 inline constexpr std::size_t kUnblocked = kAfterCall;
-// Not in what a file has mapped: a vdso that is one page has no room for two, and every program would keep a page of its
-// text for itself.
+// In landings' pages only: a vdso of one page has no room for them, and a program would keep a page of its text for
+// itself. So the calls that map the landing are made without.
 inline constexpr bool kPadsInFiles = false;
 // The register set that has the vector registers (linux/elf.h, NT_PRFPREG), for call_record().
 inline constexpr bool kRecordsVectors = true;

@@ -789,6 +789,12 @@ CallPad AddressSpace::call_pad(pid_t pid) {
   return pad;
 }
 
+std::vector<XolAreas::Area> AddressSpace::areas_to_unmap() const {
+  std::vector<XolAreas::Area> areas(xol_.areas().begin(), xol_.areas().end());
+  std::ranges::stable_partition(areas, [&](const XolAreas::Area& area) { return area.base != landing_.page(); });
+  return areas;
+}
+
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {
   // The place may have been unmapped, or hold a breakpoint, since it was found.
   std::array<std::uint8_t, std::size(native::kSyscallInsn)> now{};

@@ -62,6 +62,9 @@ inline constexpr bool kHasVsyscall = false;
 // Whether a breakpoint is as long as any instruction, so that who rewrites one takes the breakpoint away.
 inline constexpr bool kBreakpointCoversInsn = true;
 
+// Whether one instruction, the first of a function of ASSEMBLY()'s that COUNT()s, does that.
+inline constexpr bool kCountsAtOnce = false;
+
 // brk #0, or the b that takes its place.
 inline bool begins_with_probe(std::span<const std::uint8_t> code) {
   if (code.size() < 4) return false;
