@@ -34,6 +34,8 @@ struct CallRecord {
 inline constexpr std::size_t kCallPadSize = 512, kCallPadData = 256;
 inline constexpr std::size_t kAfterCall = 2;  // where a pad's way back begins; at 0 is the call
 inline constexpr std::size_t kUnblocked = 32;
+// Whether pads are in what was mapped before, the vdso or files; else in landings' pages.
+inline constexpr bool kPadsInFiles = true;
 // Whether call_record() needs the vector registers.
 inline constexpr bool kRecordsVectors = false;
 

@@ -510,7 +510,7 @@ void AddressSpace::forget_jump(Site& site) {
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
   // A child that was forked before may still have it.
   if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
-  if (site.slot) landing_.set(memory_, site.plan.address, site.slot);
+  landing_.set(memory_, site.plan.address, site.slot ? site.slot : site.plan.address);
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   if (jump->pun) detours_->retire(jump->pun);
@@ -787,6 +787,12 @@ CallPad AddressSpace::call_pad(pid_t pid) {
   if (pad.at) landing_.set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
   if (!pad.at) pad.plain_call = syscall_insn(pid);
   return pad;
+}
+
+std::vector<XolAreas::Area> AddressSpace::areas_to_unmap() const {
+  std::vector<XolAreas::Area> areas(xol_.areas().begin(), xol_.areas().end());
+  std::ranges::stable_partition(areas, [&](const XolAreas::Area& area) { return area.base != landing_.page(); });
+  return areas;
 }
 
 RemoteAddr AddressSpace::syscall_insn(pid_t pid) {

@@ -192,6 +192,8 @@ class AddressSpace {
 
   // Where a thread may make calls for us.
   CallPad call_pad(pid_t pid);
+  // What was injected, in the order to take it out in: the page that calls may be made in is the last.
+  std::vector<XolAreas::Area> areas_to_unmap() const;
 
  private:
   // A site as it was when its breakpoint, or its last jump, was taken out.

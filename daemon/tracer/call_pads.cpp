@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/xol.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -16,6 +17,7 @@ using native::kCallPadSize;
 
 constexpr std::uint64_t kPads = 2;    // in one place: one for who comes when a daemon has died on the other
 constexpr std::uint64_t kMargin = 64;  // behind the last byte that isn't zero
+constexpr std::size_t kLandingStart = 16;  // bytes that tell most pages from a landing's
 static_assert(kCallPadData + sizeof(native::CallRecord) <= kCallPadSize);
 
 using Bytes = std::array<std::uint8_t, kCallPadSize>;
@@ -37,11 +39,35 @@ bool write_pad(TargetMemory& memory, RemoteAddr at) {
          memory.write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1)));
 }
 
+bool holds_landing(TargetMemory& memory, RemoteAddr page) {
+  const std::vector<std::uint8_t> code = native::build_landing(page.value).code;
+  std::vector<std::uint8_t> now(code.size());
+  const auto first = std::as_writable_bytes(std::span(now).first(kLandingStart));
+  return memory.read(page, first) && std::equal(code.begin(), code.begin() + kLandingStart, now.begin()) &&
+         memory.read(page, std::as_writable_bytes(std::span(now))) && now == code;
+}
+
+// The landings' pages (landing.hpp), any daemon's, of what is executable and no file's.
+std::vector<symbols::Mapping> landings(TargetMemory& memory, std::span<const symbols::Mapping> maps) {
+  std::vector<symbols::Mapping> pages;
+  for (const symbols::Mapping& m : maps) {
+    if (!m.executable || m.writable || m.shared || !m.path.empty()) continue;
+    for (RemoteAddr page = m.start; page < m.end; page = page + kPageSize) {
+      if (!holds_landing(memory, page)) continue;
+      pages.push_back(m);
+      pages.back().start = page;
+      pages.back().end = page + kPageSize;
+    }
+  }
+  return pages;
+}
+
 // Where pads may be, the best first.
-std::vector<symbols::Mapping> places(pid_t pid) {
+std::vector<symbols::Mapping> places(TargetMemory& memory, pid_t pid) {
   if (!native::kHasLanding) return {};
   auto maps = symbols::read_maps(pid);
   if (!maps) return {};
+  if (!native::kPadsInFiles) return landings(memory, *maps);
   std::erase_if(*maps, [](const symbols::Mapping& m) {
     return !m.executable || m.writable || m.shared || m.path.empty() || m.path == "[vsyscall]";
   });
@@ -71,7 +97,7 @@ RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
 
 template <class F>
 void for_each_busy(TargetMemory& memory, pid_t pid, F f) {
-  for (const symbols::Mapping& m : places(pid)) {
+  for (const symbols::Mapping& m : places(memory, pid)) {
     for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
       const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
       CallPadHead head{0, 0};
@@ -95,7 +121,7 @@ void CallPad::end() const {
 }
 
 CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
-  for (const symbols::Mapping& m : places(pid))
+  for (const symbols::Mapping& m : places(memory, pid))
     if (const RemoteAddr at = pad_in(memory, m)) return {&memory, at, {}};
   return {&memory, {}, {}};
 }

@@ -2,8 +2,9 @@
 // middle finds its way back (arch/orphan.hpp).
 //
 // There must be such a place before anything can be mapped: what nothing uses of the last page of executable memory,
-// behind the end of what was mapped, that of the vdso before all. Pads are found again by their marks, also by whoever
-// comes after a killed daemon, and in copies of the memory. They stay: some hundred bytes that nobody looks at.
+// behind the end of what was mapped, that of the vdso before all. (Where that has no room, native::kPadsInFiles, they are
+// in the landing's page, and there is none before that.) Pads are found again by their marks, also by whoever comes after
+// a killed daemon, and in copies of the memory. They stay: some hundred bytes that nobody looks at.
 //
 // Owning thread: the tracer thread.
 #pragma once

@@ -465,7 +465,7 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
   if (space.xol().areas().empty()) return true;
   const Layout layout = Layout::of(space.memory());
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
-    for (const XolAreas::Area& area : space.xol().areas()) {
+    for (const XolAreas::Area& area : space.areas_to_unmap()) {
       // The program may have mapped something of its own there.
       if (!space.is_ours(area, layout)) continue;
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});

@@ -177,7 +177,7 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
         const Layout layout = Layout::of(process.space->memory());
-        for (const XolAreas::Area& area : parent_space.xol().areas())
+        for (const XolAreas::Area& area : parent_space.areas_to_unmap())
           if (process.space->is_ours(area, layout)) remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
       });
   if (!alive) return;

@@ -26,9 +26,13 @@ constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
 constexpr std::size_t kLargeBatch = 64;    // sites from which on text is read and written by the page
 
-// What is emulated while somebody traces needs a copy for when nobody does (landing.hpp).
+// What is emulated while somebody traces needs a copy for when nobody does (landing.hpp), if it can have one.
 bool needs_slot(const SiteRequest& request) {
-  return native::kHasLanding || !request.plan.insn.emulable || request.program->force_step;
+  const SitePlan& plan = request.plan;
+  if (!plan.insn.emulable || request.program->force_step) return true;
+  if (!native::kHasLanding) return false;
+  const std::uint64_t anywhere = plan.address.value;
+  return native::relocate(plan.code(), plan.insn, anywhere, anywhere).refusal != arch::Refusal::unsupported;
 }
 
 // Its detours' loads may fault: what can't be absent is read from registers and from the stack.
@@ -113,9 +117,9 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (*lacking) {
     const RemoteAddr near = **lacking;
     const auto in_reach = [&](const SiteRequest& r) {
-      return needs_slot(r) && !batch->slots.contains(r.plan.address) &&
-             std::max(r.plan.address, near) - std::min(r.plan.address, near) <
-                 static_cast<std::int64_t>(kSlotReach / 2);
+      return std::max(r.plan.address, near) - std::min(r.plan.address, near) <
+                 static_cast<std::int64_t>(kSlotReach / 2) &&
+             !batch->slots.contains(r.plan.address) && needs_slot(r);
     };
     std::uint64_t bytes = 0;
     for (const SiteRequest& request : batch->requests)

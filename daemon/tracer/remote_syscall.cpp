@@ -64,17 +64,21 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   // From here on the thread needs giving back.
   usable_ = true;
   const bool at_call = !native::kRegistersTellCall && stands_at_call();
-  if (!at_call) send_to_pad(pad);
+  const ptrace::Registers as_stopped = saved_.regs;
+  if (!at_call) send_to_pad(pad, as_stopped);
   ptrace::set_sigmask(tid_, kEverything);
   if (!at_call) return;
   usable_ = settle();
-  if (usable_) send_to_pad(pad);
+  // The way back makes a call anew: what restart_syscall would go on with is forgotten there (arch/arm64/kernel/signal.c,
+  // rt_sigreturn).
+  if (usable_) send_to_pad(pad, as_stopped);
 }
 
-void RemoteSyscalls::send_to_pad(const CallPad& pad) {
+// way_back: the registers that the thread finds its way back to.
+void RemoteSyscalls::send_to_pad(const CallPad& pad, const ptrace::Registers& way_back) {
   std::vector<std::byte> vectors;
   if (native::kRecordsVectors && pad.at && ptrace::get_vector_registers(tid_, vectors) != Outcome::ok) return;
-  if (!pad.at || !pad.begin(saved_.regs, saved_.mask, vectors)) return;
+  if (!pad.at || !pad.begin(way_back, saved_.mask, vectors)) return;
   saved_.pad = pad;
   ptrace::Registers regs = saved_.regs;
   native::prepare_syscall(regs, pad.at.value + native::kAfterCall, 0, {0, 0, 0, 0, 0, 0});

@@ -88,7 +88,7 @@ class RemoteSyscalls {
   bool run_to_event_stop();
   bool stands_at_call() const;
   bool settle();
-  void send_to_pad(const CallPad& pad);
+  void send_to_pad(const CallPad& pad, const ptrace::Registers& way_back);
   std::optional<WaitStatus> next_stop(bool resumed);
   bool gone(std::optional<WaitStatus> status);
 

@@ -28,11 +28,13 @@ void run_storm(const std::vector<std::string>& arguments, bool step) {
   target.target.go();
   const TargetReport report = target.target.finish();
   CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
-  CHECK(counts_of(client, probes[0]).hits == reported(report, "ticks"));
-  CHECK(counts_of(client, probes[2]).hits == reported(report, "handler_ticks"));
   // Who jumps out of a handler may never execute what its thread was about to.
-  if (arguments.size() < 3) CHECK(counts_of(client, probes[1]).hits == reported(report, "tocks"));
-  if (arguments.size() < 3) CHECK(counts_of(client, probes[3]).hits == counts_of(client, probes[4]).hits);
+  const bool jumps = arguments.size() >= 3;
+  const std::uint64_t hits = counts_of(client, probes[0]).hits, ticks = reported(report, "ticks");
+  CHECK_MESSAGE((hits == ticks || (jumps && !kCountsAtOnce && hits > ticks)), hits << " hits, " << ticks << " ticks");
+  CHECK(counts_of(client, probes[2]).hits == reported(report, "handler_ticks"));
+  if (!jumps) CHECK(counts_of(client, probes[1]).hits == reported(report, "tocks"));
+  if (!jumps) CHECK(counts_of(client, probes[3]).hits == counts_of(client, probes[4]).hits);
 }
 
 TEST_CASE("queued, timer's and process-wide signals arrive once, in order and intact, at every point of a hit") {

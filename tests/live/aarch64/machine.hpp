@@ -57,10 +57,13 @@ inline constexpr std::size_t kBreakpointSize = 4, kMovedSize = 4;
 // Whether every shape has a copy that can be stepped; else some are emulated only.
 inline constexpr bool kStepsAllShapes = false;
 // Whether probes become jumps.
-inline constexpr bool kHasJumps = false;
+inline constexpr bool kHasJumps = true;
 inline constexpr bool kHasVsyscall = false;
 // Whether a breakpoint is as long as any instruction, so that who rewrites one takes the breakpoint away.
 inline constexpr bool kBreakpointCoversInsn = true;
+
+// Whether one instruction, the first of a function of ASSEMBLY()'s that COUNT()s, does that.
+inline constexpr bool kCountsAtOnce = false;
 
 // brk #0, or the b that takes its place.
 inline bool begins_with_probe(std::span<const std::uint8_t> code) {
