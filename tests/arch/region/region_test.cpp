@@ -62,7 +62,8 @@ using enum RegionRefusal;
 const NearRow kNearRows[] = {
     {"one instruction of five bytes or more", {"48c7c001000000 c3"}, 0, none, 7, 1},
     {"as many whole instructions as five bytes need", {"55 4889e5 31c0 c3"}, 0, none, 6, 3},
-    {"an endbr64 moves along", {"f30f1efa 55 31c0 c3"}, 0, none, 5, 2},
+    {"an endbr64 behind the entry moves along", {"90 f30f1efa 55 31c0 c3"}, 1, none, 5, 2},
+    {"behind the endbr64 of the entry a pointer may lead", {"f30f1efa 55 31c0 c3"}, 0, branch_target},
     {"a branch to the site is welcome", {"55 4889e5 31c0 ebf8"}, 0, none, 6, 3},
     {"a branch to the region's end is welcome", {"55 4889e5 31c0 ebfe"}, 0, none, 6, 3},
     {"a branch leads into an instruction, so that boundaries are in doubt",

@@ -145,7 +145,7 @@ TEST_CASE("strings are escaped so that every byte can be got back") {
   CHECK(json("plain") == "\"plain\"");
   CHECK(json("a\"b\\c/d") == "\"a\\\"b\\\\c/d\"");
   CHECK(json("\b\t\n\f\r") == "\"\\b\\t\\n\\f\\r\"");
-  CHECK(json(std::string_view("\0\x01\x0b\x1f\x7f", 5)) == "\"\\u0000\\u0001\\u000b\\u001f\x7f\"");
+  CHECK(json(std::string_view("\0\x01\x0b\x1f\x7f", 5)) == "\"\\u0000\\u0001\\u000b\\u001f\\u007f\"");
   CHECK(json("m\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80") == "\"m\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80\"");
   CHECK(json("\xc2\x9b[1m\x7f\xc2\x80\xc2\xa0") == "\"\\u009b[1m\\u007f\\u0080\xc2\xa0\"");  // a terminal obeys these
   CHECK(json("\x80") == "\"\\udc80\"");
