@@ -115,7 +115,9 @@ TEST_CASE("calls that end otherwise are abandoned, and none of their returns is 
   for (const std::string name : {"returns", "returns-guarded"}) {
     CAPTURE(name);
     Session s(name);
-    const auto probes = add_optimised(s, {"r:deep deep", "r:set setter", "r:frames frames"});
+    // What follows the endbr64 of an entry is kept free: not all of them have room for a jump there besides their exits'.
+    const std::vector<std::string> returns{"r:deep deep", "r:set setter", "r:frames frames"};
+    const auto probes = name == "returns" ? add_optimised(s, returns) : add(s.client, s.program.pid(), returns);
     const auto others = add(s.client, s.program.pid(), {"r:jump jumper", "r:catch catcher", "r:leave leaver"});
     for (std::uint64_t round = 1; round <= 5; ++round) {
       CHECK(s.program.ask("throw 100") == "throw done 100");
