@@ -87,6 +87,11 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
   bool ticking = false;
   Waiter::Clock::time_point last_busy{};
   std::uint64_t stops = 0, stops_seen = 0;
+  const auto deal_with = [&](const Stop& stop) {
+    engine.handle(stop);
+    ++stops;
+    if (!std::exchange(ticking, true)) waiter_.wake();
+  };
   while (run_commands(engine)) {
     engine.check_deadlines();
     const auto now = Waiter::Clock::now();
@@ -97,16 +102,10 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
     for (unsigned n = 0; n < kStopsBetween; ++n) {
       const auto stop = waiter_.poll();
       if (!stop) break;
-      engine.handle(*stop);
-      ++stops;
+      deal_with(*stop);
     }
-    while (!waiter_.take_wake()) {
-      const auto stop = waiter_.wait();
-      if (!stop) continue;
-      engine.handle(*stop);
-      ++stops;
-      if (!std::exchange(ticking, true)) waiter_.wake();
-    }
+    while (!waiter_.take_wake())
+      if (const auto stop = waiter_.wait()) deal_with(*stop);
   }
 }
 

@@ -22,13 +22,6 @@ namespace {
 constexpr int kWakeSignal = SIGUSR2;
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
-// ThreadSanitizer puts a handler off until the thread's next call that it intercepts: no handler runs for a signal that
-// comes just before the thread blocks. So there the signal comes all the time.
-#ifdef __SANITIZE_THREAD__
-constexpr auto kAgainEvery = std::chrono::milliseconds(10);
-#else
-constexpr auto kAgainEvery = std::chrono::milliseconds(0);
-#endif
 constexpr unsigned kMostInARow = 8;
 constexpr unsigned kMostCutShort = 4;
 
@@ -145,8 +138,6 @@ void Waiter::bind_to_this_thread() {
   collect_ = make_timer(kCollect);
   bound_ = true;
   waiter_of_this_thread = this;
-  const itimerspec every{timespec_of(kAgainEvery), timespec_of(kAgainEvery)};
-  timer_settime(again_, 0, &every, nullptr);
   const sigset_t set = wake_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
@@ -160,7 +151,7 @@ void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
   if (self->collecting_.load()) self->collect();
   if (info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm) self->woken_.store(true);
   if (self->woken_.load() && self->blocking_.load()) {
-    const itimerspec again{timespec_of(kAgainEvery), timespec_of(kAgainAfter)};
+    const itimerspec again{{}, timespec_of(kAgainAfter)};
     timer_settime(self->again_, 0, &again, nullptr);
   }
   errno = saved;
