@@ -45,6 +45,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -172,6 +173,8 @@ class Waiter {
   };
 
   pthread_t thread_{};
+  static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
+
   timer_t alarm_{};  // raises the wake signal for set_alarm()
   timer_t again_{};  // raises it once more for its own handler
   bool bound_ = false;
@@ -187,6 +190,7 @@ class Waiter {
   std::atomic<std::size_t> collected_count_{0};
   std::atomic<bool> collecting_{false};
   std::atomic<unsigned> ticks_{0};  // of Collecting, since its last progress
+  std::atomic<Clock::rep> alarm_at_{kNever};  // since the clock's epoch
   std::atomic<bool> woken_{false};
   std::atomic<bool> blocking_{false};
 };
