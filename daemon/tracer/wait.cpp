@@ -151,8 +151,8 @@ void Waiter::bind_to_this_thread() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// On the tracer thread, in the middle of anything. timer_settime, clock_gettime and waitpid are async-signal-safe (signal-safety(7)),
-// and waitid is nothing but a system call either.
+// On the tracer thread, in the middle of anything. timer_settime, clock_gettime and waitpid are async-signal-safe
+// (signal-safety(7)), and waitid is nothing but a system call either.
 void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
   Waiter* const self = waiter_of_this_thread;
   if (!self) return;
