@@ -147,7 +147,8 @@ void Channel::set_base(RemoteAddr base) {
 // ---- memory ----
 
 // Every access is one that the target can race with. Acquire and release cost nothing on x86.
-std::uint64_t Channel::load(std::size_t offset) const {
+// These are inlined into what is done for each record.
+inline std::uint64_t Channel::load(std::size_t offset) const {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(local_ + offset)).load(std::memory_order_acquire);
 }
 
@@ -155,7 +156,7 @@ void Channel::store(std::size_t offset, std::uint64_t value) {
   std::atomic_ref(*reinterpret_cast<std::uint64_t*>(local_ + offset)).store(value, std::memory_order_release);
 }
 
-std::size_t Channel::ring_word(LaneId id, std::uint64_t position) const {
+inline std::size_t Channel::ring_word(LaneId id, std::uint64_t position) const {
   return layout_.ring_at(id) + (static_cast<std::size_t>(position) & (layout_.ring_size - 1));
 }
 
@@ -371,7 +372,8 @@ bool Channel::next(LaneId id, ChannelRecord& record) {
   for (; lane.budget > 0; --lane.budget) {
     // Before the word: the thread's last store was before its retirement.
     const bool is_retiring = lane.state.load(std::memory_order_acquire) == State::retiring;
-    const std::uint64_t first = load(ring_word(id, lane.consumed));
+    const std::size_t at = ring_word(id, lane.consumed);
+    const std::uint64_t first = load(at);
     if (first == 0) {
       if (is_retiring ? finish_retired(id, lane) : leave_to_dead(id, lane)) continue;
       return false;
@@ -382,11 +384,12 @@ bool Channel::next(LaneId id, ChannelRecord& record) {
       continue;
     }
     lane.stalled_drains = 0;
-    if (load(ring_word(id, lane.consumed) + ch::kRecordTime) > lane.until) return false;
+    if (load(at + ch::kRecordTime) > lane.until) return false;
     const std::size_t size = commit_size(first);
-    copy_record(id, lane, first, size);
+    take_words(at, first, size);
     describe_record(id, lane, record);
-    consume(id, lane, size);
+    lane.consumed += size;
+    if (lane.consumed - lane.freed >= layout_.ring_size / 4) free_room(id, lane);
     Shape& shape = shapes_[record.probe];
     ++(shape.most == 0 ? strays_ : shape.recorded);
     if (shape.most != 0) return --lane.budget, true;
@@ -395,7 +398,7 @@ bool Channel::next(LaneId id, ChannelRecord& record) {
 }
 
 // Whether the word can be the first of a record there. One of a probe that is gone may have any size.
-bool Channel::is_commit(std::uint64_t word, std::uint64_t position) const {
+inline bool Channel::is_commit(std::uint64_t word, std::uint64_t position) const {
   const std::uint32_t probe = word & (ch::kMaxProbes - 1);
   const std::size_t size = commit_size(word);
   if (word >> 32 != (ch::commit_tag(position) >> 32) || (word >> 31 & 1) != 0 || probe >= shapes_.size()) return false;
@@ -404,15 +407,15 @@ bool Channel::is_commit(std::uint64_t word, std::uint64_t position) const {
   return shape.most == 0 || (size >= shape.least && size <= shape.most);
 }
 
-void Channel::copy_record(LaneId id, const Lane& lane, std::uint64_t first, std::size_t size) {
-  const std::size_t at = ring_word(id, lane.consumed);
-  const auto* words = reinterpret_cast<std::uint64_t*>(local_ + at);
+// Copies the record that stands there, whose first word has been read, and clears it.
+inline void Channel::take_words(std::size_t at, std::uint64_t first, std::size_t size) {
+  auto* words = reinterpret_cast<std::uint64_t*>(local_ + at);
   words_[0] = first;
-  for (std::size_t i = 1; i < size / 8; ++i)
-    words_[i] = std::atomic_ref(const_cast<std::uint64_t&>(words[i])).load(std::memory_order_relaxed);
+  for (std::size_t i = 1; i < size / 8; ++i) words_[i] = std::atomic_ref(words[i]).load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size / 8; ++i) std::atomic_ref(words[i]).store(0, std::memory_order_relaxed);
 }
 
-void Channel::describe_record(LaneId id, const Lane& lane, ChannelRecord& record) const {
+inline void Channel::describe_record(LaneId id, const Lane& lane, ChannelRecord& record) const {
   const bool is_shared = id == LaneId::shared;
   record.probe = words_[0] & (ch::kMaxProbes - 1);
   record.lane = id;
@@ -421,13 +424,6 @@ void Channel::describe_record(LaneId id, const Lane& lane, ChannelRecord& record
   record.thread_pointer = is_shared ? words_[ch::kRecordThreadPointer / 8] : 0;
   record.cpu = words_[ch::kRecordCpu / 8] & 0xffff;
   record.words = std::span(words_).first(commit_size(words_[0]) / 8);
-}
-
-void Channel::consume(LaneId id, Lane& lane, std::size_t size) {
-  auto* words = reinterpret_cast<std::uint64_t*>(local_ + ring_word(id, lane.consumed));
-  for (std::size_t i = 0; i < size / 8; ++i) std::atomic_ref(words[i]).store(0, std::memory_order_relaxed);
-  lane.consumed += size;
-  if (lane.consumed - lane.freed >= layout_.ring_size / 4) free_room(id, lane);
 }
 
 void Channel::free_room(LaneId id, Lane& lane) {

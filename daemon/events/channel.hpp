@@ -289,8 +289,7 @@ class Channel {
   void end_drain(LaneId id, std::size_t max);
 
   bool is_commit(std::uint64_t word, std::uint64_t position) const;
-  void consume(LaneId id, Lane& lane, std::size_t size);
-  void copy_record(LaneId id, const Lane& lane, std::uint64_t first, std::size_t size);
+  void take_words(std::size_t at, std::uint64_t first, std::size_t size);
   void describe_record(LaneId id, const Lane& lane, ChannelRecord& record) const;
   bool finish_retired(LaneId id, Lane& lane);
   bool leave_to_dead(LaneId id, Lane& lane);

@@ -102,7 +102,7 @@ Result<void> lay_out(DetourPlan& plan, std::size_t kept) {
   plan.only_numbers = std::ranges::all_of(plan.sources, [&](const DetourPlan::Source& source) {
     if (source.kind != Kind::item || source.needs_return_value) return false;
     const arch::CaptureItem& item = plan.capture.layout.items[source.index];
-    return !item.is_array && !item.is_string && !item.can_be_absent;
+    return !item.is_array && !item.is_string;
   });
   return {};
 }
@@ -276,16 +276,19 @@ bool put_item(const arch::CaptureItem& item, std::uint16_t limit, RecordReader& 
   return is_absent ? out.absent() : out.number(record.slot(item.offset));
 }
 
-// For the plainest and most frequent plans. The record is long enough; so must be `out`.
+// For the plainest and most frequent plans. The record is long enough; so must be `out`: kPackedNumber for each.
+constexpr std::size_t kPackedNumber = 1 + sizeof(std::uint64_t);
 std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, std::byte* out) {
-  constexpr std::size_t kPacked = 1 + sizeof(std::uint64_t);
+  const std::byte* const begin = out;
   for (const DetourPlan::Source& source : plan.sources) {
-    const std::uint64_t value = record.slot(plan.capture.layout.items[source.index].offset);
-    out[0] = std::byte{1};
+    const arch::CaptureItem& item = plan.capture.layout.items[source.index];
+    const std::uint64_t value = record.slot(item.offset);
+    const bool absent = item.can_be_absent && record.is_absent(item.absent_bit);
+    out[0] = std::byte{absent ? std::uint8_t{0} : std::uint8_t{1}};
     std::memcpy(out + 1, &value, sizeof value);
-    out += kPacked;
+    out += absent ? 1 : kPackedNumber;
   }
-  return plan.sources.size() * kPacked;
+  return static_cast<std::size_t>(out - begin);
 }
 
 }  // namespace
@@ -363,7 +366,7 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
                    std::span<std::byte> out) {
   RecordReader record(plan.capture.layout, words);
   out = out.first(std::min(out.size(), kMaxArgumentBytes));
-  if (plan.only_numbers && !record.empty() && out.size() >= 9 * plan.sources.size())
+  if (plan.only_numbers && !record.empty() && out.size() >= kPackedNumber * plan.sources.size())
     return unpack_numbers(plan, record, out.data());
   std::size_t used = 0, left = plan.sources.size();
   for (const DetourPlan::Source& source : plan.sources) {

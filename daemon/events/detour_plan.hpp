@@ -40,7 +40,7 @@ struct DetourPlan {
   std::vector<Source> sources;     // in the order of the arguments
   std::vector<std::string> texts;  // copies of the program's
   bool needs_comm = false;         // some source is the thread's name
-  // All sources are items that are plain numbers, never absent: the slots in this order.
+  // All sources are items that are plain numbers: the slots in this order.
   bool only_numbers = false;
   // The detour records what the filter may reject, so its counts of hits do, too: such a probe must be in mode
   // kRecord also when it is only counted, and what filter() rejects is to be subtracted. Empty: the detour filters.

@@ -1,8 +1,9 @@
 // Records to JSON text. Asio thread.
 //
-// Text is written through a pointer into a buffer that has room for the longest it can become, checked once for each
-// argument: std::string::append costs more than the digits. What is the same for all hits of a probe in one thread is
-// kept from the last one.
+// Text is written through a pointer into a buffer that has room for the longest it can become: std::string::append
+// costs more than the digits. Once for an event that is made sure of for all that has a longest form, its schema's
+// `room`; and once for each text and array. What is the same for all hits of a probe is kept as text that is copied in
+// whole blocks, with what stays the same for a while in front of it: thread, CPU and a time's first digits.
 #include "daemon/events/encode.hpp"
 
 #include <algorithm>
@@ -13,57 +14,15 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/events/digits.hpp"
 #include "daemon/events/packed.hpp"
 
 namespace probed::events {
 namespace {
 
-constexpr std::size_t kLongestNumber = 24;    // quotes and 0x included
-constexpr std::size_t kLongestFloating = 24;  // -1.7976931348623157e+308
-
-// "00" to "99"
-constexpr auto kPairs = [] {
-  std::array<char, 200> pairs{};
-  for (std::size_t i = 0; i < 100; ++i) {
-    pairs[2 * i] = static_cast<char>('0' + i / 10);
-    pairs[2 * i + 1] = static_cast<char>('0' + i % 10);
-  }
-  return pairs;
-}();
-
-char* put_pair(char* at, std::uint32_t value) {
-  std::memcpy(at, &kPairs[2 * value], 2);
-  return at + 2;
-}
-
-// Exactly 8 digits: no step waits for the one before.
-char* put_8_digits(char* at, std::uint32_t value) {
-  const std::uint32_t high = value / 10000, low = value % 10000;
-  at = put_pair(put_pair(at, high / 100), high % 100);
-  return put_pair(put_pair(at, low / 100), low % 100);
-}
-
-char* put_number(char* at, std::uint64_t value) {
-  constexpr std::uint64_t k8Digits = 100'000'000;
-  if (value < 10) return *at = static_cast<char>('0' + value), at + 1;
-  // Times and most pointers: 16 digits and some in front.
-  if (value >= k8Digits && value < k8Digits * k8Digits * 100) {
-    const std::uint64_t front = value / k8Digits;
-    if (front < k8Digits)
-      at = std::to_chars(at, at + kLongestNumber, static_cast<std::uint32_t>(front)).ptr;
-    else
-      at = put_8_digits(std::to_chars(at, at + kLongestNumber, static_cast<std::uint32_t>(front / k8Digits)).ptr,
-                        static_cast<std::uint32_t>(front % k8Digits));
-    return put_8_digits(at, static_cast<std::uint32_t>(value % k8Digits));
-  }
-  return std::to_chars(at, at + kLongestNumber, value).ptr;
-}
-
-char* put_number(char* at, std::int64_t value) {
-  if (value >= 0) return put_number(at, static_cast<std::uint64_t>(value));
-  *at = '-';
-  return put_number(at + 1, 0 - static_cast<std::uint64_t>(value));
-}
+constexpr std::size_t kLongestNumber = kLongestDigits + 4;  // quotes and 0x included
+constexpr std::size_t kLongestFloating = 24;                // -1.7976931348623157e+308
+static_assert(kLongestFloating <= kLongestNumber);
 
 char* put_text(char* at, std::string_view text) {
   std::memcpy(at, text.data(), text.size());
@@ -71,8 +30,7 @@ char* put_text(char* at, std::string_view text) {
 }
 
 char* put_hex_string(char* at, std::uint64_t value) {
-  at = put_text(at, "\"0x");
-  at = std::to_chars(at, at + kLongestNumber, value, 16).ptr;
+  at = put_hexadecimal(put_text(at, "\"0x"), value);
   *at = '"';
   return at + 1;
 }
@@ -204,6 +162,21 @@ char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
                                      : std::to_chars(at, at + kLongestFloating, value).ptr;
 }
 
+// How a value is written, names and arrays aside.
+using Form = EventSchema::Argument::Form;
+Form form_of(const lang::Type& type) {
+  using lang::BaseType;
+  if (is_string(type.base)) return Form::text;
+  if (type.names) return Form::named;
+  if (type.bitfield && !type.bitfield->is_signed && type.base != BaseType::boolean) return Form::plain;
+  if (is_hexadecimal(type.base)) return Form::hexadecimal;
+  if (is_signed(type.base)) return Form::with_sign;
+  if (type.base == BaseType::symbol) return Form::symbol;
+  if (is_floating(type.base)) return Form::floating;
+  if (type.base == BaseType::boolean) return Form::boolean;
+  return type.base == BaseType::chr ? Form::character : Form::plain;
+}
+
 }  // namespace
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -213,11 +186,15 @@ EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_
   append_json_string(schema.symbol_json, symbol_and_offset);
   schema.args.assign(args.begin(), args.end());
   Nesting nesting;
+  schema.room = 2 * BlockText::kBlock;
   for (const lang::FetchArg& arg : args) {
     const auto alone = std::span(&arg.name, 1);
-    schema.arg_names_json.push_back(nesting.lead_to(arg.path.empty() ? alone : std::span(arg.path)));
+    BlockText name(nesting.lead_to(arg.path.empty() ? alone : std::span(arg.path)));
+    schema.room += name.size() + kLongestNumber + 2;  // or null, or an array's brackets
+    schema.arguments.push_back({std::move(name), form_of(arg.type), arg.type.array.has_value()});
   }
-  schema.end_json = nesting.close_to(0) + "}}";
+  schema.end = BlockText(nesting.close_to(0) + "}}");
+  schema.room += schema.end.size();
   return schema;
 }
 
@@ -230,17 +207,20 @@ EventSchema make_return_schema(std::string_view full_name, std::string_view func
 
 // ---- events ---------------------------------------------------------------------------------------------------------
 
-// Up to `at_` the buffer is written; need() may move it.
-void EventEncoder::need(std::size_t room) {
+// Room for so much more, and for what has been promised already: the schema's. Up to `at_` the buffer is written; this
+// may move it.
+void EventEncoder::need(std::size_t more) {
+  const std::size_t room = more + promised_;
   const auto used = static_cast<std::size_t>(at_ - buffer_.data());
-  if (buffer_.size() - used >= room) return;
+  if (buffer_.size() - used >= room) [[likely]]
+    return;
   buffer_.resize(2 * (used + room));
   at_ = buffer_.data() + used;
 }
 
 void EventEncoder::put_symbol(std::uint64_t address, const Symbols& symbols) {
   const std::string text = symbols.symbolize ? symbols.symbolize(symbols.context, address) : std::string();
-  need(room_for_string(text.size()) + kLongestNumber);
+  need(room_for_string(text.size()));
   at_ = text.empty() ? put_hex_string(at_, address) : put_json_string(at_, text);
 }
 
@@ -249,7 +229,7 @@ void EventEncoder::put_named(const lang::Type& type, std::uint64_t value) {
   const auto as_signed = static_cast<std::int64_t>(value);
   const std::string* name = type.names->name_of(as_signed);
   if (name) {
-    need(room_for_string(name->size()) + kLongestNumber);
+    need(room_for_string(name->size()));
     at_ = put_json_string(at_, *name);
   } else {
     const bool is_number_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
@@ -258,35 +238,38 @@ void EventEncoder::put_named(const lang::Type& type, std::uint64_t value) {
 }
 
 // Has room for a number.
-void EventEncoder::put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
-  using lang::BaseType;
+void EventEncoder::put_element(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
   if (!packed.present()) return void(at_ = put_text(at_, "null"));
-  if (is_string(type.base)) {
+  if (form == Form::text) {
     const std::string_view text = packed.string();
     need(room_for_string(text.size()));
     return void(at_ = put_json_string(at_, text));
   }
   const std::uint64_t value = packed.value();
-  if (type.names) return put_named(type, value);
-  if (type.bitfield && !type.bitfield->is_signed && type.base != BaseType::boolean)
-    return void(at_ = put_number(at_, value));
-  if (is_hexadecimal(type.base)) return void(at_ = put_hex_string(at_, value));
-  if (is_signed(type.base)) return void(at_ = put_number(at_, static_cast<std::int64_t>(value)));
-  if (type.base == BaseType::symbol) return put_symbol(value, symbols);
-  if (is_floating(type.base)) return void(at_ = put_floating(at_, type.base, value));
-  if (type.base == BaseType::boolean) return void(at_ = put_text(at_, value != 0 ? "true" : "false"));
-  if (type.base != BaseType::chr) return void(at_ = put_number(at_, value));
-  const char c = static_cast<char>(value);
-  at_ = put_json_string(at_, {&c, 1});
+  switch (form) {
+    case Form::hexadecimal: at_ = put_hex_string(at_, value); break;
+    case Form::with_sign: at_ = put_number(at_, static_cast<std::int64_t>(value)); break;
+    case Form::named: put_named(type, value); break;
+    case Form::symbol: put_symbol(value, symbols); break;
+    case Form::floating: at_ = put_floating(at_, type.base, value); break;
+    case Form::boolean: at_ = put_text(at_, value != 0 ? "true" : "false"); break;
+    case Form::character: {
+      const char c = static_cast<char>(value);
+      at_ = put_json_string(at_, {&c, 1});
+      break;
+    }
+    case Form::text:
+    case Form::plain: at_ = put_number(at_, value); break;
+  }
 }
 
-void EventEncoder::put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
+void EventEncoder::put_array(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
   if (!packed.present()) return void(at_ = put_text(at_, "null"));
   *at_++ = '[';
   for (std::uint16_t n = packed.count(), i = 0; i < n && !packed.rest().empty(); ++i) {
+    need(kLongestNumber + 1);
     if (i > 0) *at_++ = ',';
-    put_element(type, packed, symbols);
-    need(kLongestNumber + 4);  // the next element, a comma, and what ends the event
+    put_element(form, type, packed, symbols);
   }
   *at_++ = ']';
 }
@@ -295,25 +278,31 @@ void EventEncoder::put_array(const lang::Type& type, PackedReader& packed, const
 EventEncoder::Frame& EventEncoder::frame_of(const EventSchema& schema, const RecordHeader& header) {
   Frame& frame = frames_[(number(header.probe) * 31u + static_cast<unsigned>(header.tid)) % frames_.size()];
   const RecordHeader& of = frame.of;
-  if (of.probe == header.probe && of.tid == header.tid && of.pid == header.pid && of.ip == header.ip &&
-      std::memcmp(of.comm, header.comm, sizeof of.comm) == 0 && !frame.front.empty())
+  const std::uint64_t leading = header.time / digits::k8Digits;
+  const bool same_thread = of.probe == header.probe && of.tid == header.tid && of.pid == header.pid &&
+                           of.ip == header.ip && std::memcmp(of.comm, header.comm, sizeof of.comm) == 0 &&
+                           frame.front.size() > 0;
+  if (same_thread && of.cpu == header.cpu && frame.leading == leading) [[likely]]
     return frame;
   frame.of = header;
+  frame.leading = leading;
   const ProbeId shown = number(schema.shown) != 0 ? schema.shown : header.probe;
   std::array<char, kLongestNumber> digits;
   const auto text = [&](char* end) { return std::string_view(digits.data(), end); };
-  frame.front = "{\"probe\":" + schema.probe_json + ",\"id\":";
-  frame.front.append(text(put_number(digits.data(), std::uint64_t{number(shown)}))).append(",\"pid\":");
-  frame.front.append(text(put_number(digits.data(), std::int64_t{header.pid}))).append(",\"tid\":");
-  frame.front.append(text(put_number(digits.data(), std::int64_t{header.tid}))).append(",\"comm\":");
-  append_json_string(frame.front, {header.comm, ::strnlen(header.comm, sizeof header.comm)});
-  frame.front.append(",\"cpu\":");
-  frame.back = ",\"ip\":";
-  frame.back.append(text(put_hex_string(digits.data(), header.ip)));
-  if (schema.func_json.empty())
-    frame.back.append(",\"symbol\":").append(schema.symbol_json).append(",\"args\":{");
-  else
-    frame.back.append(",\"symbol\":");
+  const auto decimal = [&](auto value) { return text(put_number(digits.data(), value)); };
+  std::string front = "{\"probe\":" + schema.probe_json + ",\"id\":";
+  front.append(decimal(std::uint64_t{number(shown)})).append(",\"pid\":");
+  front.append(decimal(std::int64_t{header.pid})).append(",\"tid\":");
+  front.append(decimal(std::int64_t{header.tid})).append(",\"comm\":");
+  append_json_string(front, {header.comm, ::strnlen(header.comm, sizeof header.comm)});
+  front.append(",\"cpu\":").append(decimal(std::uint64_t{header.cpu})).append(",\"time\":");
+  if (leading != 0) front.append(decimal(leading));
+  frame.front = BlockText(std::move(front));
+  if (same_thread) return frame;
+  std::string back = ",\"ip\":";
+  back.append(text(put_hex_string(digits.data(), header.ip))).append(",\"symbol\":");
+  if (schema.func_json.empty()) back.append(schema.symbol_json).append(",\"args\":{");
+  frame.back = BlockText(std::move(back));
   return frame;
 }
 
@@ -350,22 +339,22 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
   const Symbols symbols{symbolize, context};
   const Frame& frame = frame_of(schema, header);
   at_ = buffer_.data();
-  need(frame.front.size() + frame.back.size() + 4 * kLongestNumber);
-  at_ = put_text(at_, frame.front);
-  at_ = put_number(at_, std::uint64_t{header.cpu});
-  at_ = put_text(at_, ",\"time\":");
-  at_ = put_number(at_, header.time);
-  at_ = put_text(at_, frame.back);
+  promised_ = schema.room;
+  need(frame.front.size() + frame.back.size() + kLongestNumber);
+  at_ = frame.front.put(at_);
+  // A time's last 8 digits, the leading ones being the frame's.
+  at_ = frame.leading != 0 ? put_8_digits(at_, header.time % digits::k8Digits) : put_number(at_, header.time);
+  at_ = frame.back.put(at_);
   if (!schema.func_json.empty()) put_return(schema, header, name_of(header, symbols));
   PackedReader reader(packed);
-  for (std::size_t i = 0; i < schema.args.size(); ++i) {
-    need(schema.arg_names_json[i].size() + kLongestNumber + 4);
-    at_ = put_text(at_, schema.arg_names_json[i]);
-    const lang::Type& type = schema.args[i].type;
-    type.array ? put_array(type, reader, symbols) : put_element(type, reader, symbols);
+  const lang::FetchArg* arg = schema.args.data();
+  for (const EventSchema::Argument& argument : schema.arguments) {
+    at_ = argument.name.put(at_);
+    const lang::Type& type = (arg++)->type;
+    argument.is_array ? put_array(argument.form, type, reader, symbols)
+                      : put_element(argument.form, type, reader, symbols);
   }
-  need(schema.end_json.size());
-  at_ = put_text(at_, schema.end_json);
+  at_ = schema.end.put(at_);
   return {buffer_.data(), at_};
 }
 

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "daemon/events/record.hpp"
@@ -13,16 +16,44 @@
 
 namespace probed::events {
 
+// Text that is copied in whole blocks, which costs a few instructions and no call.
+class BlockText {
+ public:
+  static constexpr std::size_t kBlock = 32;
+
+  BlockText() = default;
+  explicit BlockText(std::string text) : text_(std::move(text)), size_(text_.size()) {
+    text_.resize((size_ + kBlock - 1) / kBlock * kBlock);
+  }
+  std::size_t size() const { return size_; }
+  // Writes up to kBlock - 1 bytes more than it has.
+  char* put(char* at) const {
+    for (std::size_t i = 0; i < size_; i += kBlock) std::memcpy(at + i, text_.data() + i, kBlock);
+    return at + size_;
+  }
+
+ private:
+  std::string text_;
+  std::size_t size_ = 0;
+};
+
 // What stays the same for all of a probe's events; made once per probe.
 struct EventSchema {
+  struct Argument {
+    enum class Form : std::uint8_t { plain, with_sign, hexadecimal, text, symbol, floating, boolean, character, named };
+    BlockText name;  // with what stands around it: "\"c\":", ",\"argc\":", and of a variable's parts ",\"p\":{\"x\":"
+    Form form = Form::plain;
+    bool is_array = false;
+  };
+
   ProbeId shown{};          // the id that events carry; 0: the record's
   std::string probe_json;   // "\"probes/cmd\"": the full name, already a JSON string
   std::string symbol_json;  // "\"processCommand+0x0\"", already a JSON string
   std::string func_json;    // of a return probe: the function's name, likewise; empty: another probe
   std::vector<lang::FetchArg> args;
-  // With what stands around them: "\"c\":", ",\"argc\":", and of a variable's parts ",\"p\":{\"x\":".
-  std::vector<std::string> arg_names_json;
-  std::string end_json = "}}";  // behind the last one
+  std::vector<Argument> arguments;  // of each of them
+  BlockText end;                    // behind the last one
+  std::size_t room = 0;             // bytes for all of these, the contents of texts and arrays aside
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -47,10 +78,11 @@ class EventEncoder {
   void forget_names() { names_ = {}; }
 
  private:
-  // The text in front of an event's cpu and behind its time, as it was for the last hit of that probe and thread.
+  // The text in front of a time's last 8 digits and behind them, as it was for the last hit of that probe and thread.
   struct Frame {
     RecordHeader of;
-    std::string front, back;
+    std::uint64_t leading = 0;  // the time's other digits; 0: there are none
+    BlockText front, back;
   };
   // The name of a place that something returned to, as a JSON string.
   struct Name {
@@ -64,9 +96,10 @@ class EventEncoder {
   };
 
   Frame& frame_of(const EventSchema& schema, const RecordHeader& header);
-  void need(std::size_t room);
-  void put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
-  void put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
+  using Form = EventSchema::Argument::Form;
+  void need(std::size_t more);
+  void put_element(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
+  void put_array(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_named(const lang::Type& type, std::uint64_t value);
   void put_symbol(std::uint64_t address, const Symbols& symbols);
   const std::string& name_of(const RecordHeader& header, const Symbols& symbols);
@@ -76,6 +109,7 @@ class EventEncoder {
   std::array<Name, 256> names_;
   std::vector<char> buffer_ = std::vector<char>(1024);
   char* at_ = nullptr;
+  std::size_t promised_ = 0;
 };
 
 // Appends one event, with an encoder of its own.
