@@ -140,8 +140,9 @@ std::optional<LibraryOptional> as_optional(const Object& object) {
        {std::pair<std::string_view, std::string_view>{"_M_payload._M_engaged", "_M_payload._M_payload._M_value"},
         {"__engaged_", "__val_"}}) {
     auto flag = inside(object, has_value), content = inside(object, value);
-    if (flag && content && flag->type.kind == TypeKind::boolean)
-      return LibraryOptional{*std::move(flag), *std::move(content)};
+    if (!flag || !content || flag->type.kind != TypeKind::boolean) continue;
+    content->location = guarded(std::move(content->location), flag->location, 1, 1);
+    return LibraryOptional{*std::move(flag), *std::move(content)};
   }
   return std::nullopt;
 }

@@ -28,7 +28,7 @@ std::optional<Object> as_elements(const Object& object);
 std::optional<Object> index_of_variant(const Object& object);
 
 struct LibraryOptional {
-  Object has_value, value;  // what is there has a meaning if has_value
+  Object has_value, value;  // the value is guarded by has_value
 };
 std::optional<LibraryOptional> as_optional(const Object& object);
 

@@ -430,11 +430,19 @@ Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size
   return absent(kNoPlace);
 }
 
+Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value) {
+  lang::Placement place = place_of(by, size);
+  if (!place.absent.empty()) return absent("whether it has a value isn't known here: " + place.absent);
+  const auto guard = std::make_shared<const lang::Guard>(lang::Guard{std::move(place), size, value});
+  for (Piece& piece : location) piece.place.guard = guard;
+  return location;
+}
+
 lang::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();
   if (piece.constant.empty()) return piece.place;
-  return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}};
+  return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}, piece.place.guard};
 }
 
 Location locate(const Unit& unit, const Attribute& value, const Surroundings& around) {

@@ -32,6 +32,9 @@ Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size
 // The one place of an object of this many bytes, or absent.
 lang::Placement place_of(const Location& location, std::uint64_t size);
 
+// An object that has a value only when the `size` bytes of another one are this number. What guards that one guards it.
+Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value);
+
 // What expressions refer to.
 struct Surroundings {
   std::uint64_t pc = 0;    // in the file's addresses

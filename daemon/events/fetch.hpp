@@ -79,6 +79,7 @@ struct FetchOp {
     cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
     add,                 // value += operand
     add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    require,             // ends the argument with a null unless value is `operand`; a load follows
     keep_length,         // keeps value as the length of the text that store_counted stores; value stays
     store_value,         // stores value, cut to `size` bytes
     store_memory,        // stores `size` bytes from value + operand

@@ -87,7 +87,7 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     CHECK(args.at("name") == "item");
     CHECK(args.at("second") == n + 2);
     CHECK(args.at("full") == Json({{"has_value", true}, {"value", "full"}}));
-    CHECK(args.at("empty").at("has_value") == false);
+    CHECK(args.at("empty") == Json({{"has_value", false}, {"value", nullptr}}));
     CHECK(args.at("flag") == true);
     CHECK(args.at("text") == "full");
     CHECK(args.at("element") == n + 5);
@@ -102,6 +102,104 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     CHECK(user.unharmed());
     CHECK(user.ends_well());
   }
+}
+
+constexpr const char* kMaybe =
+    "p:m shop::maybe number sale price text three plain=number.value id=sale.value.id name=sale.value.name "
+    "next=sale.value.next->name rest=price.value.rest.value wide=number.value:x64 word=+0(text.value):string";
+
+Json maybe_args(int n) {
+  const bool full = n > 0;
+  const auto held = [&](Json value) { return Json{{"has_value", full}, {"value", std::move(value)}}; };
+  const auto or_null = [&](Json value) { return full ? std::move(value) : Json(); };
+  Json args = {{"number", held(or_null(n))},
+               {"text", held(or_null("text"))},
+               {"three", held(or_null({7, 8, 9}))},
+               {"plain", or_null(n)},
+               {"id", or_null(n)},
+               {"name", or_null("sold")},
+               {"next", or_null("the other")},
+               {"rest", nullptr},
+               {"word", or_null("text")}};
+  args["price"] = held({{"whole", or_null(n)}, {"rest", {{"has_value", or_null(false)}, {"value", nullptr}}}});
+  return args;
+}
+
+void check_maybe(Json args, int n) {
+  CAPTURE(args.dump());
+  CHECK(args.at("wide").is_string() == (n > 0));
+  CHECK(args.at("sale").at("has_value") == (n > 0));
+  CHECK(args.at("sale").at("value").at("id") == args.at("id"));
+  CHECK(args.at("sale").at("value").at("name") == args.at("name"));
+  CHECK(args.at("sale").at("value").at("next").is_null() == (n <= 0));
+  args.erase("wide");
+  args.erase("sale");
+  CHECK(args == maybe_args(n));
+}
+
+TEST_CASE("an empty std::optional has no value, whatever is left where one was") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(), {kMaybe, "r:back shop::maybe sale number.value $retval"});
+    Events events(client);
+    for (const int n : {0, 5}) user.truth("maybe " + std::to_string(n));
+    REQUIRE(events.reach(4));
+    const auto entries = events.of(probes[0]), returns = events.of(probes[1]);
+    check_maybe(entries.at(0).at("args"), 0);
+    check_maybe(entries.at(1).at("args"), 5);
+    CHECK(returns.at(0).at("args").at("sale").at("value").at("name").is_null());
+    CHECK(returns.at(1).at("args").at("sale").at("value").at("name") == "sold");
+    CHECK(returns.at(0).at("args").at("arg2").is_null());
+    CHECK(returns.at(1).at("args").at("arg2") == 5);
+    remove_all(client, probes);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a filter doesn't see the value of an empty std::optional") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("strings-O2");
+  Json params = add_params(user.pid(), {"p:f shop::maybe n=number.value", "p:s shop::maybe name=sale.value.name"});
+  params["probes"][0]["filter"] = "n != 5";
+  params["probes"][1]["filter"] = "name ~ \"*\"";
+  const Json probes = client.call("probe.add", params).at("probes");
+  for (const int n : {0, 5, 6, 0}) user.truth("maybe " + std::to_string(n));
+  CHECK(counts_of(client, probes.at(0)) == Counts{1, 0, 3});
+  CHECK(counts_of(client, probes.at(1)) == Counts{2, 0, 2});
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a jump records an optional value, too, and no stale one") {
+  NEEDS_JUMPS();
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("strings-O2");
+  Json params = add_params(user.pid(), {"p:j shop::maybe number three whole=price.value.whole",
+                                        "r:r shop::maybe number $retval", "p:f shop::maybe n=number.value"});
+  params["probes"][2]["filter"] = "n < 100";
+  const Json probes = client.call("probe.add", params).at("probes");
+  CHECK(eventually([&] {
+    const auto all = list_probes(client, user.pid());
+    return std::ranges::all_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
+  }));
+  Events events(client);
+  for (const int n : {0, 6}) user.truth("maybe " + std::to_string(n));
+  REQUIRE(events.reach(5));
+  const auto args = [&](std::size_t probe, std::size_t i) { return events.of(probes.at(probe)).at(i).at("args"); };
+  CHECK(args(0, 0).at("number") == Json({{"has_value", false}, {"value", nullptr}}));
+  CHECK(args(0, 1).at("number") == Json({{"has_value", true}, {"value", 6}}));
+  CHECK(args(0, 0).at("three").at("value").is_null());
+  CHECK(args(0, 1).at("three").at("value") == Json({7, 8, 9}));
+  CHECK(args(0, 0).at("whole").is_null());
+  CHECK(args(0, 1).at("whole") == 6);
+  CHECK(args(1, 0).at("number").at("value").is_null());
+  CHECK(args(1, 1).at("number").at("value") == 6);
+  CHECK(counts_of(client, probes.at(2)) == Counts{1, 0, 1});
+  CHECK(user.ends_well());
 }
 
 TEST_CASE("a filter compares the text of a std::string") {

@@ -3,7 +3,10 @@
 //   take N   one call of shop::Till::take() with the N-th text, by every way to hand it over
 //   say      one call of each shop::say() and shop::pass<>()
 //   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of
-//   shop::add<>() texts    how many texts there are quit
+//   shop::add<>()
+//   maybe N  one call of shop::maybe() with values for N > 0, else without, where there were some before
+//   texts    how many texts there are
+//   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
 #include <array>
 #include <cstring>
@@ -53,6 +56,26 @@ int Till::hold(const std::unique_ptr<Item>& unique, const std::shared_ptr<Item>&
   KEEP(&three);
   KEEP(&one_of);
   return taken + sold;
+}
+
+struct Sale {
+  int id;
+  std::string name;
+  const Sale* next;
+};
+struct Price {
+  int whole;
+  std::optional<int> rest;
+};
+
+TARGET_FUNCTION int maybe(std::optional<int> number, const std::optional<Sale>& sale, const std::optional<Price>& price,
+                          const std::optional<const char*>& text, const std::optional<std::array<int, 3>>& three) {
+  KEEP(&number);
+  KEEP(&sale);
+  KEEP(&price);
+  KEEP(&text);
+  KEEP(&three);
+  return number.value_or(0);
 }
 
 TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
@@ -151,6 +174,33 @@ void hold(int n) {
   printf("{\"unique\":\"%p\"}\n", static_cast<void*>(unique.get()));
 }
 
+void maybe(int n) {
+  static const shop::Sale other{n + 1, "the other", nullptr};
+  std::optional<int> number = 77;
+  std::optional<shop::Sale> sale = shop::Sale{78, "stale", &other};
+  std::optional<shop::Price> price = shop::Price{79, 80};
+  std::optional<const char*> text = "stale";
+  std::optional<std::array<int, 3>> three = std::array<int, 3>{7, 8, 9};
+  if (n > 0) {
+    number = n;
+    sale->id = n;
+    sale->name = "sold";
+    price->whole = n;
+    price->rest.reset();
+    text = "text";
+  } else {
+    number.reset();
+    sale.reset();
+    price.reset();
+    text.reset();
+    three.reset();
+  }
+  shop::maybe(number, sale, price, text, three);
+  printf("{}\n");
+}
+
+}
+
 void say() {
   const std::string text = "said";
   shop::say(41);
@@ -169,6 +219,8 @@ void obey(const char* line) {
     say();
   else if (sscanf(line, "hold %d", &n) == 1)
     hold(n);
+  else if (sscanf(line, "maybe %d", &n) == 1)
+    maybe(n);
   else if (strcmp(line, "texts") == 0)
     printf("%d\n", kTexts);
   else if (strcmp(line, "go") != 0)
