@@ -174,6 +174,7 @@ enum Encoding : std::uint8_t {
   ATE_signed_char = 6,
   ATE_unsigned = 7,
   ATE_unsigned_char = 8,
+  ATE_decimal_float = 0x0f,
   ATE_UTF = 0x10,
 };
 

@@ -426,13 +426,20 @@ class Expander {
     const bool is_structure = type.kind == TypeKind::structure && !as_text(object);
     if (is_structure && depth < kMaxDepth) return add_members(object, path, depth, before);
     const bool has_elements = type.kind == TypeKind::array && type.count.value_or(0) > 0;
-    if (has_elements && shape_of(type) == Shape::array && !shown_as(element_of(type)) && depth < kMaxDepth)
+    if (has_elements && shape_of(type) == Shape::array && depth < kMaxDepth &&
+        (!shown_as(element_of(type)) || !is_one_memory(object.location)))
       return add_elements(object, path, depth);
     Value value = value_of(object);
     value.path = path;
     if (is_structure && value.place.absent.empty())
       value.place.absent = "structures are shown to a depth of four; name what is in it, as in x->a.b.c.d.e";
     out_.push_back(std::move(value));
+  }
+
+  // What is in registers has to be read one by one.
+  static bool is_one_memory(const Location& location) {
+    const lang::Placement& first = location.front().place;
+    return location.size() == 1 && location.front().constant.empty() && (first.in_memory || !first.absent.empty());
   }
 
   static Value value_of(const Object& object) {
