@@ -441,6 +441,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
            needs_variables(definition.args, site.usdt != nullptr);
   };
   FurtherPlaces further(definition, places->sites.front());
+  LackingPlaces lacking(definition, places->by_glob ? 0 : places->sites.size());
   for (symbols::Site& site : places->sites) {
     if (further.leaves_out(site)) continue;
     if (definition.kind == lang::Kind::return_probe) {
@@ -469,6 +470,10 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       further.failed(site, probe.error());
       continue;
     }
+    if (!probe && lacking.may_lack(probe.error())) {
+      lacking.add(site, std::move(probe).error());
+      continue;
+    }
     if (!probe && !is_of_place(site, probe.error())) return std::move(probe).error();
     if (!probe) {
       planned.skipped.push_back({site.symbol, site.address, std::move(probe).error()});
@@ -480,6 +485,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);
     planned.probes.push_back(std::move(probe).value());
   }
+  if (planned.probes.empty() && lacking.first()) return *lacking.first();
   if (planned.probes.empty() || places->by_glob) return planned;
   PlannedProbe& first = planned.probes.front();
   if (further.are_probed())
@@ -487,6 +493,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
   const bool is_one_probe = first.where.usdt || !first.where.one_probe.empty();
   if (planned.probes.size() > 1 && is_one_probe) gather_notes(planned.probes);
   std::ranges::move(further.notes(), std::back_inserter(first.notes));
+  if (std::string note = lacking.note(); !note.empty()) first.notes.push_back(std::move(note));
   return planned;
 }
 

@@ -202,6 +202,30 @@ TEST_CASE("a jump records an optional value, too, and no stale one") {
   CHECK(user.ends_well());
 }
 
+TEST_CASE("of a line's places those that lack a variable are left out, and that is said") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const std::string line = "strings.cpp:" + user.truth("hold 1").at("fold").dump();
+    const auto probes = add(client, user.pid(), {"p:l " + line, "p:i " + line + " own"});
+    CHECK(probes.at(1).at("notes").dump().find("left out") != std::string::npos);
+    CHECK(probes.at(1).at("notes").dump().find("own") != std::string::npos);
+    const Json error = add_error(client, user.pid(), {"p:n " + line + " nosuch"});
+    CHECK(reason_of(error) == "bad-definition");
+    CHECK(error.dump().find("nosuch") != std::string::npos);
+    Events events(client);
+    user.truth("hold 5");
+    REQUIRE(events.reach(3));
+    CHECK(events.of(probes.at(0)).size() == 2);
+    const auto inner = events.of(probes.at(1));
+    REQUIRE(inner.size() == 1);
+    CHECK((inner.at(0).at("args").at("own") == 5 || inner.at(0).at("args").at("own").is_null()));
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("a filter compares the text of a std::string") {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -83,6 +83,16 @@ TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
   return {text, length};
 }
 
+int fold_line;
+TARGET_FUNCTION int fold(int outer) {
+  fold_line = __LINE__ + 2;
+  // clang-format off
+  const auto more = [](int own) __attribute__((noinline)) { KEEP(own); return own + 1; }; const int sum = more(outer) + 2;
+  // clang-format on
+  KEEP(outer);
+  return sum;
+}
+
 template <class... T>
 TARGET_FUNCTION long add(int first, T... rest) {
   KEEP(first);
@@ -171,7 +181,8 @@ void hold(int n) {
   till.hold(unique, shared, "full", std::nullopt, {item(n + 4), item(n + 5)}, {n, n + 1, n + 2}, "text", n);
   shop::head("a head of it", 6);
   shop::add(n, 2L, 3.5, 'x');
-  printf("{\"unique\":\"%p\"}\n", static_cast<void*>(unique.get()));
+  shop::fold(n);
+  printf("{\"unique\":\"%p\",\"fold\":%d}\n", static_cast<void*>(unique.get()), shop::fold_line);
 }
 
 void maybe(int n) {
