@@ -80,8 +80,13 @@ void gather_notes(std::span<PlannedProbe> places) {
   for (const PlannedProbe& p : places)
     for (const std::string& note : p.notes)
       if (std::ranges::find(all, note) == all.end()) all.push_back(note);
+  constexpr std::size_t kMostSaid = 12;
   std::vector<std::string> said;
   for (std::string& note : all) {
+    if (said.size() == kMostSaid && all.size() > kMostSaid + 1) {
+      said.push_back(fmt::format("... and {} more notes of this kind", all.size() - kMostSaid));
+      break;
+    }
     const auto has_it = [&note](const PlannedProbe& p) { return std::ranges::find(p.notes, note) != p.notes.end(); };
     const auto holders = std::ranges::count_if(places, has_it);
     if (holders != std::ssize(places) && places.front().where.note != note) {

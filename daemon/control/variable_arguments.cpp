@@ -97,6 +97,7 @@ class Placer {
         if (!e->column) e->column = arg.expr->column;
         return std::move(*e);
       }
+    say_remarks();
     if (out_.size() > lang::kMaxFetchArgs)
       return Error{
           Reason::bad_definition,
@@ -319,12 +320,40 @@ class Placer {
 
   void note_absence(const FetchArg& arg) {
     const auto& node = std::get<lang::PlacedExpr>(innermost(*arg.expr).node);
-    if (!node.place->absent.empty()) notes_.push_back(arg.name + " is null: " + node.place->absent);
+    if (!node.place->absent.empty()) return say_of(arg.name, "null", node.place->absent);
   }
+
+  void say_of(const std::string& name, const char* what, const std::string& why) {
+    const auto is_same = [&](const Remark& r) { return r.what == what && r.why == why; };
+    auto same = std::ranges::find_if(remarks_, is_same);
+    if (same == remarks_.end()) same = remarks_.insert(same, {what, why, {}});
+    if (same->names.empty() || same->names.back() != name) same->names.push_back(name);
+  }
+
+  // What many share is said once.
+  void say_remarks() {
+    constexpr std::size_t kMostNamed = 3;
+    for (const auto& [what, why, names] : remarks_) {
+      const std::string rest = what + ": " + why;
+      if (names.size() <= kMostNamed) {
+        for (const std::string& name : names) notes_.push_back(name + " is " + rest);
+        continue;
+      }
+      std::string list;
+      for (std::size_t i = 0; i < kMostNamed; ++i) list.append(names[i]).append(", ");
+      notes_.push_back(list + "and " + std::to_string(names.size() - kMostNamed) + " more are " + rest);
+    }
+  }
+
+  struct Remark {
+    std::string what, why;
+    std::vector<std::string> names;
+  };
 
   const dwarf::Variables& variables_;
   const bool at_return_;
   Notes& notes_;
+  std::vector<Remark> remarks_;
   // Of the argument being added:
   bool plain_ = false;      // a variable by its name alone
   bool of_result_ = false;  // $retval, or what it leads to

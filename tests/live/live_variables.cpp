@@ -320,6 +320,23 @@ TEST_CASE("a variable that isn't there yet is null in the event and said to be w
   CHECK(user.ends_well());
 }
 
+TEST_CASE("what many arguments, or many probes, lack for the same reason is said in few words") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const Json probe = add(client, user.pid(), {"p:u take twice local sum"}).at(0);
+  REQUIRE(probe.at("notes").size() == 1);
+  CHECK(probe.at("notes").at(0).get<std::string>().starts_with("twice, local.x, local.y, and 1 more are null: "));
+  std::vector<std::string> command = {"add", "-p", std::to_string(user.pid())};
+  for (int i = 0; i < 6; ++i) command.push_back("p:n" + std::to_string(i) + " take twice");
+  const CommandResult added = probectl(daemon, command);
+  CHECK(added.ok());
+  CHECK(added.err.find("n2: twice is null: ") != std::string::npos);
+  CHECK(added.err.find("n3: twice is null: ") == std::string::npos);
+  CHECK(added.err.find("... and 3 more notes of this kind") != std::string::npos);
+  CHECK(user.ends_well());
+}
+
 TEST_CASE("filters compare variables and members") {
   Daemon daemon;
   RpcClient client(daemon.socket());
