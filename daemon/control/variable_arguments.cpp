@@ -321,6 +321,8 @@ class Placer {
   void note_absence(const FetchArg& arg) {
     const auto& node = std::get<lang::PlacedExpr>(innermost(*arg.expr).node);
     if (!node.place->absent.empty()) return say_of(arg.name, "null", node.place->absent);
+    const std::string& whole = arg.path.empty() ? arg.name : arg.path.front();
+    if (!node.place->doubt.empty()) say_of(whole, "what was there before, perhaps", node.place->doubt);
   }
 
   void say_of(const std::string& name, const char* what, const std::string& why) {

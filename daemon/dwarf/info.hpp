@@ -121,6 +121,10 @@ class DebugInfo {
   std::optional<Scope> scope_at(std::uint64_t address) const;
   // Where its code has made its frame and stored its arguments; low_pc when that isn't known.
   std::uint64_t prologue_end(Die function) const;
+  static std::pair<std::string, std::uint64_t> written_at(Die die);
+  // The line that a variable in a function is declared at, if all code of that line in the variable's scope is still to
+  // come at `pc`, so that what is in its place may be what was there before; 0: it isn't.
+  std::uint64_t line_to_come(Die variable, Die function, std::uint64_t pc) const;
   // The variables of all units outside of functions, by their last name.
   const std::vector<Die>& globals(std::string_view last) const;
   // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.

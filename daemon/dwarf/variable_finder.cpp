@@ -419,7 +419,12 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
       return absent(
           "the function's first instructions, which store it, are still running; probe a later line: FILE:LINE");
   }
-  return locate(*variable.unit, value, around_);
+  Location found = locate(*variable.unit, value, around_);
+  if (!scope_ || tag(variable) != TAG_variable || !is_on_frame(value)) return found;
+  if (const std::uint64_t line = info_.line_to_come(variable, scope_->function, around_.pc))
+    for (Piece& piece : found)
+      piece.place.doubt = "line " + std::to_string(line) + ", which sets it, is still to be executed there";
+  return found;
 }
 
 // By the calling convention, if nothing that is known of the others contradicts it: a function that only this unit

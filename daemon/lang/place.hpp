@@ -37,6 +37,7 @@ struct Placement {
   std::string absent;  // set: there is none at this place in the code, and why
   // Of what is only there at times, as in an optional value: what says so; null: it always is.
   std::shared_ptr<const Guard> guard = nullptr;
+  std::string doubt = {};  // set: why what is there may not be the value yet
 };
 
 // The `size` bytes at a place, which are this number when there is a value. The place may have a guard itself.

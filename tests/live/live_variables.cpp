@@ -185,6 +185,30 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
   }
 }
 
+TEST_CASE("a variable that its own line has yet to set is shown with a note that says so") {
+  for (const std::string& build : runnable({"variables-O0", "variables-dwarf2", "variables-clang-O0"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const int line = user.truth("lines").at("late").get<int>() - 2;  // of `inner`
+    const std::string before = "variables.c:" + std::to_string(line),
+                      behind = "variables.c:" + std::to_string(line + 1);
+    const auto probes =
+        add(client, user.pid(), {"p:b " + before + " inner i squared number", "p:a " + behind + " inner i"});
+    const std::string notes = probes.at(0).value("notes", Json()).dump();
+    CAPTURE(notes);
+    CHECK(notes.find("inner is what was there before, perhaps: line " + std::to_string(line)) != std::string::npos);
+    for (const char* set : {"i is", "squared is", "number is"}) CHECK(notes.find(set) == std::string::npos);
+    CHECK(probes.at(1).value("notes", Json()).dump().find("perhaps") == std::string::npos);
+    Events events(client);
+    user.truth("late 3");
+    REQUIRE(events.reach(4));
+    CHECK(events.of(probes.at(1)).at(1).at("args").at("inner") == 10);
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("bit fields have their values wherever they lie, or are null and said to be; of bool: true and false") {
   in_both_tiers(builds(), [](const std::string&, bool optimize, RpcClient& client, TellingTarget& user) {
     const auto probes = add(client, user.pid(), {"p:b bits all=*packed copy over=packed->over last=packed->last"});
