@@ -92,6 +92,7 @@ class Placer {
       : variables_(variables), at_return_(at == At::function_return), notes_(notes) {}
 
   Result<std::vector<FetchArg>> place(std::span<const FetchArg> args) {
+    written_ = args;
     for (const FetchArg& arg : args)
       if (auto e = add(arg)) {
         if (!e->column) e->column = arg.expr->column;
@@ -173,6 +174,13 @@ class Placer {
       return (before.path.empty() ? before.name : before.path.front()) == name;
     });
   }
+  // Whether the definition names this very variable beside $args, by its own name: then it stands there alone.
+  bool is_written(const std::string& name) const {
+    return std::ranges::any_of(written_, [&](const FetchArg& arg) {
+      const auto* variable = std::get_if<lang::VariableExpr>(&arg.expr->node);
+      return variable && variable->path == name && arg.name == name;
+    });
+  }
   static Error used_twice(const std::string& name, std::size_t column) {
     return {Reason::bad_definition, "the argument name \"" + name + "\" is used twice: $args has it, too",
             "give the other one a NAME=", column};
@@ -190,6 +198,7 @@ class Placer {
       FetchArg one = arg;
       one.name = one.text = name;
       if (name.starts_with('$')) one.name.erase(0, 1);
+      if (is_written(name)) continue;
       if (has(one.name)) return used_twice(one.name, arg.column);
       if (auto e = add_parts(one, name)) return e;
     }
@@ -355,6 +364,7 @@ class Placer {
   const dwarf::Variables& variables_;
   const bool at_return_;
   Notes& notes_;
+  std::span<const FetchArg> written_;
   std::vector<Remark> remarks_;
   // Of the argument being added:
   bool plain_ = false;      // a variable by its name alone

@@ -314,7 +314,7 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
                          Row{"p:e take a=number->x", "bad-definition", "no members", 11},
                          Row{"p:e take node->values[4]", "bad-definition", "last element", 9},
                          Row{"p:e take number:string", "bad-definition", "needs memory", 9},
-                         Row{"p:e take $args number", "bad-definition", "used twice", 15},
+                         Row{"p:e take $args number=calls", "bad-definition", "used twice", 15},
                          Row{"p:e take node=*node $args", "bad-definition", "used twice", 20},
                          Row{"p:e take *number", "bad-definition", "an int is no pointer", 9},
                          Row{"p:e take $arg11->x", "bad-definition", "10 parameters", 9}}) {
@@ -325,6 +325,24 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
     CHECK(error.at("data").at("column") == row.column);
   }
   CHECK(tracer_of(user.pid()) == 0);
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a parameter that is named beside $args stands there once, as it was written") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const auto probes = add(client, user.pid(),
+                          {"p:all take $args", "p:behind take $args number:x64", "p:before take text number $args"});
+  Events events(client);
+  user.truth("take 4");
+  REQUIRE(events.reach(3));
+  const auto args = [&](std::size_t i) { return events.of(probes.at(i)).at(0).at("args"); };
+  Json all = args(0);
+  CHECK(args(2) == all);
+  CHECK(args(1).at("number") == "0x4");
+  all["number"] = "0x4";
+  CHECK(args(1) == all);
   CHECK(user.ends_well());
 }
 
