@@ -292,6 +292,8 @@ class FetchCompiler {
     if (operand.kind == Kind::memory) return load_memory_operand(argument, cut_by_store);
     if (operand.kind == Kind::constant)
       emit(Code::load_immediate, operand.number);
+    else if (operand.kind == Kind::vector)
+      emit(Code::load_vector, operand.number);
     else
       emit(Code::load_register, *operand.base);
     const unsigned width = operand.kind == Kind::value ? operand.bits / 8u : 8u;

@@ -18,10 +18,11 @@ constexpr std::array<Row, 4> kTypes = {{{1, BaseType::u8, BaseType::s8, BaseType
                                         {4, BaseType::u32, BaseType::s32, BaseType::x32},
                                         {8, BaseType::u64, BaseType::s64, BaseType::x64}}};
 
-// Floating-point numbers are shown as the bits they are.
+// Floating-point numbers of other sizes are shown as the bits they are.
 BaseType type_of(const symbols::UsdtArgument& argument) {
   const auto row = std::ranges::find(kTypes, argument.size, &Row::size);
   if (row == kTypes.end()) return BaseType::x64;
+  if (argument.is_float && argument.size >= 4) return argument.size == 4 ? BaseType::f32 : BaseType::f64;
   return argument.is_float ? row->as_bits : argument.is_signed ? row->as_signed : row->as_unsigned;
 }
 
