@@ -217,6 +217,8 @@ class Placer {
         one.path.push_back(key);
       }
       one.type = part.type;
+      one.chooser = static_cast<std::uint16_t>(part.chooser);
+      one.choice = part.choice;
       if (part.text) one.type.base = lang::BaseType::string;
       one.expr = shown(part, arg.expr->column);
       note_absence(one);

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "daemon/events/packed.hpp"
@@ -157,43 +158,6 @@ void append_json_string(std::string& out, std::string_view bytes) {
 
 namespace {
 
-// What stands in front of each value so that parts of variables become members of objects and elements of lists.
-class Nesting {
- public:
-  // keys: from the outermost object to the value; "[N]" is an element of a list.
-  std::string lead_to(std::span<const std::string> keys) {
-    const auto outer = keys.first(keys.size() - 1);
-    const auto common = std::ranges::mismatch(open_, outer);
-    const auto level = static_cast<std::size_t>(common.in1 - open_.begin());
-    std::string text = close_to(level);
-    if (std::exchange(any_, true)) text.push_back(',');
-    for (std::size_t i = level; i < keys.size(); ++i) {
-      if (!is_element(keys[i])) {
-        append_json_string(text, keys[i]);
-        text.push_back(':');
-      }
-      if (i + 1 == keys.size()) break;
-      text.push_back(is_element(keys[i + 1]) ? '[' : '{');
-      open_.push_back(keys[i]);
-      closers_.push_back(is_element(keys[i + 1]) ? ']' : '}');
-    }
-    return text;
-  }
-  std::string close_to(std::size_t level) {
-    std::string text(closers_.rbegin(), closers_.rend() - static_cast<std::ptrdiff_t>(level));
-    closers_.resize(level);
-    open_.resize(level);
-    return text;
-  }
-
- private:
-  static bool is_element(std::string_view key) { return key.starts_with('['); }
-
-  std::vector<std::string> open_;  // the keys of the objects and lists that are open
-  std::string closers_;
-  bool any_ = false;
-};
-
 // JSON has no words for what isn't finite: those are strings.
 char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
   const double value = type == lang::BaseType::f32 ? double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))}
@@ -205,28 +169,6 @@ char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
 }
 
 }  // namespace
-
-EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
-                        std::span<const lang::FetchArg> args) {
-  EventSchema schema;
-  append_json_string(schema.probe_json, full_name);
-  append_json_string(schema.symbol_json, symbol_and_offset);
-  schema.args.assign(args.begin(), args.end());
-  Nesting nesting;
-  for (const lang::FetchArg& arg : args) {
-    const auto alone = std::span(&arg.name, 1);
-    schema.arg_names_json.push_back(nesting.lead_to(arg.path.empty() ? alone : std::span(arg.path)));
-  }
-  schema.end_json = nesting.close_to(0) + "}}";
-  return schema;
-}
-
-EventSchema make_return_schema(std::string_view full_name, std::string_view func,
-                               std::span<const lang::FetchArg> args) {
-  EventSchema schema = make_schema(full_name, {}, args);
-  append_json_string(schema.func_json, func);
-  return schema;
-}
 
 // ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -345,6 +287,46 @@ void EventEncoder::put_return(const EventSchema& schema, const RecordHeader& hea
   at_ = put_text(at_, ",\"args\":{");
 }
 
+void EventEncoder::put_argument(const EventSchema& schema, std::size_t i, PackedReader& reader,
+                                const Symbols& symbols) {
+  need(schema.arg_names_json[i].size() + kLongestNumber + 4);
+  at_ = put_text(at_, schema.arg_names_json[i]);
+  const lang::Type& type = schema.args[i].type;
+  type.array ? put_array(type, reader, symbols) : put_element(type, reader, symbols);
+}
+
+// All arguments; of alternatives the one that is there, else a null in their place.
+void EventEncoder::put_alternatives(const EventSchema& schema, PackedReader& reader, const Symbols& symbols) {
+  std::array<std::optional<std::uint64_t>, lang::kMaxFetchArgs> numbers;  // of those that choose
+  bool shown = false;
+  for (std::size_t i = 0; i < schema.args.size(); ++i) {
+    const EventSchema::Alternative& alternative = schema.alternatives[i];
+    if (alternative.chooses)
+      if (PackedReader ahead = reader; ahead.present()) numbers[i] = ahead.value();
+    if (alternative.chooser == EventSchema::kNone) {
+      put_argument(schema, i, reader, symbols);
+      continue;
+    }
+    if (!alternative.lead_json.empty()) {
+      need(alternative.lead_json.size());
+      at_ = put_text(at_, alternative.lead_json);
+      shown = false;
+    }
+    if (numbers[alternative.chooser] == schema.args[i].choice) {
+      put_argument(schema, i, reader, symbols);
+      need(alternative.end_json.size());
+      at_ = put_text(at_, alternative.end_json);
+      shown = true;
+    } else {
+      reader.skip(schema.args[i].type);
+    }
+    if (alternative.is_last && !shown) {
+      need(kLongestNumber);
+      at_ = put_text(at_, "null");
+    }
+  }
+}
+
 std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHeader& header,
                                       std::span<const std::byte> packed, Symbolizer symbolize, const void* context) {
   const Symbols symbols{symbolize, context};
@@ -358,12 +340,10 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
   at_ = put_text(at_, frame.back);
   if (!schema.func_json.empty()) put_return(schema, header, name_of(header, symbols));
   PackedReader reader(packed);
-  for (std::size_t i = 0; i < schema.args.size(); ++i) {
-    need(schema.arg_names_json[i].size() + kLongestNumber + 4);
-    at_ = put_text(at_, schema.arg_names_json[i]);
-    const lang::Type& type = schema.args[i].type;
-    type.array ? put_array(type, reader, symbols) : put_element(type, reader, symbols);
-  }
+  if (schema.alternatives.empty())
+    for (std::size_t i = 0; i < schema.args.size(); ++i) put_argument(schema, i, reader, symbols);
+  else
+    put_alternatives(schema, reader, symbols);
   need(schema.end_json.size());
   at_ = put_text(at_, schema.end_json);
   return {buffer_.data(), at_};

@@ -23,6 +23,16 @@ struct EventSchema {
   // With what stands around them: "\"c\":", ",\"argc\":", and of a variable's parts ",\"p\":{\"x\":".
   std::vector<std::string> arg_names_json;
   std::string end_json = "}}";  // behind the last one
+  // Of each argument, where there are alternatives (FetchArg::chooser): else empty.
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  struct Alternative {
+    std::size_t chooser = kNone;  // the argument that says which one is there; kNone: this is none
+    bool chooses = false;         // it is such an argument itself
+    std::string lead_json;        // of the first that stand in one place: what is in front of them all
+    std::string end_json;         // of the last part of one: behind it
+    bool is_last = false;         // of those in one place
+  };
+  std::vector<Alternative> alternatives;
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -65,6 +75,8 @@ class EventEncoder {
 
   Frame& frame_of(const EventSchema& schema, const RecordHeader& header);
   void need(std::size_t room);
+  void put_argument(const EventSchema& schema, std::size_t i, PackedReader& packed, const Symbols& symbols);
+  void put_alternatives(const EventSchema& schema, PackedReader& packed, const Symbols& symbols);
   void put_element(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_array(const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_named(const lang::Type& type, std::uint64_t value);

@@ -212,6 +212,10 @@ class Compiler {
 
   bool use_argument(std::size_t start, std::size_t k, Predicate& p) {
     const Type& type = args_[k].type;
+    const bool is_one_of_several = args_[k].chooser != 0 && std::ranges::count(args_, name_, &FetchArg::name) > 1;
+    if (is_one_of_several)
+      return wrong(start, quoted(name_) + " may be one of several alternatives",
+                   "make the one that is meant an argument: NAME=VARIANT[N]");
     if (type.array)
       return wrong(start, "the argument " + quoted(name_) + " is an array, and arrays can't be compared",
                    "fetch the element as an argument of its own");

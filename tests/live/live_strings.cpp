@@ -93,7 +93,7 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     CHECK(args.at("element") == n + 5);
     CHECK(args.at("three") == Json({n, n + 1, n + 2}));
     CHECK(args.at("last") == n + 2);
-    CHECK(args.at("one_of") == Json({{"index", 1}}));
+    CHECK(args.at("one_of") == Json({{"index", 1}, {"value", "text"}}));
     CHECK(args.at("taken") == n);
     CHECK(args.at("sold") == n + 3);
     CHECK(events.of(probes[1]).at(0).at("args").at("$retval") == "a head");
@@ -200,6 +200,45 @@ TEST_CASE("a jump records an optional value, too, and no stale one") {
   CHECK(args(1, 1).at("number").at("value") == 6);
   CHECK(counts_of(client, probes.at(2)) == Counts{1, 0, 1});
   CHECK(user.ends_well());
+}
+
+TEST_CASE("of a std::variant the alternative is shown that it holds, or null") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(),
+                            {"p:c shop::choose choice perhaps two number=choice[1] id=choice[2].id which=choice.index "
+                             "text=perhaps.value[1]"});
+    Events events(client);
+    const Json sale = {{"id", 42}, {"name", "sold"}};
+    const std::map<int, Json> held = {{0, Json()}, {1, 41}, {2, sale}, {3, 0.5}, {5, Json()}};
+    for (const auto& [n, value] : held) {
+      CAPTURE(n);
+      const Json truth = user.truth("choose " + std::to_string(n));
+      REQUIRE(events.reach(static_cast<std::size_t>(n == 5 ? 5 : n + 1)));
+      Json args = events.all().back().at("args");
+      CAPTURE(args.dump());
+      Json& choice = args.at("choice");
+      CHECK(choice.at("index") == truth.at("index"));
+      CHECK(args.at("which") == truth.at("index"));
+      if (n == 2) choice.at("value").erase("next");
+      CHECK(choice.at("value") == value);
+      CHECK(args.at("number") == (n == 1 ? Json(41) : Json()));
+      CHECK(args.at("id") == (n == 2 ? Json(42) : Json()));
+      CHECK(args.at("text") == (n == 5 ? Json() : Json("text")));
+      CHECK(args.at("perhaps").at("has_value") == (n != 5));
+      CHECK(args.at("perhaps").at("value").at("value") == (n == 5 ? Json() : Json("text")));
+      CHECK(args.at("two") ==
+            Json::parse(R"([{"index":0,"value":)" + std::to_string(-n) + R"(},{"index":1,"value":"two"}])"));
+    }
+    Json params = add_params(user.pid(), {"p:f shop::choose choice"});
+    params["probes"][0]["filter"] = "choice.value == 41";
+    CHECK(reason_of(client.request("probe.add", params).at("error")) == "bad-filter");
+    remove_all(client, probes);
+    CHECK(user.ends_well());
+  }
 }
 
 TEST_CASE("of a line's places those that lack a variable are left out, and that is said") {

@@ -5,6 +5,7 @@
 //   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of
 //   shop::add<>()
 //   maybe N  one call of shop::maybe() with values for N > 0, else without, where there were some before
+//   choose N one call of shop::choose() with the N-th alternative, 5: with none
 //   texts    how many texts there are
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
@@ -76,6 +77,19 @@ TARGET_FUNCTION int maybe(std::optional<int> number, const std::optional<Sale>& 
   KEEP(&text);
   KEEP(&three);
   return number.value_or(0);
+}
+
+struct Thrower {
+  std::string text;
+  explicit Thrower(int number) { throw number; }
+};
+using Choice = std::variant<std::monostate, int, Sale, double, Thrower>;
+TARGET_FUNCTION int choose(const Choice& choice, const std::optional<std::variant<int, std::string>>& perhaps,
+                           const std::array<std::variant<short, const char*>, 2>& two) {
+  KEEP(&choice);
+  KEEP(&perhaps);
+  KEEP(&two);
+  return static_cast<int>(choice.index());
 }
 
 TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
@@ -210,6 +224,22 @@ void maybe(int n) {
   printf("{}\n");
 }
 
+void choose(int n) {
+  static const shop::Sale other{n + 1, "the other", nullptr};
+  shop::Choice choice = shop::Sale{42, "sold", &other};
+  std::optional<std::variant<int, std::string>> perhaps = "text";
+  if (n == 0) choice = std::monostate();
+  if (n == 1) choice = 41;
+  if (n == 3) choice = 0.5;
+  if (n == 5) {
+    perhaps.reset();
+    try {
+      choice.emplace<4>(1);
+    } catch (int) {
+    }
+  }
+  shop::choose(choice, perhaps, {static_cast<short>(-n), "two"});
+  printf("{\"index\":%d}\n", choice.valueless_by_exception() ? -1 : static_cast<int>(choice.index()));
 }
 
 void say() {
@@ -230,6 +260,8 @@ void obey(const char* line) {
     say();
   else if (sscanf(line, "hold %d", &n) == 1)
     hold(n);
+  else if (sscanf(line, "choose %d", &n) == 1)
+    choose(n);
   else if (sscanf(line, "maybe %d", &n) == 1)
     maybe(n);
   else if (strcmp(line, "texts") == 0)
