@@ -63,7 +63,7 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
   if (filter) {
-    auto result = lang::Filter::compile(*filter, fetch->args());
+    auto result = lang::Filter::compile(*filter, fetch->args(), false, context.address);
     if (!result) return std::move(result).error();
     checked = std::move(result).value();
   }
@@ -383,6 +383,7 @@ events::CompileContext Planner::context_of(const symbols::Site& site) const {
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
   context.at_function_entry = !site.function_start || site.function_start == site.address;
   context.usdt = site.usdt.get();
+  context.address = site.address.value;
   if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
   return context;
 }

@@ -171,7 +171,8 @@ class FilterConverter {
  private:
   std::string refusal(const lang::Predicate& p) const {
     switch (p.field) {
-      case lang::FilterField::pid: return {};
+      case lang::FilterField::pid:
+      case lang::FilterField::constant: return {};
       case lang::FilterField::tid: return "it compares tid";
       case lang::FilterField::cpu: return "it compares cpu";
       case lang::FilterField::comm: return "it compares comm";
@@ -186,6 +187,7 @@ class FilterConverter {
   // Where evaluation really goes when it comes to predicate i.
   std::uint32_t resolve(std::size_t i) const {
     const lang::Predicate& p = program_.predicates[i];
+    if (p.field == lang::FilterField::constant) return target(p.value != 0 ? p.on_true : p.on_false);
     if (p.field != lang::FilterField::pid) return static_cast<std::uint32_t>(i);
     return target(lang::number_matches(p, static_cast<std::uint64_t>(pid_)) ? p.on_true : p.on_false);
   }

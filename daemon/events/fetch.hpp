@@ -57,7 +57,8 @@ struct CompileContext {
   // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
   // Absent: @+OFFS is unsupported.
   std::optional<std::uint64_t> file_bias;
-  const symbols::UsdtSite* usdt = nullptr;  // the place is a static probe: $argN are its arguments
+  const symbols::UsdtSite* usdt = nullptr;    // the place is a static probe: $argN are its arguments
+  std::optional<std::uint64_t> address = {};  // of the probe; of a return of its function's entry
   bool no_place = false;  // the definition is only checked: the code isn't loaded yet, and with it what $args means
 };
 
