@@ -87,6 +87,8 @@ class DebugInfo {
 
   // The functions of FILE, which may be a glob as may be their name. Only those with code of their own.
   FileFunctions functions_of(std::string_view file, std::string_view function) const;
+  // The file that the function is written in which is entered there; "": not known.
+  std::string file_of(std::uint64_t entry) const;
   // Where a function has been inlined, by address: by its name, as qualified as the user likes, or its linkage name.
   std::vector<LinePlace> inlined(std::string_view name) const;
   // Of the function that is entered at `entry`. everywhere: in all units, as inline functions of C++ are; else in its

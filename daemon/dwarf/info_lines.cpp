@@ -163,4 +163,10 @@ std::uint64_t DebugInfo::line_to_come(Die variable, Die function, std::uint64_t 
   return first != ~0ull && pc <= first ? line : 0;
 }
 
+std::string DebugInfo::file_of(std::uint64_t entry) const {
+  const std::lock_guard lock(mutex_);
+  const auto scope = scope_at(entry);
+  return scope && low_pc(scope->function) == entry ? written_at(scope->function).first : std::string();
+}
+
 }  // namespace probed::dwarf

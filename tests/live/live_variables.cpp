@@ -172,7 +172,7 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
     TellingTarget user(build);
     const auto probes = add(client, user.pid(),
                             {"p:a arrays twice_named y=((struct Point*)all->points)->y", "p:w twin twice_named",
-                             "p:v variables_twin.c:25 text=((struct Point*)hidden)->text"});
+                             "p:v variables_twin.c:30 text=((struct Point*)hidden)->text"});
     Events events(client);
     user.truth("arrays 1");
     user.truth("twin 2");
@@ -183,6 +183,25 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
     CHECK((text == "twin" || (text.is_null() && build != "variables-O0")));
     CHECK(user.ends_well());
   }
+}
+
+TEST_CASE("of static functions of one name it is said how each one can be written") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const Json error = add_error(client, user.pid(), {"p:s same number"});
+  CHECK(reason_of(error) == "ambiguous-symbol");
+  for (const std::string name : {"variables.c:same", "variables_twin.c:same"}) {
+    CAPTURE(name);
+    CHECK(hint_of(error).find(name) != std::string::npos);
+    const auto probes = add(client, user.pid(), {"p:s " + name + " number"});
+    Events events(client);
+    user.truth("twin 6");
+    REQUIRE(events.reach(1));
+    CHECK(events.all().at(0).at("args").at("number") == 6);
+    remove_all(client, probes);
+  }
+  CHECK(user.ends_well());
 }
 
 TEST_CASE("a variable that its own line has yet to set is shown with a note that says so") {
