@@ -263,7 +263,8 @@ std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked
   const std::string name((*meant)->name());
   const bool none = std::none_of(symbols.begin(), symbols.end(), [](const Symbol& s) { return s.code(); });
   return name + " is stripped: " + (none ? "none of its functions has a name" : "only what it exports has a name") +
-         "; install its debug symbols, or probe " + std::string(short_module_name(name)) + ":0xFILEOFFSET";
+         unfit_debug_file(**meant) + "; install its debug symbols, or probe " + std::string(short_module_name(name)) +
+         ":0xFILEOFFSET";
 }
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
