@@ -230,6 +230,12 @@ std::optional<Scope> DebugInfo::scope_at(std::uint64_t address) const {
   return scope;
 }
 
+const DebugInfo::EntryArguments& DebugInfo::entry_arguments(Die function) const {
+  if (!(entry_arguments_.function == function))
+    entry_arguments_ = {function, parameters_of(function), arguments_at_entry(function)};
+  return entry_arguments_;
+}
+
 void DebugInfo::find_globals() const {
   if (std::exchange(have_globals_, true)) return;
   each_unit([&](const Unit& unit) {

@@ -131,6 +131,14 @@ class DebugInfo {
   const std::vector<Die>& globals(std::string_view last) const;
   // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.
   Die completed(Die declared) const;
+  // What the calling convention says of a function's parameters, in their order; kept of the last one that was asked
+  // for.
+  struct EntryArguments {
+    Die function;
+    std::vector<Die> parameters;
+    std::vector<Location> places;
+  };
+  const EntryArguments& entry_arguments(Die function) const;
   void find_globals() const;
   // A type of that name: "struct client", "client", "unsigned long"; of several the one in `near` is preferred.
   Die type_named(std::string_view name, const Unit* near) const;
@@ -170,6 +178,10 @@ class DebugInfo {
   mutable std::unordered_map<std::string, std::vector<Die>> globals_;
   mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;
+  mutable EntryArguments entry_arguments_;
+  // VariableFinder's: what units of types have outside of functions, by last name, then by unit.
+  mutable std::unordered_map<std::string, std::vector<std::vector<Die>>> outer_names_of_types_;
+  mutable bool have_outer_names_of_types_ = false;
 };
 
 // "ns::Class::function", without parameters.
