@@ -17,7 +17,7 @@ struct Operand {
     constant,  // number
     value,     // a register: `bits` of it, from bit `shift` on
     memory,    // at base + (index << scale) + symbol + number
-    vector,    // a vector or floating-point register: nothing that a tracer of general registers can read
+    vector,    // the low 64 bits of floating-point register `number`; bits 0: one that can't be read
   };
   Kind kind = Kind::constant;
   std::optional<std::size_t> base, index;  // offsets in native::Registers

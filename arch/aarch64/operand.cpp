@@ -8,11 +8,15 @@
 namespace probed::arch::aarch64 {
 namespace {
 
-bool is_vector_register(std::string_view name) {
-  if (name.size() < 2 || std::string_view("bhsdqv").find(name[0]) == std::string_view::npos) return false;
+std::optional<Operand> vector_register(std::string_view name) {
+  if (name.size() < 2 || std::string_view("bhsdqv").find(name[0]) == std::string_view::npos) return std::nullopt;
   unsigned number = 0;
   const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
-  return error == std::errc{} && end == name.data() + name.size() && number < 32;
+  if (error != std::errc{} || end != name.data() + name.size() || number >= 32) return std::nullopt;
+  Operand out;
+  out.kind = Operand::Kind::vector;
+  out.number = number;
+  return out;
 }
 
 // x0 to x30, sp: whole; w0 to w30: the lower half.
@@ -49,11 +53,7 @@ std::optional<Operand> parse_operand(std::string_view text) {
     out.number = *number;
     return out;
   }
-  if (is_vector_register(text)) {
-    Operand out;
-    out.kind = Operand::Kind::vector;
-    return out;
-  }
+  if (auto out = vector_register(text)) return out;
   return general_register(text);
 }
 

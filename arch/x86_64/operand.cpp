@@ -55,12 +55,21 @@ std::optional<Part> general_register(std::string_view name) {
   return offset ? std::optional(Part{*offset, 64, 0}) : std::nullopt;
 }
 
-bool is_vector(std::string_view name) {
-  return name.starts_with("xmm") || name.starts_with("ymm") || name.starts_with("zmm") || name.starts_with("st") ||
-         name.starts_with("mm") || name.starts_with("k");
+// xmm0 to xmm15, and the same of wider ones; all others (x87, MMX, masks) can't be read.
+std::optional<Operand> vector_register(std::string_view name) {
+  constexpr unsigned kReadable = 16;
+  Operand out;
+  out.kind = Operand::Kind::vector;
+  out.bits = 0;
+  if (name.starts_with("st") || name.starts_with("mm") || name.starts_with("k")) return out;
+  if (!name.starts_with("xmm") && !name.starts_with("ymm") && !name.starts_with("zmm")) return std::nullopt;
+  const auto number = parse_displacement(name.substr(3));
+  if (!number || *number >= 2 * kReadable) return std::nullopt;
+  out.number = *number;
+  out.bits = *number < kReadable ? 64 : 0;
+  return out;
 }
 
-// A register that an address is made of: 64 bits of it, or we don't know what it would mean.
 bool address_register(std::string_view text, std::optional<std::size_t>& out) {
   if (text.empty()) return true;
   if (!text.starts_with('%')) return false;
@@ -129,9 +138,7 @@ std::optional<Operand> parse_operand(std::string_view text) {
     out.shift = part->shift;
     return out;
   }
-  if (!is_vector(name)) return std::nullopt;
-  out.kind = Operand::Kind::vector;
-  return out;
+  return vector_register(name);
 }
 
 }  // namespace probed::arch::x86_64

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 
 #include "client/display.hpp"
 #include "client/probectl/report.hpp"
@@ -28,7 +29,8 @@ void print_line(std::string_view line) {
 
 int finish_output(const Options& options) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
-  if (errno == EPIPE) return 128 + SIGPIPE;  // whoever reads has had enough; as a shell says where SIGPIPE isn't ignored
+  if (errno == EPIPE)
+    return 128 + SIGPIPE;  // whoever reads has had enough; as a shell says where SIGPIPE isn't ignored
   return fail({Reason::internal, fmt::format("writing the answer failed: {}", text_of_errno(errno)), "", {}},
               options.json());
 }
@@ -63,13 +65,18 @@ Error failed_error(JsonView failed) {
 }
 
 void note_of_probes(JsonView probes) {
+  constexpr std::size_t kMostAlike = 3, kMost = 24;
+  std::map<std::string, std::size_t> said;  // by text
+  std::size_t shown = 0, left_out = 0;
   probes.each_element([&](JsonView probe) {
     probe["notes"].each_element([&](JsonView text) {
+      if (shown == kMost || said[text.string()]++ >= kMostAlike) return ++left_out, true;
       note(fmt::format("{}: {}", display(probe["name"].string()), display(text.string())));
-      return true;
+      return ++shown, true;
     });
     return true;
   });
+  if (left_out > 0) note(fmt::format("... and {} more notes of this kind", left_out));
 }
 
 std::size_t report_failed(JsonView failed, bool json) {

@@ -57,13 +57,36 @@ std::vector<std::string> FurtherPlaces::notes() const {
   return out;
 }
 
+LackingPlaces::LackingPlaces(const lang::Definition& definition, std::size_t places)
+    : possible_(places > 1 && std::holds_alternative<lang::LineLocation>(definition.location.where) &&
+                needs_variables(definition.args, false)) {}
+
+bool LackingPlaces::may_lack(const Error& why) const { return possible_ && why.reason == Reason::bad_definition; }
+
+void LackingPlaces::add(const symbols::Site& site, Error why) {
+  if (++count_ > 1) return;
+  where_ = place(site);
+  first_ = std::move(why);
+}
+
+std::string LackingPlaces::note() const {
+  if (count_ == 0) return "";
+  return fmt::format("{} left out; {}: {}", count_ == 1 ? "a place is" : fmt::format("{} places are", count_), where_,
+                     first_->message);
+}
+
 void gather_notes(std::span<PlannedProbe> places) {
   std::vector<std::string> all;
   for (const PlannedProbe& p : places)
     for (const std::string& note : p.notes)
       if (std::ranges::find(all, note) == all.end()) all.push_back(note);
+  constexpr std::size_t kMostSaid = 12;
   std::vector<std::string> said;
   for (std::string& note : all) {
+    if (said.size() == kMostSaid && all.size() > kMostSaid + 1) {
+      said.push_back(fmt::format("... and {} more notes of this kind", all.size() - kMostSaid));
+      break;
+    }
     const auto has_it = [&note](const PlannedProbe& p) { return std::ranges::find(p.notes, note) != p.notes.end(); };
     const auto holders = std::ranges::count_if(places, has_it);
     if (holders != std::ssize(places) && places.front().where.note != note) {

@@ -4,6 +4,7 @@
 // Thread: the worker pool. Pure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,26 @@ class FurtherPlaces {
   bool is_return_, by_convention_, only_inlined_;
   std::size_t copies_ = 0, inlined_ = 0, failed_ = 0;
   std::string failure_;
+};
+
+// Of the places of one line, which may be in several functions, those that lack the variables that are asked for: they
+// are left out, and that is said, unless all of them do.
+class LackingPlaces {
+ public:
+  LackingPlaces(const lang::Definition& definition, std::size_t places);
+
+  // Whether the probe can do without a place where this is wrong.
+  bool may_lack(const Error& why) const;
+  void add(const symbols::Site& site, Error why);
+  // Empty: none does.
+  std::string note() const;
+  const std::optional<Error>& first() const { return first_; }
+
+ private:
+  bool possible_;
+  std::size_t count_ = 0;
+  std::string where_;
+  std::optional<Error> first_;
 };
 
 // Of the places of one probe: what all of them have to say becomes the first one's note, the rest, too, with where it

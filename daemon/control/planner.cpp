@@ -63,7 +63,7 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
   if (filter) {
-    auto result = lang::Filter::compile(*filter, fetch->args());
+    auto result = lang::Filter::compile(*filter, fetch->args(), false, context.address);
     if (!result) return std::move(result).error();
     checked = std::move(result).value();
   }
@@ -383,6 +383,7 @@ events::CompileContext Planner::context_of(const symbols::Site& site) const {
   context.resolve_data = [this](std::string_view symbol) { return symbols_.resolve_data(symbol); };
   context.at_function_entry = !site.function_start || site.function_start == site.address;
   context.usdt = site.usdt.get();
+  context.address = site.address.value;
   if (!site.module_path.empty()) context.file_bias = site.address.value - site.file_offset;
   return context;
 }
@@ -441,6 +442,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
            needs_variables(definition.args, site.usdt != nullptr);
   };
   FurtherPlaces further(definition, places->sites.front());
+  LackingPlaces lacking(definition, places->by_glob ? 0 : places->sites.size());
   for (symbols::Site& site : places->sites) {
     if (further.leaves_out(site)) continue;
     if (definition.kind == lang::Kind::return_probe) {
@@ -469,6 +471,10 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       further.failed(site, probe.error());
       continue;
     }
+    if (!probe && lacking.may_lack(probe.error())) {
+      lacking.add(site, std::move(probe).error());
+      continue;
+    }
     if (!probe && !is_of_place(site, probe.error())) return std::move(probe).error();
     if (!probe) {
       planned.skipped.push_back({site.symbol, site.address, std::move(probe).error()});
@@ -480,6 +486,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
       probe->semaphore_backing = symbols_.mapping_at(semaphore)->backing(semaphore);
     planned.probes.push_back(std::move(probe).value());
   }
+  if (planned.probes.empty() && lacking.first()) return *lacking.first();
   if (planned.probes.empty() || places->by_glob) return planned;
   PlannedProbe& first = planned.probes.front();
   if (further.are_probed())
@@ -487,6 +494,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
   const bool is_one_probe = first.where.usdt || !first.where.one_probe.empty();
   if (planned.probes.size() > 1 && is_one_probe) gather_notes(planned.probes);
   std::ranges::move(further.notes(), std::back_inserter(first.notes));
+  if (std::string note = lacking.note(); !note.empty()) first.notes.push_back(std::move(note));
   return planned;
 }
 

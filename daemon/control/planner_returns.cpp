@@ -39,12 +39,12 @@ Result<std::shared_ptr<tracer::ReturnProbe>> compiled(const lang::Definition& de
   probe->fetch = std::move(fetch).value();
   probe->max_active = definition.max_active;
   if (!filter) return probe;
-  auto checked = lang::Filter::compile(*filter, probe->fetch.args(), true);
+  auto checked = lang::Filter::compile(*filter, probe->fetch.args(), true, context.address);
   if (!checked) return std::move(checked).error();
   if (!belongs_to_entry(*checked, probe->fetch))
     probe->exit_filter = std::move(checked).value();
   else
-    probe->entry_filter = lang::Filter::compile(*filter, probe->fetch.entry_args()).value();
+    probe->entry_filter = lang::Filter::compile(*filter, probe->fetch.entry_args(), true, context.address).value();
   return probe;
 }
 

@@ -92,11 +92,13 @@ class Placer {
       : variables_(variables), at_return_(at == At::function_return), notes_(notes) {}
 
   Result<std::vector<FetchArg>> place(std::span<const FetchArg> args) {
+    written_ = args;
     for (const FetchArg& arg : args)
       if (auto e = add(arg)) {
         if (!e->column) e->column = arg.expr->column;
         return std::move(*e);
       }
+    say_remarks();
     if (out_.size() > lang::kMaxFetchArgs)
       return Error{
           Reason::bad_definition,
@@ -172,6 +174,13 @@ class Placer {
       return (before.path.empty() ? before.name : before.path.front()) == name;
     });
   }
+  // Whether the definition names this very variable beside $args, by its own name: then it stands there alone.
+  bool is_written(const std::string& name) const {
+    return std::ranges::any_of(written_, [&](const FetchArg& arg) {
+      const auto* variable = std::get_if<lang::VariableExpr>(&arg.expr->node);
+      return variable && variable->path == name && arg.name == name;
+    });
+  }
   static Error used_twice(const std::string& name, std::size_t column) {
     return {Reason::bad_definition, "the argument name \"" + name + "\" is used twice: $args has it, too",
             "give the other one a NAME=", column};
@@ -189,6 +198,7 @@ class Placer {
       FetchArg one = arg;
       one.name = one.text = name;
       if (name.starts_with('$')) one.name.erase(0, 1);
+      if (is_written(name)) continue;
       if (has(one.name)) return used_twice(one.name, arg.column);
       if (auto e = add_parts(one, name)) return e;
     }
@@ -207,6 +217,8 @@ class Placer {
         one.path.push_back(key);
       }
       one.type = part.type;
+      one.chooser = static_cast<std::uint16_t>(part.chooser);
+      one.choice = part.choice;
       if (part.text) one.type.base = lang::BaseType::string;
       one.expr = shown(part, arg.expr->column);
       note_absence(one);
@@ -319,12 +331,43 @@ class Placer {
 
   void note_absence(const FetchArg& arg) {
     const auto& node = std::get<lang::PlacedExpr>(innermost(*arg.expr).node);
-    if (!node.place->absent.empty()) notes_.push_back(arg.name + " is null: " + node.place->absent);
+    if (!node.place->absent.empty()) return say_of(arg.name, "null", node.place->absent);
+    const std::string& whole = arg.path.empty() ? arg.name : arg.path.front();
+    if (!node.place->doubt.empty()) say_of(whole, "what was there before, perhaps", node.place->doubt);
   }
+
+  void say_of(const std::string& name, const char* what, const std::string& why) {
+    const auto is_same = [&](const Remark& r) { return r.what == what && r.why == why; };
+    auto same = std::ranges::find_if(remarks_, is_same);
+    if (same == remarks_.end()) same = remarks_.insert(same, {what, why, {}});
+    if (same->names.empty() || same->names.back() != name) same->names.push_back(name);
+  }
+
+  // What many share is said once.
+  void say_remarks() {
+    constexpr std::size_t kMostNamed = 3;
+    for (const auto& [what, why, names] : remarks_) {
+      const std::string rest = what + ": " + why;
+      if (names.size() <= kMostNamed) {
+        for (const std::string& name : names) notes_.push_back(name + " is " + rest);
+        continue;
+      }
+      std::string list;
+      for (std::size_t i = 0; i < kMostNamed; ++i) list.append(names[i]).append(", ");
+      notes_.push_back(list + "and " + std::to_string(names.size() - kMostNamed) + " more are " + rest);
+    }
+  }
+
+  struct Remark {
+    std::string what, why;
+    std::vector<std::string> names;
+  };
 
   const dwarf::Variables& variables_;
   const bool at_return_;
   Notes& notes_;
+  std::span<const FetchArg> written_;
+  std::vector<Remark> remarks_;
   // Of the argument being added:
   bool plain_ = false;      // a variable by its name alone
   bool of_result_ = false;  // $retval, or what it leads to

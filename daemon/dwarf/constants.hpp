@@ -30,6 +30,7 @@ enum Tag : std::uint16_t {
   TAG_enumerator = 0x28,
   TAG_subprogram = 0x2e,
   TAG_template_type_parameter = 0x2f,
+  TAG_GNU_template_parameter_pack = 0x4107,
   TAG_variant_part = 0x33,
   TAG_variant = 0x19,
   TAG_variable = 0x34,
@@ -174,6 +175,7 @@ enum Encoding : std::uint8_t {
   ATE_signed_char = 6,
   ATE_unsigned = 7,
   ATE_unsigned_char = 8,
+  ATE_decimal_float = 0x0f,
   ATE_UTF = 0x10,
 };
 

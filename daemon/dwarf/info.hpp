@@ -87,6 +87,8 @@ class DebugInfo {
 
   // The functions of FILE, which may be a glob as may be their name. Only those with code of their own.
   FileFunctions functions_of(std::string_view file, std::string_view function) const;
+  // The file that the function is written in which is entered there; "": not known.
+  std::string file_of(std::uint64_t entry) const;
   // Where a function has been inlined, by address: by its name, as qualified as the user likes, or its linkage name.
   std::vector<LinePlace> inlined(std::string_view name) const;
   // Of the function that is entered at `entry`. everywhere: in all units, as inline functions of C++ are; else in its
@@ -121,10 +123,22 @@ class DebugInfo {
   std::optional<Scope> scope_at(std::uint64_t address) const;
   // Where its code has made its frame and stored its arguments; low_pc when that isn't known.
   std::uint64_t prologue_end(Die function) const;
+  static std::pair<std::string, std::uint64_t> written_at(Die die);
+  // The line that a variable in a function is declared at, if all code of that line in the variable's scope is still to
+  // come at `pc`, so that what is in its place may be what was there before; 0: it isn't.
+  std::uint64_t line_to_come(Die variable, Die function, std::uint64_t pc) const;
   // The variables of all units outside of functions, by their last name.
   const std::vector<Die>& globals(std::string_view last) const;
   // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.
   Die completed(Die declared) const;
+  // What the calling convention says of a function's parameters, in their order; kept of the last one that was asked
+  // for.
+  struct EntryArguments {
+    Die function;
+    std::vector<Die> parameters;
+    std::vector<Location> places;
+  };
+  const EntryArguments& entry_arguments(Die function) const;
   void find_globals() const;
   // A type of that name: "struct client", "client", "unsigned long"; of several the one in `near` is preferred.
   Die type_named(std::string_view name, const Unit* near) const;
@@ -164,6 +178,10 @@ class DebugInfo {
   mutable std::unordered_map<std::string, std::vector<Die>> globals_;
   mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;
+  mutable EntryArguments entry_arguments_;
+  // VariableFinder's: what units of types have outside of functions, by last name, then by unit.
+  mutable std::unordered_map<std::string, std::vector<std::vector<Die>>> outer_names_of_types_;
+  mutable bool have_outer_names_of_types_ = false;
 };
 
 // "ns::Class::function", without parameters.

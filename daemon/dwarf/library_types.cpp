@@ -127,11 +127,41 @@ std::optional<Object> as_elements(const Object& object) {
   return std::nullopt;
 }
 
-std::optional<Object> index_of_variant(const Object& object) {
+namespace {
+
+// The types that a template was made with, of those gathered in its parameter pack.
+std::vector<Die> types_of_pack(Die type) {
+  std::vector<Die> out;
+  each_child(type, [&](Die child) {
+    if (tag(child) != TAG_GNU_template_parameter_pack) return true;
+    each_child(child, [&](Die one) {
+      if (tag(one) == TAG_template_type_parameter) out.push_back(referenced(one, AT_type));
+      return true;
+    });
+    return false;
+  });
+  return out;
+}
+
+}  // namespace
+
+// All alternatives lie at the beginning of the same union. The index of none has all bits set.
+std::optional<LibraryVariant> as_variant(const Object& object) {
+  constexpr std::size_t kMost = 16;
   if (!is_of_std(object, "variant<")) return std::nullopt;
-  for (const std::string_view name : {"_M_index", "__index"})
-    if (auto found = inside(object, name); found && found->type.kind == TypeKind::integer) return found;
-  return std::nullopt;
+  auto index = inside(object, "_M_index");
+  const auto storage = inside(object, "_M_u");
+  if (!index || !storage || index->type.kind != TypeKind::integer || index->type.size > 2) return std::nullopt;
+  const std::vector<Die> types = types_of_pack(object.type.die);
+  if (!types.empty() && types.size() < 128) index->type.is_signed = true;
+  LibraryVariant out{*std::move(index), {}};
+  for (std::size_t i = 0; i < types.size() && types.size() <= kMost; ++i) {
+    const Type type = type_itself(types[i]);
+    Location place = part_of(storage->location, 0, std::max<std::uint64_t>(1, type.size));
+    place = guarded(std::move(place), out.index.location, static_cast<std::uint8_t>(out.index.type.size), i);
+    out.values.push_back({std::move(place), type, types[i], {}, 0});
+  }
+  return out;
 }
 
 std::optional<LibraryOptional> as_optional(const Object& object) {
@@ -140,8 +170,9 @@ std::optional<LibraryOptional> as_optional(const Object& object) {
        {std::pair<std::string_view, std::string_view>{"_M_payload._M_engaged", "_M_payload._M_payload._M_value"},
         {"__engaged_", "__val_"}}) {
     auto flag = inside(object, has_value), content = inside(object, value);
-    if (flag && content && flag->type.kind == TypeKind::boolean)
-      return LibraryOptional{*std::move(flag), *std::move(content)};
+    if (!flag || !content || flag->type.kind != TypeKind::boolean) continue;
+    content->location = guarded(std::move(content->location), flag->location, 1, 1);
+    return LibraryOptional{*std::move(flag), *std::move(content)};
   }
   return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "daemon/dwarf/variable_finder.hpp"
 
@@ -24,11 +25,14 @@ std::optional<Object> as_smart_pointer(const Object& object);
 // A pointer to the first element of std::vector, or the array in std::array.
 std::optional<Object> as_elements(const Object& object);
 
-// Which of its alternatives a std::variant holds.
-std::optional<Object> index_of_variant(const Object& object);
+struct LibraryVariant {
+  Object index;                // of the alternative that it holds; below 0: none
+  std::vector<Object> values;  // each guarded by it
+};
+std::optional<LibraryVariant> as_variant(const Object& object);
 
 struct LibraryOptional {
-  Object has_value, value;  // what is there has a meaning if has_value
+  Object has_value, value;  // the value is guarded by has_value
 };
 std::optional<LibraryOptional> as_optional(const Object& object);
 

@@ -403,38 +403,61 @@ Location constant(std::uint64_t value) {
   return {std::move(piece)};
 }
 
+namespace {
+
+// `size` bytes of a piece from byte `into` on, which it has.
+Piece part_of_piece(const Piece& piece, std::uint64_t into, std::uint64_t size) {
+  Piece part = piece;
+  part.size = piece.size - into;
+  if (!part.place.absent.empty()) return part;
+  if (!part.constant.empty()) {
+    if (into + size > part.constant.size()) return absent(kNoPlace).front();
+    part.constant.erase(part.constant.begin(), part.constant.begin() + static_cast<std::ptrdiff_t>(into));
+  } else if (part.place.in_memory) {
+    part.place.offset += into;
+  } else if (into > 0) {
+    if (into + size > 8 || part.place.offset != 0)
+      return absent("it is in a part of a register that can't be read").front();
+    const auto bytes = static_cast<std::uint8_t>(size > 4 ? 8 : size > 2 ? 4 : size > 1 ? 2 : 1);
+    part.place.steps.push_back({Step::cut, bytes, static_cast<std::uint8_t>(into * 8), 0});
+  }
+  return part;
+}
+
+}  // namespace
+
 Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size) {
+  Location out;
   std::uint64_t start = 0;
   for (const Piece& piece : whole) {
     const std::uint64_t into = offset - start;
-    if (offset < start || into >= piece.size) {
-      start += piece.size;
-      continue;
+    if (offset >= start && into < piece.size) {
+      const std::uint64_t here = std::min(size, piece.size - into);
+      out.push_back(part_of_piece(piece, into, here));
+      if (here == size) return out;
+      out.back().size = here;
+      offset += here;
+      size -= here;
     }
-    if (!piece.place.absent.empty()) return absent(piece.place.absent);
-    if (size > piece.size - into) return absent("its parts are in several places");
-    Piece part = piece;
-    part.size = piece.size - into;
-    if (!part.constant.empty()) {
-      if (into + size > part.constant.size()) return absent(kNoPlace);
-      part.constant.erase(part.constant.begin(), part.constant.begin() + static_cast<std::ptrdiff_t>(into));
-    } else if (part.place.in_memory) {
-      part.place.offset += into;
-    } else if (into > 0) {
-      if (into + size > 8 || part.place.offset != 0) return absent("it is in a part of a register that can't be read");
-      const auto bytes = static_cast<std::uint8_t>(size > 4 ? 8 : size > 2 ? 4 : size > 1 ? 2 : 1);
-      part.place.steps.push_back({Step::cut, bytes, static_cast<std::uint8_t>(into * 8), 0});
-    }
-    return {std::move(part)};
+    start += piece.size;
   }
   return absent(kNoPlace);
+}
+
+Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value) {
+  lang::Placement place = place_of(by, size);
+  if (!place.absent.empty()) return absent("whether it has a value isn't known here: " + place.absent);
+  const auto guard = std::make_shared<const lang::Guard>(lang::Guard{std::move(place), size, value});
+  for (Piece& piece : location) piece.place.guard = guard;
+  return location;
 }
 
 lang::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();
+  if (one.size() > 1) return absent("its parts are in several places").front().place;
   if (piece.constant.empty()) return piece.place;
-  return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}};
+  return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}, piece.place.guard};
 }
 
 Location locate(const Unit& unit, const Attribute& value, const Surroundings& around) {

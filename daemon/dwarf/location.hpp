@@ -27,10 +27,13 @@ using Location = std::vector<Piece>;
 Location absent(std::string why);
 Location constant(std::uint64_t value);
 
-// The part of an object from byte `offset` on, as an object of its own; `size` of it must be in one place.
+// The part of an object from byte `offset` on, as an object of its own of `size` bytes.
 Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size);
 // The one place of an object of this many bytes, or absent.
 lang::Placement place_of(const Location& location, std::uint64_t size);
+
+// An object that has a value only when the `size` bytes of another one are this number. What guards that one guards it.
+Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value);
 
 // What expressions refer to.
 struct Surroundings {

@@ -1,7 +1,9 @@
 // The part of VariableFinder that looks outside of functions, as C++ does: in what the function is declared in, and in
 // what is around that, each with the names that it takes from elsewhere. See variable_finder.hpp.
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include "daemon/dwarf/variable_finder.hpp"
 
@@ -25,6 +27,16 @@ bool is_outer_name(Die die) {
   return !is_code(tag(parent_of(around))) && !is_code(tag(parent_of(origin(around))));
 }
 
+// What may be one, with its name.
+template <class F>
+void each_outer_name(const Unit& unit, F&& call) {
+  for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
+    const Die die{&unit, i};
+    if (const std::uint16_t t = unit.tag_of(i); t == TAG_variable || t == TAG_member || t == TAG_enumerator)
+      call(die, name_of(die));
+  }
+}
+
 bool says_where(Die die) { return attribute(die, AT_location) || attribute(die, AT_const_value); }
 
 // In a file's own variables it is the same one that several units speak of.
@@ -42,11 +54,9 @@ VariableFinder::OuterNames VariableFinder::outer_names(std::string_view last) co
   OuterNames names;
   const auto look_at = [&](const Unit& unit) {
     std::vector<Die> found;
-    for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
-      const Die die{&unit, i};
-      if (const std::uint16_t t = unit.tag_of(i); t != TAG_variable && t != TAG_member && t != TAG_enumerator) continue;
-      if (name_of(die) == last && is_outer_name(die)) found.push_back(die);
-    }
+    each_outer_name(unit, [&](Die die, std::string_view name) {
+      if (name == last && is_outer_name(die)) found.push_back(die);
+    });
     if (!found.empty()) names.push_back(std::move(found));
   };
   std::set<const Unit*> seen;
@@ -62,9 +72,25 @@ VariableFinder::OuterNames VariableFinder::outer_names(std::string_view last) co
       });
     }
   }
-  for (const auto& unit : info_.file_->units())
-    if (unit->is_type_unit()) look_at(*unit);
+  std::ranges::copy(outer_names_of_types(last), std::back_inserter(names));
   return names;
+}
+
+// There are many of those: they are looked through once.
+const VariableFinder::OuterNames& VariableFinder::outer_names_of_types(std::string_view last) const {
+  static const OuterNames kNone;
+  if (!std::exchange(info_.have_outer_names_of_types_, true))
+    for (const auto& unit : info_.file_->units()) {
+      if (!unit->is_type_unit()) continue;
+      each_outer_name(*unit, [&](Die die, std::string_view name) {
+        if (name.empty() || !is_outer_name(die)) return;
+        OuterNames& all = info_.outer_names_of_types_[std::string(name)];
+        if (all.empty() || all.back().back().unit != die.unit) all.emplace_back();
+        all.back().push_back(die);
+      });
+    }
+  const auto found = info_.outer_names_of_types_.find(std::string(last));
+  return found == info_.outer_names_of_types_.end() ? kNone : found->second;
 }
 
 Die VariableFinder::called(const OuterNames& names, const ScopedName& name) {

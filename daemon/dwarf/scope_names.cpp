@@ -41,7 +41,7 @@ bool fits(Die die, const ScopedName& name, bool may_begin_inside) {
 
 Die declared_by(Die child, std::string_view name) {
   const std::uint16_t t = tag(child);
-  if (t == TAG_variable || t == TAG_formal_parameter) return name_of(child) == name ? child : Die{};
+  if (is_variable(t)) return name_of(child) == name ? child : Die{};
   Die found;
   if (t != TAG_enumeration_type || flag_of(child, AT_enum_class)) return found;
   each_child(child, [&](Die enumerator) {
@@ -50,6 +50,8 @@ Die declared_by(Die child, std::string_view name) {
   });
   return found;
 }
+
+bool is_variable(std::uint16_t t) { return t == TAG_variable || t == TAG_formal_parameter; }
 
 bool is_class(std::uint16_t t) { return t == TAG_structure_type || t == TAG_class_type || t == TAG_union_type; }
 

@@ -23,10 +23,11 @@ bool is_called(Die die, const ScopedName& name);
 // The same, and what encloses it may be left out, too.
 bool is_called_somewhere(Die die, const ScopedName& name);
 
-// What a child of a scope declares by a name without scopes: itself, as a variable or parameter, or an enumerator of its
-// own. None: neither.
+// What a child of a scope declares by a name without scopes: itself, as a variable or parameter, or an enumerator of
+// its own. None: neither.
 Die declared_by(Die child, std::string_view name);
 
+bool is_variable(std::uint16_t tag);  // or a parameter
 bool is_class(std::uint16_t tag);
 bool is_code(std::uint16_t tag);  // a function, inlined or not, or a block in one
 

@@ -17,7 +17,6 @@ using Step = lang::PlaceStep::Code;
 constexpr const char* kNoPlace = "it has been optimised out at this place";
 constexpr std::size_t kMaxListed = 10000;
 
-bool is_variable(std::uint16_t t) { return t == TAG_variable || t == TAG_formal_parameter; }
 bool is_inline(Die die) { return tag(die) == TAG_inlined_subroutine; }
 
 std::optional<unsigned> argument_number(std::string_view name) {
@@ -377,7 +376,8 @@ Location VariableFinder::location_of(Die variable) const {
     Location found = locate(*variable.unit, *value, around_);
     // It may be handed over elsewhere, and have places from the prologue's end on.
     if (around_.at_entry && tag(variable) == TAG_formal_parameter && place_of(found, 1).absent == kNoPlace)
-      return absent("debug information has no place of it at the function's first instruction; a later line may: FILE:LINE");
+      return absent(
+          "debug information has no place of it at the function's first instruction; a later line may: FILE:LINE");
     return found;
   }
   if (const auto value = inherited(variable, AT_const_value)) {
@@ -419,14 +419,18 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
       return absent(
           "the function's first instructions, which store it, are still running; probe a later line: FILE:LINE");
   }
-  return locate(*variable.unit, value, around_);
+  Location found = locate(*variable.unit, value, around_);
+  if (!scope_ || tag(variable) != TAG_variable || !is_on_frame(value)) return found;
+  if (const std::uint64_t line = info_.line_to_come(variable, scope_->function, around_.pc))
+    for (Piece& piece : found)
+      piece.place.doubt = "line " + std::to_string(line) + ", which sets it, is still to be executed there";
+  return found;
 }
 
 // By the calling convention, if nothing that is known of the others contradicts it: a function that only this unit
 // calls may have a convention of its own.
 Location VariableFinder::at_entry(Die parameter) const {
-  const std::vector<Die> all = parameters_of(scope_->function);
-  const std::vector<Location> places = arguments_at_entry(scope_->function);
+  const auto& [function, all, places] = info_.entry_arguments(scope_->function);
   if (places.size() != all.size()) return absent("how it is passed isn't known; probe a later line: FILE:LINE");
   Location found = absent(kNoPlace);
   for (std::size_t i = 0; i < all.size(); ++i) {

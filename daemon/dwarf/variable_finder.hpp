@@ -67,6 +67,7 @@ class VariableFinder {
   // Variables and enumerators of one last name outside of functions, by unit (outer_names.cpp).
   using OuterNames = std::vector<std::vector<Die>>;
   OuterNames outer_names(std::string_view last) const;
+  const OuterNames& outer_names_of_types(std::string_view last) const;
   static Die called(const OuterNames& names, const ScopedName& name);
   Die in_class(const OuterNames& names, Die scope, const ScopedName& name, unsigned& looked) const;
   static Die imported_into(const OuterNames& names, Die scope, const ScopedName& name);

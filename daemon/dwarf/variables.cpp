@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <utility>
 
 #include "arch/arch.hpp"
 #include "daemon/dwarf/info.hpp"
@@ -293,6 +294,10 @@ class Follower {
         if (name == "has_value") return std::move(optional->has_value);
         if (name == "value") return without_reference(std::move(optional->value));
       }
+      if (auto variant = as_variant(object)) {
+        if (name == "index") return std::move(variant->index);
+        if (name == "value") return wrong(owner + " has no one \"value\"", "its alternatives are [0], [1], ...");
+      }
       return no_member(object.type, owner, name);
     }
     return without_reference(member_of(object, *found));
@@ -310,6 +315,10 @@ class Follower {
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
     if (auto first = as_elements(object)) return element(*std::move(first), index, path);
+    if (auto variant = as_variant(object)) {
+      if (index < variant->values.size()) return without_reference(std::move(variant->values[index]));
+      return wrong("\"" + std::string(path) + "\": it has " + std::to_string(variant->values.size()) + " alternatives");
+    }
     if (object.type.kind == TypeKind::array) {
       if (object.type.count.value_or(0) > 0 && index >= *object.type.count)
         return wrong("\"" + std::string(path) + "\": the last element is [" + std::to_string(*object.type.count - 1) +
@@ -426,13 +435,20 @@ class Expander {
     const bool is_structure = type.kind == TypeKind::structure && !as_text(object);
     if (is_structure && depth < kMaxDepth) return add_members(object, path, depth, before);
     const bool has_elements = type.kind == TypeKind::array && type.count.value_or(0) > 0;
-    if (has_elements && shape_of(type) == Shape::array && !shown_as(element_of(type)) && depth < kMaxDepth)
+    if (has_elements && shape_of(type) == Shape::array && depth < kMaxDepth &&
+        (!shown_as(element_of(type)) || !is_one_memory(object.location)))
       return add_elements(object, path, depth);
     Value value = value_of(object);
     value.path = path;
     if (is_structure && value.place.absent.empty())
       value.place.absent = "structures are shown to a depth of four; name what is in it, as in x->a.b.c.d.e";
     out_.push_back(std::move(value));
+  }
+
+  // What is in registers has to be read one by one.
+  static bool is_one_memory(const Location& location) {
+    const lang::Placement& first = location.front().place;
+    return location.size() == 1 && location.front().constant.empty() && (first.in_memory || !first.absent.empty());
   }
 
   static Value value_of(const Object& object) {
@@ -454,14 +470,30 @@ class Expander {
     add(optional.value, inner, depth + kLevel);
   }
 
-  void add_index(const Object& index, std::vector<std::string> path, unsigned depth) {
-    path.emplace_back("index");
-    add(index, path, depth + kLevel);
+  // Of one inside of another's alternative only the index: what is there depends on two numbers.
+  void add_variant(const LibraryVariant& variant, const std::vector<std::string>& path, unsigned depth) {
+    std::vector<std::string> inner = path;
+    inner.emplace_back("index");
+    const std::size_t index = out_.size();
+    add(variant.index, inner, depth + kLevel);
+    if (std::exchange(in_alternative_, true)) return;
+    inner.back() = "value";
+    for (std::size_t i = 0; i < variant.values.size(); ++i) {
+      const Object& value = variant.values[i];
+      const bool is_nothing = value.type.kind == TypeKind::structure && members_of(value.type).empty();
+      const std::size_t first = out_.size();
+      if (!is_nothing) add(value, inner, depth + kLevel);
+      for (std::size_t part = first; part < out_.size(); ++part) {
+        out_[part].chooser = part - index;
+        out_[part].choice = i;
+      }
+    }
+    in_alternative_ = false;
   }
 
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {
     if (const auto optional = as_optional(object)) return add_optional(*optional, path, depth);
-    if (const auto index = index_of_variant(object)) return add_index(*index, path, depth);
+    if (const auto variant = as_variant(object)) return add_variant(*variant, path, depth);
     const auto members = members_of(object.type);
     // Anonymous ones are a part of this one; so are its bases.
     const auto is_nameless = [](const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; };
@@ -518,6 +550,7 @@ class Expander {
   }
 
   const std::size_t limit_;
+  bool in_alternative_ = false;
   std::vector<Value> out_;
 };
 

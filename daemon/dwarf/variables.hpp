@@ -46,6 +46,9 @@ struct Value {
   std::string declared;             // its type in the source's language
   std::string note;                 // what is shown in its place; empty: itself
   std::optional<CountedText> text;  // of a structure that is known as one
+  // Of an alternative: how many parts further in front its number stands, and what that is for this one; 0: it is none.
+  std::size_t chooser = 0;
+  std::uint64_t choice = 0;
 };
 
 // What can be named at a place.

@@ -178,8 +178,8 @@ class Channel {
   // The stack that the lane's thread began on: from now on it keeps its calls itself. Nothing happens when that is
   // known already. The thread stands still, as for all of these.
   void set_stack(LaneId lane, std::uint64_t low, std::uint64_t high);
-  // Another range in its place, also an empty one. Preconditions: all calls have been taken, and the thread stands outside
-  // of the capture part of detours.
+  // Another range in its place, also an empty one. Preconditions: all calls have been taken, and the thread stands
+  // outside of the capture part of detours.
   void limit_stack(LaneId id, std::uint64_t low, std::uint64_t high);
   // Takes the call on top away and passes it on, if it was entered at this address or below: take(const ChannelCall&).
   template <class Take>

@@ -13,6 +13,7 @@
 namespace probed::events {
 
 inline constexpr std::size_t kLongestDigits = 24;  // 18446744073709551615 are 20; whole words are written
+inline constexpr std::size_t kLongestNumber = kLongestDigits + 4;  // with quotes and 0x
 
 namespace digits {
 

@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "daemon/events/digits.hpp"
@@ -20,8 +21,7 @@
 namespace probed::events {
 namespace {
 
-constexpr std::size_t kLongestNumber = kLongestDigits + 4;  // quotes and 0x included
-constexpr std::size_t kLongestFloating = 24;                // -1.7976931348623157e+308
+constexpr std::size_t kLongestFloating = 24;  // -1.7976931348623157e+308
 static_assert(kLongestFloating <= kLongestNumber);
 
 char* put_text(char* at, std::string_view text) {
@@ -115,43 +115,6 @@ void append_json_string(std::string& out, std::string_view bytes) {
 
 namespace {
 
-// What stands in front of each value so that parts of variables become members of objects and elements of lists.
-class Nesting {
- public:
-  // keys: from the outermost object to the value; "[N]" is an element of a list.
-  std::string lead_to(std::span<const std::string> keys) {
-    const auto outer = keys.first(keys.size() - 1);
-    const auto common = std::ranges::mismatch(open_, outer);
-    const auto level = static_cast<std::size_t>(common.in1 - open_.begin());
-    std::string text = close_to(level);
-    if (std::exchange(any_, true)) text.push_back(',');
-    for (std::size_t i = level; i < keys.size(); ++i) {
-      if (!is_element(keys[i])) {
-        append_json_string(text, keys[i]);
-        text.push_back(':');
-      }
-      if (i + 1 == keys.size()) break;
-      text.push_back(is_element(keys[i + 1]) ? '[' : '{');
-      open_.push_back(keys[i]);
-      closers_.push_back(is_element(keys[i + 1]) ? ']' : '}');
-    }
-    return text;
-  }
-  std::string close_to(std::size_t level) {
-    std::string text(closers_.rbegin(), closers_.rend() - static_cast<std::ptrdiff_t>(level));
-    closers_.resize(level);
-    open_.resize(level);
-    return text;
-  }
-
- private:
-  static bool is_element(std::string_view key) { return key.starts_with('['); }
-
-  std::vector<std::string> open_;  // the keys of the objects and lists that are open
-  std::string closers_;
-  bool any_ = false;
-};
-
 // JSON has no words for what isn't finite: those are strings.
 char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
   const double value = type == lang::BaseType::f32 ? double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))}
@@ -162,48 +125,7 @@ char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
                                      : std::to_chars(at, at + kLongestFloating, value).ptr;
 }
 
-// How a value is written, names and arrays aside.
-using Form = EventSchema::Argument::Form;
-Form form_of(const lang::Type& type) {
-  using lang::BaseType;
-  if (is_string(type.base)) return Form::text;
-  if (type.names) return Form::named;
-  if (type.bitfield && !type.bitfield->is_signed && type.base != BaseType::boolean) return Form::plain;
-  if (is_hexadecimal(type.base)) return Form::hexadecimal;
-  if (is_signed(type.base)) return Form::with_sign;
-  if (type.base == BaseType::symbol) return Form::symbol;
-  if (is_floating(type.base)) return Form::floating;
-  if (type.base == BaseType::boolean) return Form::boolean;
-  return type.base == BaseType::chr ? Form::character : Form::plain;
-}
-
 }  // namespace
-
-EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
-                        std::span<const lang::FetchArg> args) {
-  EventSchema schema;
-  append_json_string(schema.probe_json, full_name);
-  append_json_string(schema.symbol_json, symbol_and_offset);
-  schema.args.assign(args.begin(), args.end());
-  Nesting nesting;
-  schema.room = 2 * BlockText::kBlock;
-  for (const lang::FetchArg& arg : args) {
-    const auto alone = std::span(&arg.name, 1);
-    BlockText name(nesting.lead_to(arg.path.empty() ? alone : std::span(arg.path)));
-    schema.room += name.size() + kLongestNumber + 2;  // or null, or an array's brackets
-    schema.arguments.push_back({std::move(name), form_of(arg.type), arg.type.array.has_value()});
-  }
-  schema.end = BlockText(nesting.close_to(0) + "}}");
-  schema.room += schema.end.size();
-  return schema;
-}
-
-EventSchema make_return_schema(std::string_view full_name, std::string_view func,
-                               std::span<const lang::FetchArg> args) {
-  EventSchema schema = make_schema(full_name, {}, args);
-  append_json_string(schema.func_json, func);
-  return schema;
-}
 
 // ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -334,6 +256,44 @@ void EventEncoder::put_return(const EventSchema& schema, const RecordHeader& hea
   at_ = put_text(at_, ",\"args\":{");
 }
 
+void EventEncoder::put_argument(const EventSchema& schema, std::size_t i, PackedReader& reader,
+                                const Symbols& symbols) {
+  const EventSchema::Argument& argument = schema.arguments[i];
+  at_ = argument.name.put(at_);
+  const lang::Type& type = schema.args[i].type;
+  argument.is_array ? put_array(argument.form, type, reader, symbols)
+                    : put_element(argument.form, type, reader, symbols);
+}
+
+// All arguments; of alternatives the one that is there, else a null in their place.
+void EventEncoder::put_alternatives(const EventSchema& schema, PackedReader& reader, const Symbols& symbols) {
+  std::array<std::optional<std::uint64_t>, lang::kMaxFetchArgs> numbers;  // of those that choose
+  bool shown = false;
+  for (std::size_t i = 0; i < schema.args.size(); ++i) {
+    const EventSchema::Alternative& alternative = schema.alternatives[i];
+    if (alternative.chooses)
+      if (PackedReader ahead = reader; ahead.present()) numbers[i] = ahead.value();
+    if (alternative.chooser == EventSchema::kNone) {
+      put_argument(schema, i, reader, symbols);
+      continue;
+    }
+    if (!alternative.lead_json.empty()) {
+      need(alternative.lead_json.size());
+      at_ = put_text(at_, alternative.lead_json);
+      shown = false;
+    }
+    if (numbers[alternative.chooser] == schema.args[i].choice) {
+      put_argument(schema, i, reader, symbols);
+      need(alternative.end_json.size());
+      at_ = put_text(at_, alternative.end_json);
+      shown = true;
+    } else {
+      reader.skip(schema.args[i].type);
+    }
+    if (alternative.is_last && !shown) at_ = put_text(at_, "null");
+  }
+}
+
 std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHeader& header,
                                       std::span<const std::byte> packed, Symbolizer symbolize, const void* context) {
   const Symbols symbols{symbolize, context};
@@ -347,13 +307,10 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
   at_ = frame.back.put(at_);
   if (!schema.func_json.empty()) put_return(schema, header, name_of(header, symbols));
   PackedReader reader(packed);
-  const lang::FetchArg* arg = schema.args.data();
-  for (const EventSchema::Argument& argument : schema.arguments) {
-    at_ = argument.name.put(at_);
-    const lang::Type& type = (arg++)->type;
-    argument.is_array ? put_array(argument.form, type, reader, symbols)
-                      : put_element(argument.form, type, reader, symbols);
-  }
+  if (schema.alternatives.empty())
+    for (std::size_t i = 0; i < schema.arguments.size(); ++i) put_argument(schema, i, reader, symbols);
+  else
+    put_alternatives(schema, reader, symbols);
   at_ = schema.end.put(at_);
   return {buffer_.data(), at_};
 }

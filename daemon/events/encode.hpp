@@ -54,6 +54,16 @@ struct EventSchema {
   std::vector<Argument> arguments;  // of each of them
   BlockText end;                    // behind the last one
   std::size_t room = 0;             // bytes for all of these, the contents of texts and arrays aside
+  // Of each argument, where there are alternatives (FetchArg::chooser): else empty.
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  struct Alternative {
+    std::size_t chooser = kNone;  // the argument that says which one is there; kNone: this is none
+    bool chooses = false;         // it is such an argument itself
+    std::string lead_json;        // of the first that stand in one place: what is in front of them all
+    std::string end_json;         // of the last part of one: behind it
+    bool is_last = false;         // of those in one place
+  };
+  std::vector<Alternative> alternatives;
 };
 
 EventSchema make_schema(std::string_view full_name, std::string_view symbol_and_offset,
@@ -98,6 +108,8 @@ class EventEncoder {
   Frame& frame_of(const EventSchema& schema, const RecordHeader& header);
   using Form = EventSchema::Argument::Form;
   void need(std::size_t more);
+  void put_argument(const EventSchema& schema, std::size_t i, PackedReader& packed, const Symbols& symbols);
+  void put_alternatives(const EventSchema& schema, PackedReader& packed, const Symbols& symbols);
   void put_element(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_array(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
   void put_named(const lang::Type& type, std::uint64_t value);

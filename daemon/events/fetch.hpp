@@ -57,7 +57,8 @@ struct CompileContext {
   // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
   // Absent: @+OFFS is unsupported.
   std::optional<std::uint64_t> file_bias;
-  const symbols::UsdtSite* usdt = nullptr;  // the place is a static probe: $argN are its arguments
+  const symbols::UsdtSite* usdt = nullptr;    // the place is a static probe: $argN are its arguments
+  std::optional<std::uint64_t> address = {};  // of the probe; of a return of its function's entry
   bool no_place = false;  // the definition is only checked: the code isn't loaded yet, and with it what $args means
 };
 
@@ -79,6 +80,7 @@ struct FetchOp {
     cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
     add,                 // value += operand
     add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    require,             // ends the argument with a null unless value is `operand`; a load follows
     keep_length,         // keeps value as the length of the text that store_counted stores; value stays
     store_value,         // stores value, cut to `size` bytes
     store_memory,        // stores `size` bytes from value + operand

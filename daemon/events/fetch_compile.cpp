@@ -182,6 +182,7 @@ class FetchCompiler {
     if (!place.absent.empty()) return emit(Code::unavailable), Failure{};
     of_result_ = node.of_result;
     if (of_result_) emit(Code::load_return_value, native::kReturnValueOffset);  // a null where there is none
+    if (place.guard) require(*place.guard);
     if (node.length) load_length(node);
     load_place(place);
     if (node.what == lang::PlacedExpr::What::object) return emit(Code::dereference, place.offset), Failure{};
@@ -196,6 +197,12 @@ class FetchCompiler {
     value_ = false;
     emit(Code::dereference);
     return {};
+  }
+
+  void require(const lang::Guard& guard) {
+    if (guard.place.guard) require(*guard.place.guard);
+    load_number(guard.place, guard.size);
+    emit(Code::require, guard.value);
   }
 
   void load_place(const lang::Placement& place) {
@@ -226,13 +233,17 @@ class FetchCompiler {
     return kept;
   }
 
+  void load_number(const lang::Placement& place, std::uint8_t size) {
+    load_place(place);
+    if (place.in_memory)
+      emit_sized(Code::dereference, place.offset, size, false);
+    else if (place.offset != 0)
+      emit(Code::add, place.offset);
+    if (!place.in_memory && size < 8) emit_sized(Code::cut, 0, size, false);
+  }
+
   void load_length(const lang::PlacedExpr& node) {
-    load_place(*node.length);
-    if (node.length->in_memory)
-      emit_sized(Code::dereference, node.length->offset, node.length_size, false);
-    else if (node.length->offset != 0)
-      emit(Code::add, node.length->offset);
-    if (!node.length->in_memory && node.length_size < 8) emit_sized(Code::cut, 0, node.length_size, false);
+    load_number(*node.length, node.length_size);
     emit(Code::keep_length);
     counted_ = true;
   }
@@ -281,6 +292,8 @@ class FetchCompiler {
     if (operand.kind == Kind::memory) return load_memory_operand(argument, cut_by_store);
     if (operand.kind == Kind::constant)
       emit(Code::load_immediate, operand.number);
+    else if (operand.kind == Kind::vector)
+      emit(Code::load_vector, operand.number);
     else
       emit(Code::load_register, *operand.base);
     const unsigned width = operand.kind == Kind::value ? operand.bits / 8u : 8u;

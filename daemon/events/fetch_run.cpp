@@ -128,6 +128,7 @@ class Machine {
       case Code::unavailable: return false;
       case Code::add: value_ += op.operand; return true;
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;
+      case Code::require: return value_ == op.operand;
       case Code::keep_length: length_ = value_; return true;
       case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
       default: break;

@@ -48,8 +48,8 @@ void RecordClock::look() {
     counter_ = first_counter_;
     base_ = first_time_;
   }
-  const double slope =
-      static_cast<double>(now.time - first_time_) / static_cast<double>(std::max<std::uint64_t>(1, now.counter - first_counter_));
+  const double slope = static_cast<double>(now.time - first_time_) /
+                       static_cast<double>(std::max<std::uint64_t>(1, now.counter - first_counter_));
   if (slope_ == 0) slope_ = slope;
   const std::uint64_t predicted = nanoseconds(now.counter);
   const auto error = static_cast<double>(static_cast<std::int64_t>(now.time - predicted));

@@ -18,10 +18,11 @@ constexpr std::array<Row, 4> kTypes = {{{1, BaseType::u8, BaseType::s8, BaseType
                                         {4, BaseType::u32, BaseType::s32, BaseType::x32},
                                         {8, BaseType::u64, BaseType::s64, BaseType::x64}}};
 
-// Floating-point numbers are shown as the bits they are.
+// Floating-point numbers of other sizes are shown as the bits they are.
 BaseType type_of(const symbols::UsdtArgument& argument) {
   const auto row = std::ranges::find(kTypes, argument.size, &Row::size);
   if (row == kTypes.end()) return BaseType::x64;
+  if (argument.is_float && argument.size >= 4) return argument.size == 4 ? BaseType::f32 : BaseType::f64;
   return argument.is_float ? row->as_bits : argument.is_signed ? row->as_signed : row->as_unsigned;
 }
 
@@ -36,6 +37,14 @@ lang::FetchArg one(std::size_t number, const symbols::UsdtArgument& argument, co
   return arg;
 }
 
+// Whether the definition has this very argument beside $args, under the same name: then it stands there alone.
+bool is_written(std::span<const lang::FetchArg> args, const lang::FetchArg& one) {
+  return std::ranges::any_of(args, [&](const lang::FetchArg& arg) {
+    const auto* number = std::get_if<lang::ArgumentExpr>(&arg.expr->node);
+    return number && arg.name == one.name && number->number == std::get<lang::ArgumentExpr>(one.expr->node).number;
+  });
+}
+
 }  // namespace
 
 Result<std::vector<lang::FetchArg>> with_usdt_arguments(std::span<const lang::FetchArg> args,
@@ -43,7 +52,9 @@ Result<std::vector<lang::FetchArg>> with_usdt_arguments(std::span<const lang::Fe
   std::vector<lang::FetchArg> out;
   for (const lang::FetchArg& arg : args) {
     if (std::holds_alternative<lang::AllArgumentsExpr>(arg.expr->node)) {
-      for (std::size_t i = 0; i < usdt.arguments.size(); ++i) out.push_back(one(i + 1, usdt.arguments[i], arg));
+      for (std::size_t i = 0; i < usdt.arguments.size(); ++i)
+        if (lang::FetchArg all = one(i + 1, usdt.arguments[i], arg); !is_written(args, all))
+          out.push_back(std::move(all));
       continue;
     }
     out.push_back(arg);

@@ -196,6 +196,10 @@ struct FetchArg {
   // Of a part of a variable: the names that lead to it in an event, the variable's own first; "[N]" is an element of a
   // list. Empty: `name` alone. Parts of one variable stand one behind the other.
   std::vector<std::string> path;
+  // Of one of several alternatives that are shown in the same place: how many arguments further in front the number
+  // stands that says which one it is, and what it is for this one. 0: it is no alternative.
+  std::uint16_t chooser = 0;
+  std::uint64_t choice = 0;
 };
 
 enum class Kind : std::uint8_t { probe, return_probe, remove };

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,18 +22,22 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 
 // A filter is comparisons FIELD OP VALUE joined by && || ! ( ); ! binds to the comparison or parenthesis behind it, &&
 // before ||. FIELD: an argument's name, else a common field: pid, tid, cpu, comm, or the kernel's words for them:
-// common_pid (the thread's id), CPU, COMM; of a return also duration (ns). argN names the Nth argument also when it is a
-// lone $retval.
+// common_pid (the thread's id), CPU, COMM, __probe_ip (of a return probe __probe_func); of a return also duration (ns).
+// argN names the Nth argument also when it is a lone $retval.
 //   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
 //            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
 //   char:    as u8, or == != with one quoted character.
 //   strings: == != ~ with text in " or ' or a bare word that begins with no digit. ~ is a glob: * ? [a-z] [!a-z] \; a
 //            leading ! turns it round.
+//   FIELD alone, a number: FIELD != 0; !FIELD: FIELD == 0. Wider than the kernel.
+//   FIELD & CPUS{0-3,5}, == and != too: the kernel's sets of processors.
 // Stricter than the kernel: && and || need something behind them; arrays can't be compared.
 class Filter {
  public:
   // Errors: bad_filter with the column (0-based byte offset) of the fault.
-  static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args, bool is_return = false);
+  // address: of the probe, of a return probe its function's entry; nullopt: not known yet.
+  static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args, bool is_return = false,
+                                std::optional<std::uint64_t> address = std::nullopt);
   // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.
   bool matches(std::span<const std::byte> packed, const events::CommonFields& common) const;
 

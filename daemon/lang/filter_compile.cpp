@@ -1,7 +1,7 @@
 // From a filter's text to its program. Pure; any thread.
 //
 // A descent over the grammar
-//   or: and (|| and)*     and: not (&& not)*     not: !* ( "(" or ")" | FIELD OP VALUE )
+//   or: and (|| and)*     and: not (&& not)*     not: !* ( "(" or ")" | FIELD OP VALUE | FIELD )
 // whose depth is bounded by kMaxFilterDepth. Predicates come out in the order of the text; every sub-expression leaves
 // two lists of exits, true and false, which are patched when it is known where they lead.
 #include <algorithm>
@@ -33,6 +33,16 @@ struct CommonField {
   bool is_signed;
   bool returns_only = false;
 };
+// What a kernel's event has besides, and why it can't be asked for here.
+constexpr std::pair<std::string_view, const char*> kUnknownHere[] = {
+    {"common_type", "it is the number that a kernel gives an event: probes have names and ids here"},
+    {"common_flags", "it is a kernel's state at the hit, which nobody has outside of it"},
+    {"common_preempt_count", "it is a kernel's state at the hit, which nobody has outside of it"},
+    {"common_stacktrace", "events have no stack traces here"},
+    {"stacktrace", "events have no stack traces here"},
+    {"STACKTRACE", "events have no stack traces here"},
+    {"__probe_ret_ip", "where a call returns to isn't kept for filters: compare an argument, caller=+0($stack)"},
+};
 // The kernel's common_pid is current->pid: the thread's id.
 constexpr std::array<CommonField, 8> kCommonFields = {{{"pid", FilterField::pid, true},
                                                        {"tid", FilterField::tid, true},
@@ -61,8 +71,8 @@ void append(std::vector<Exit>& to, const std::vector<Exit>& from) { to.insert(to
 
 class Compiler {
  public:
-  Compiler(std::string_view text, std::span<const FetchArg> args, bool is_return)
-      : text_(text), args_(args), is_return_(is_return) {}
+  Compiler(std::string_view text, std::span<const FetchArg> args, bool is_return, std::optional<std::uint64_t> address)
+      : text_(text), args_(args), is_return_(is_return), address_(address) {}
 
   Result<FilterProgram> compile() {
     const auto exits = whole();
@@ -142,7 +152,7 @@ class Compiler {
   Parsed negation(std::size_t depth) {
     bool inverted = false;
     while (take("!")) inverted = !inverted;
-    Parsed exits = at("(") ? parenthesis(depth) : comparison();
+    Parsed exits = at("(") ? parenthesis(depth) : comparison(inverted);
     if (exits && inverted) std::swap(exits->yes, exits->no);
     return exits;
   }
@@ -156,13 +166,91 @@ class Compiler {
     return fail(i_, "expected && or || or ')' before " + quoted(rest()));
   }
 
-  Parsed comparison() {
-    if (here() == kMaxFilterComparisons) return fail(i_, "too many comparisons: at most 4096");
+  // inverted: a ! stands in front. A number alone is compared with 0 by itself, so that null is neither.
+  Parsed comparison(bool& inverted) {
     Predicate p;
-    if (!field(p) || !op(p) || !value(p)) return std::nullopt;
+    if (!field(p)) return std::nullopt;
+    if (!p.is_string && is_alone()) {
+      p.op = std::exchange(inverted, false) ? FilterOp::eq : FilterOp::ne;
+      return add(std::move(p));
+    }
+    if (!op(p)) return std::nullopt;
+    if (at("CPUS{")) return cpus(p);
+    if (!value(p)) return std::nullopt;
+    return add(std::move(p));
+  }
+
+  bool is_alone() {
+    skip_space();
+    return rest().empty() || rest().starts_with(")") || rest().starts_with("&&") || rest().starts_with("||");
+  }
+
+  Parsed add(Predicate p) {
+    if (here() == kMaxFilterComparisons) return fail(i_, "too many comparisons: at most 4096");
+    if (constant_) {
+      p.value = number_matches(p, *constant_) ? 1 : 0;
+      p.field = FilterField::constant;
+    }
     const std::uint32_t index = here();
     out_.predicates.push_back(std::move(p));
     return Exits{{{index, true}}, {{index, false}}};
+  }
+
+  // CPUS{0-3,5}: in it (&), it alone (==), or not that (!=).
+  Parsed cpus(Predicate p) {
+    const std::size_t start = i_, close = text_.find('}', i_);
+    if (p.is_string || (p.op != FilterOp::eq && p.op != FilterOp::ne && p.op != FilterOp::band))
+      return fail(start, "CPUS{} is for numbers, by & == and !=");
+    if (close == text_.npos) return fail(start, "this '{' is not closed");
+    const auto ranges = cpu_ranges(text_.substr(start + 5, close - start - 5));
+    if (!ranges) return fail(start, "expected numbers of processors and ranges of them, as in CPUS{0-3,5}");
+    for (const auto& [first, last] : *ranges)
+      if (!fits(p, last, false)) return fail(start, std::to_string(last) + " is out of range for " + quoted(name_));
+    i_ = close + 1;
+    if (p.op == FilterOp::band) return in_ranges(p, *ranges);
+    const bool is_one = ranges->size() == 1 && (*ranges)[0].first == (*ranges)[0].second;
+    if (is_one) {
+      p.value = (*ranges)[0].first;
+    } else {  // which one number never is: all are at least the least one
+      p.value = p.is_signed ? cut(1ull << (8 * p.size - 1), p.size, true) : 0;
+      p.op = p.op == FilterOp::eq ? FilterOp::lt : FilterOp::ge;
+    }
+    return add(std::move(p));
+  }
+
+  Parsed in_ranges(const Predicate& p, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+    Exits out;
+    for (const auto& [first, last] : ranges) {
+      patch(std::exchange(out.no, {}), here());
+      for (const auto& [op, value] : {std::pair(FilterOp::ge, first), std::pair(FilterOp::le, last)}) {
+        Predicate bound = p;
+        bound.op = op;
+        bound.value = value;
+        const Parsed exits = add(std::move(bound));
+        if (!exits) return std::nullopt;
+        append(out.no, exits->no);
+        if (op == FilterOp::ge)
+          patch(exits->yes, here());
+        else
+          append(out.yes, exits->yes);
+      }
+    }
+    return out;
+  }
+
+  static std::optional<std::vector<std::pair<std::uint64_t, std::uint64_t>>> cpu_ranges(std::string_view list) {
+    constexpr std::uint64_t kMostCpus = 8192;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> out;
+    while (true) {
+      const std::string_view part = list.substr(0, list.find(','));
+      const std::size_t dash = std::min(part.find('-'), part.size());
+      const auto first = parse_unsigned(part.substr(0, dash));
+      const auto last = dash == part.size() ? first : parse_unsigned(part.substr(dash + 1));
+      if (!first || !last || *first > *last || *last >= kMostCpus) return std::nullopt;
+      out.emplace_back(*first, *last);
+      if (part.size() == list.size()) return out;
+      list.remove_prefix(part.size() + 1);
+    }
   }
 
   // ---- FIELD ----
@@ -183,6 +271,7 @@ class Compiler {
                    "write FIELD OP VALUE; " + field_hint());
     is_char_ = is_bool_ = false;
     names_ = nullptr;
+    constant_.reset();
     return find_argument(start, p) || (!error_.column && find_common(start, p));
   }
 
@@ -191,7 +280,8 @@ class Compiler {
     for (const FetchArg& arg : args_) {
       const std::string_view name = arg.name;
       if (name.find('[') == name.npos || !text.starts_with(name)) continue;
-      if (text.size() == name.size() || (!is_ident(text[name.size()]) && text[name.size()] != '.' && text[name.size()] != '['))
+      if (text.size() == name.size() ||
+          (!is_ident(text[name.size()]) && text[name.size()] != '.' && text[name.size()] != '['))
         return name.size();
     }
     return std::nullopt;
@@ -212,6 +302,10 @@ class Compiler {
 
   bool use_argument(std::size_t start, std::size_t k, Predicate& p) {
     const Type& type = args_[k].type;
+    const bool is_one_of_several = args_[k].chooser != 0 && std::ranges::count(args_, name_, &FetchArg::name) > 1;
+    if (is_one_of_several)
+      return wrong(start, quoted(name_) + " may be one of several alternatives",
+                   "make the one that is meant an argument: NAME=VARIANT[N]");
     if (type.array)
       return wrong(start, "the argument " + quoted(name_) + " is an array, and arrays can't be compared",
                    "fetch the element as an argument of its own");
@@ -240,6 +334,12 @@ class Compiler {
       p.size = common.field == FilterField::duration ? 8 : 4;
       return true;
     }
+    if (name_ == (is_return_ ? "__probe_func" : "__probe_ip")) {
+      constant_ = address_.value_or(0);
+      return true;
+    }
+    for (const auto& [name, why] : kUnknownHere)
+      if (name_ == name) return wrong(start, "the field " + quoted(name_) + " isn't there: " + why, field_hint());
     if (rest().starts_with("->") || rest().starts_with("["))
       return wrong(start, "expected the name of an argument, not an expression",
                    "make it an argument, NAME=EXPRESSION, and compare NAME; " + field_hint());
@@ -372,18 +472,21 @@ class Compiler {
   std::string_view text_;
   std::span<const FetchArg> args_;
   bool is_return_;
+  std::optional<std::uint64_t> address_;
   std::size_t i_ = 0;
   FilterProgram out_;
   std::string_view name_;  // of the field being compared
   bool is_char_ = false, is_bool_ = false;
-  const Enumeration* names_ = nullptr;  // null: its values have none
+  const Enumeration* names_ = nullptr;     // null: its values have none
+  std::optional<std::uint64_t> constant_;  // what it is at every hit
   Error error_;
 };
 
 }  // namespace
 
-Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args, bool is_return) {
-  auto program = Compiler(text, args, is_return).compile();
+Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args, bool is_return,
+                               std::optional<std::uint64_t> address) {
+  auto program = Compiler(text, args, is_return, address).compile();
   if (!program) return std::move(program).error();
   Filter filter;
   filter.impl_ = std::make_shared<const Impl>(Impl{std::move(*program)});

@@ -16,8 +16,8 @@ namespace probed::lang {
 
 enum class FilterOp : std::uint8_t { eq, ne, lt, le, gt, ge, band, glob };
 
-// What a predicate reads: an argument, or one of the common fields.
-enum class FilterField : std::uint8_t { argument, pid, tid, cpu, comm, duration };
+// What a predicate reads: an argument, or one of the common fields. constant: nothing, it is what `value` says.
+enum class FilterField : std::uint8_t { argument, pid, tid, cpu, comm, duration, constant };
 
 struct Predicate {
   FilterField field = FilterField::argument;

@@ -45,6 +45,7 @@ bool common_matches(const Predicate& p, const events::CommonFields& common) {
     case FilterField::tid: return number_matches(p, extended(common.tid));
     case FilterField::cpu: return number_matches(p, common.cpu);
     case FilterField::duration: return number_matches(p, common.duration);
+    case FilterField::constant: return p.value != 0;
     default: return text_matches(p, common.comm);
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,24 @@ struct PlaceStep {
   bool is_signed = false;  // cut: how it is extended
 };
 
+struct Guard;
+
 // What is behind the steps, plus offset: the value itself, or the address of where it is.
 struct Placement {
   std::vector<PlaceStep> steps;
   std::uint64_t offset = 0;
   bool in_memory = false;
   std::string absent;  // set: there is none at this place in the code, and why
+  // Of what is only there at times, as in an optional value: what says so; null: it always is.
+  std::shared_ptr<const Guard> guard = nullptr;
+  std::string doubt = {};  // set: why what is there may not be the value yet
+};
+
+// The `size` bytes at a place, which are this number when there is a value. The place may have a guard itself.
+struct Guard {
+  Placement place;
+  std::uint8_t size = 1;
+  std::uint64_t value = 0;
 };
 
 }  // namespace probed::lang

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "daemon/base/hex.hpp"
+#include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/demangle.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
@@ -262,7 +263,8 @@ std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked
   const std::string name((*meant)->name());
   const bool none = std::none_of(symbols.begin(), symbols.end(), [](const Symbol& s) { return s.code(); });
   return name + " is stripped: " + (none ? "none of its functions has a name" : "only what it exports has a name") +
-         "; install its debug symbols, or probe " + std::string(short_module_name(name)) + ":0xFILEOFFSET";
+         unfit_debug_file(**meant) + "; install its debug symbols, or probe " + std::string(short_module_name(name)) +
+         ":0xFILEOFFSET";
 }
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
@@ -279,15 +281,38 @@ std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Fo
   const bool one_module =
       std::all_of(found.begin(), found.end(), [&](const Found& f) { return f.in->module == found[0].in->module; });
   // The first of these notations in which all candidates differ.
-  const auto notations = one_module ? std::vector<Notation>{as_read, linkage, versioned, by_offset, by_address}
-                                    : std::vector<Notation>{module_readable, by_offset, by_address};
   std::vector<std::string> names;
-  for (const auto notation : notations) {
+  const auto tells_apart = [&](const auto& notation) {
     names.clear();
     for (const Found& f : found) names.push_back(notation(f));
-    if (std::set<std::string>(names.begin(), names.end()).size() == names.size()) break;
-  }
+    return std::ranges::find(names, "") == names.end() && std::set(names.begin(), names.end()).size() == names.size();
+  };
+  const auto file_wide = [this](const Found& f) { return by_file(f); };
+  if (one_module && (tells_apart(as_read) || tells_apart(linkage))) return names;
+  if (one_module && found.size() <= kMaxListed && tells_apart(file_wide)) return names;
+  const auto notations = one_module ? std::vector<Notation>{versioned, by_offset, by_address}
+                                    : std::vector<Notation>{module_readable, by_offset, by_address};
+  for (const auto notation : notations)
+    if (tells_apart(notation)) break;
   return names;
+}
+
+// With as much of the file's path as it takes to be the only one.
+std::string TargetSymbols::Impl::by_file(const Found& found) const {
+  const auto info = found.symbol->code() && ready(*found.in) ? debug_info(*found.in) : nullptr;
+  const std::string file = info ? info->file_of(found.symbol->address.value) : std::string();
+  const std::string readable = demangle(found.symbol->name());
+  const std::string name(readable.empty() ? without_clone_suffix(found.symbol->name()) : split_name(readable).name);
+  if (name.find_first_of(" (<*?[") != name.npos) return "";
+  const std::string module = found.in->main ? "" : std::string(short_module_name(found.in->name())) + ":";
+  for (std::size_t at = file.size(); at != file.npos && at > 0;) {
+    at = file.rfind('/', at - 1);
+    const std::string end = file.substr(at == file.npos ? 0 : at + 1);
+    const dwarf::FileFunctions there = info->functions_of(end, name);
+    if (there.places.size() == 1 && there.places[0].address == found.symbol->address.value)
+      return module + end + ":" + name;
+  }
+  return "";
 }
 
 Error TargetSymbols::Impl::ambiguous(const NameQuery& query, std::span<const Found> found) const {

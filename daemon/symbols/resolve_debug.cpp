@@ -35,6 +35,11 @@ std::shared_ptr<const dwarf::DebugInfo> TargetSymbols::Impl::debug_info(const In
   return in.vdso ? nullptr : in.module->debug_info(source_of(in));
 }
 
+std::string TargetSymbols::Impl::unfit_debug_file(const Instance& in) const {
+  const std::string path = debug_info(in) || in.vdso ? std::string() : in.module->unfit_debug_file();
+  return path.empty() ? path : ": " + path + " is damaged, or of another build";
+}
+
 Result<Places> TargetSymbols::Impl::resolve_line(const lang::Location& location,
                                                  const lang::LineLocation& where) const {
   Result<std::vector<const Instance*>> selected = select(location.module);
@@ -83,11 +88,17 @@ Error TargetSymbols::Impl::no_such_line(const lang::Location& location, const la
     if (const auto selected = select(location.module))
       for (const Instance* module : *selected)
         if (module->main && !this->debug_info(*module))
-          hint = std::string(module->name()) + " itself has none: " + kGetDebugSymbols;
+          hint = std::string(module->name()) + " itself has none" + unfit_debug_file(*module) + "; " + kGetDebugSymbols;
     return {Reason::no_such_symbol, "no source file " + where.file + " in the debug information of " + in, hint, {}};
   }
-  return {
-      Reason::unsupported, "no debug information in " + in + ": its source lines aren't known", kGetDebugSymbols, {}};
+  std::string unfit;
+  if (const auto selected = select(location.module))
+    for (const Instance* module : *selected)
+      if (unfit.empty()) unfit = unfit_debug_file(*module);
+  return {Reason::unsupported,
+          "no debug information in " + in + (unfit.empty() ? ": its source lines aren't known" : unfit),
+          kGetDebugSymbols,
+          {}};
 }
 
 Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) const {
@@ -95,11 +106,10 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
   const Instance* in = instance_at(address);
   auto info = in ? debug_info(*in) : nullptr;
   if (!info) {
-    const std::string unfit = in ? in->module->unfit_debug_file() : std::string();
     return Error{Reason::unsupported,
                  "variables need debug information, and " +
                      (in ? std::string(in->name()) + " has none" : "the code at " + hex(address.value) + " has none") +
-                     (unfit.empty() ? "" : ": " + unfit + " is damaged, or of another build"),
+                     (in ? unfit_debug_file(*in) : ""),
                  kGetDebugSymbols,
                  {}};
   }

@@ -112,6 +112,10 @@ class TargetSymbols::Impl {
                   Want want) const;
   Error ambiguous(const NameQuery& query, std::span<const Found> found) const;
   std::vector<std::string> candidate_names(std::span<const Found> found) const;
+  // FILE:FUNCTION of a function of which its file has no other; "": that isn't known.
+  std::string by_file(const Found& found) const;
+  // What is wrong with the module's debug file, for a message; "": it has one, or none lies where it would be.
+  std::string unfit_debug_file(const Instance& in) const;
   Error undetermined_ifunc(const Found& found) const;
   // What to say of a module in which nothing but exported functions has a name; empty: it has a symbol table.
   std::string stripped(std::span<const Instance* const> asked) const;

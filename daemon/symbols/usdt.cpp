@@ -127,8 +127,8 @@ UsdtArgument parse_argument(std::string_view text) {
     return out;
   }
   out.operand = *operand;
-  if (operand->kind == arch::Operand::Kind::vector)
-    out.why_not = "it is in a vector register, and only general registers and memory can be read";
+  if (operand->kind == arch::Operand::Kind::vector && operand->bits == 0)
+    out.why_not = "it is in a register that can't be read";
   return out;
 }
 

@@ -173,6 +173,20 @@ TEST_CASE("of debug files that are missing, empty, cut short or another build's 
   }
 }
 
+TEST_CASE("why a program's lines aren't known is said, too, when its debug file is another build's") {
+  Builder builder("debug");
+  REQUIRE(builder.run());
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Process program({builder.place(builder.other())});
+  REQUIRE(program.next_line().value_or("").starts_with("ready "));
+  const Json error = add_error(client, program.pid(), {"p:t variables.c:90"});
+  const std::string why = error.value("message", "") + " " + hint_of(error);
+  CHECK_MESSAGE(why.find("damaged, or of another build") != std::string::npos, why);
+  program.send("quit\n");
+  CHECK(program.wait() == Exit{0, 0});
+}
+
 TEST_CASE("a debug file that wasn't there, and is put there, is found by the same daemon") {
   for (const char* kind : kKinds) {
     CAPTURE(std::string(kind));

@@ -330,9 +330,10 @@ TEST_CASE("refused: a name that means several functions, with the places to choo
   Unprobeable u;
   u.check_refused("twin", "ambiguous-symbol", "twin");
   const std::string hint = hint_of(add_error(u.client, u.target.pid(), {"twin"}));
-  const std::size_t first = hint.find("0x");
-  REQUIRE(first != std::string::npos);
-  CHECK(hint.find("0x", first + 2) != std::string::npos);
+  for (const char* name : {"unprobeable.c:twin", "unprobeable_twin.c:twin"}) {
+    CAPTURE(name);
+    CHECK(hint.find(name) != std::string::npos);
+  }
 }
 
 TEST_CASE("refused: the middle of an instruction, and a place that holds a breakpoint") {

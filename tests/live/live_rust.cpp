@@ -70,7 +70,7 @@ TEST_CASE("Rust without optimisation: at a function's entry its parameters are n
   RpcClient client(daemon.socket());
   TellingTarget user("rustvalues-O0");
   const Json probe = add(client, user.pid(), {"p:t rustvalues::take $args"}).at(0);
-  CHECK(probe.at("notes").size() == 8);
+  CHECK(probe.at("notes").dump().find(" more are null: ") != std::string::npos);
   Events events(client);
   user.truth("call 3");
   REQUIRE(events.reach(1));

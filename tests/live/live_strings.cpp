@@ -87,19 +87,180 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     CHECK(args.at("name") == "item");
     CHECK(args.at("second") == n + 2);
     CHECK(args.at("full") == Json({{"has_value", true}, {"value", "full"}}));
-    CHECK(args.at("empty").at("has_value") == false);
+    CHECK(args.at("empty") == Json({{"has_value", false}, {"value", nullptr}}));
     CHECK(args.at("flag") == true);
     CHECK(args.at("text") == "full");
     CHECK(args.at("element") == n + 5);
     CHECK(args.at("three") == Json({n, n + 1, n + 2}));
     CHECK(args.at("last") == n + 2);
-    CHECK(args.at("one_of") == Json({{"index", 1}}));
+    CHECK(args.at("one_of") == Json({{"index", 1}, {"value", "text"}}));
     CHECK(args.at("taken") == n);
     CHECK(args.at("sold") == n + 3);
     CHECK(events.of(probes[1]).at(0).at("args").at("$retval") == "a head");
     CHECK(events.of(probes[2]).at(0).at("args") == Json({{"first", n}, {"arg2", 2}, {"arg3", 3.5}, {"arg4", "x"}}));
     remove_all(client, probes);
     CHECK(user.unharmed());
+    CHECK(user.ends_well());
+  }
+}
+
+constexpr const char* kMaybe =
+    "p:m shop::maybe number sale price text three plain=number.value id=sale.value.id name=sale.value.name "
+    "next=sale.value.next->name rest=price.value.rest.value wide=number.value:x64 word=+0(text.value):string";
+
+Json maybe_args(int n) {
+  const bool full = n > 0;
+  const auto held = [&](Json value) { return Json{{"has_value", full}, {"value", std::move(value)}}; };
+  const auto or_null = [&](Json value) { return full ? std::move(value) : Json(); };
+  Json args = {{"number", held(or_null(n))},
+               {"text", held(or_null("text"))},
+               {"three", held(or_null({7, 8, 9}))},
+               {"plain", or_null(n)},
+               {"id", or_null(n)},
+               {"name", or_null("sold")},
+               {"next", or_null("the other")},
+               {"rest", nullptr},
+               {"word", or_null("text")}};
+  args["price"] = held({{"whole", or_null(n)}, {"rest", {{"has_value", or_null(false)}, {"value", nullptr}}}});
+  return args;
+}
+
+void check_maybe(Json args, int n) {
+  CAPTURE(args.dump());
+  CHECK(args.at("wide").is_string() == (n > 0));
+  CHECK(args.at("sale").at("has_value") == (n > 0));
+  CHECK(args.at("sale").at("value").at("id") == args.at("id"));
+  CHECK(args.at("sale").at("value").at("name") == args.at("name"));
+  CHECK(args.at("sale").at("value").at("next").is_null() == (n <= 0));
+  args.erase("wide");
+  args.erase("sale");
+  CHECK(args == maybe_args(n));
+}
+
+TEST_CASE("an empty std::optional has no value, whatever is left where one was") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(), {kMaybe, "r:back shop::maybe sale number.value $retval"});
+    Events events(client);
+    for (const int n : {0, 5}) user.truth("maybe " + std::to_string(n));
+    REQUIRE(events.reach(4));
+    const auto entries = events.of(probes[0]), returns = events.of(probes[1]);
+    check_maybe(entries.at(0).at("args"), 0);
+    check_maybe(entries.at(1).at("args"), 5);
+    CHECK(returns.at(0).at("args").at("sale").at("value").at("name").is_null());
+    CHECK(returns.at(1).at("args").at("sale").at("value").at("name") == "sold");
+    CHECK(returns.at(0).at("args").at("arg2").is_null());
+    CHECK(returns.at(1).at("args").at("arg2") == 5);
+    remove_all(client, probes);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a filter doesn't see the value of an empty std::optional") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("strings-O2");
+  Json params = add_params(user.pid(), {"p:f shop::maybe n=number.value", "p:s shop::maybe name=sale.value.name"});
+  params["probes"][0]["filter"] = "n != 5";
+  params["probes"][1]["filter"] = "name ~ \"*\"";
+  const Json probes = client.call("probe.add", params).at("probes");
+  for (const int n : {0, 5, 6, 0}) user.truth("maybe " + std::to_string(n));
+  CHECK(counts_of(client, probes.at(0)) == Counts{1, 0, 3});
+  CHECK(counts_of(client, probes.at(1)) == Counts{2, 0, 2});
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a jump records an optional value, too, and no stale one") {
+  NEEDS_JUMPS();
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("strings-O2");
+  Json params = add_params(user.pid(), {"p:j shop::maybe number three whole=price.value.whole",
+                                        "r:r shop::maybe number $retval", "p:f shop::maybe n=number.value"});
+  params["probes"][2]["filter"] = "n < 100";
+  const Json probes = client.call("probe.add", params).at("probes");
+  CHECK(eventually([&] {
+    const auto all = list_probes(client, user.pid());
+    return std::ranges::all_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
+  }));
+  Events events(client);
+  for (const int n : {0, 6}) user.truth("maybe " + std::to_string(n));
+  REQUIRE(events.reach(5));
+  const auto args = [&](std::size_t probe, std::size_t i) { return events.of(probes.at(probe)).at(i).at("args"); };
+  CHECK(args(0, 0).at("number") == Json({{"has_value", false}, {"value", nullptr}}));
+  CHECK(args(0, 1).at("number") == Json({{"has_value", true}, {"value", 6}}));
+  CHECK(args(0, 0).at("three").at("value").is_null());
+  CHECK(args(0, 1).at("three").at("value") == Json({7, 8, 9}));
+  CHECK(args(0, 0).at("whole").is_null());
+  CHECK(args(0, 1).at("whole") == 6);
+  CHECK(args(1, 0).at("number").at("value").is_null());
+  CHECK(args(1, 1).at("number").at("value") == 6);
+  CHECK(counts_of(client, probes.at(2)) == Counts{1, 0, 1});
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("of a std::variant the alternative is shown that it holds, or null") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(),
+                            {"p:c shop::choose choice perhaps two number=choice[1] id=choice[2].id which=choice.index "
+                             "text=perhaps.value[1]"});
+    Events events(client);
+    const Json sale = {{"id", 42}, {"name", "sold"}};
+    const std::map<int, Json> held = {{0, Json()}, {1, 41}, {2, sale}, {3, 0.5}, {5, Json()}};
+    for (const auto& [n, value] : held) {
+      CAPTURE(n);
+      const Json truth = user.truth("choose " + std::to_string(n));
+      REQUIRE(events.reach(static_cast<std::size_t>(n == 5 ? 5 : n + 1)));
+      Json args = events.all().back().at("args");
+      CAPTURE(args.dump());
+      Json& choice = args.at("choice");
+      CHECK(choice.at("index") == truth.at("index"));
+      CHECK(args.at("which") == truth.at("index"));
+      if (n == 2) choice.at("value").erase("next");
+      CHECK(choice.at("value") == value);
+      CHECK(args.at("number") == (n == 1 ? Json(41) : Json()));
+      CHECK(args.at("id") == (n == 2 ? Json(42) : Json()));
+      CHECK(args.at("text") == (n == 5 ? Json() : Json("text")));
+      CHECK(args.at("perhaps").at("has_value") == (n != 5));
+      CHECK(args.at("perhaps").at("value").at("value") == (n == 5 ? Json() : Json("text")));
+      CHECK(args.at("two") ==
+            Json::parse(R"([{"index":0,"value":)" + std::to_string(-n) + R"(},{"index":1,"value":"two"}])"));
+    }
+    Json params = add_params(user.pid(), {"p:f shop::choose choice"});
+    params["probes"][0]["filter"] = "choice.value == 41";
+    CHECK(reason_of(client.request("probe.add", params).at("error")) == "bad-filter");
+    remove_all(client, probes);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("of a line's places those that lack a variable are left out, and that is said") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const std::string line = "strings.cpp:" + user.truth("hold 1").at("fold").dump();
+    const auto probes = add(client, user.pid(), {"p:l " + line, "p:i " + line + " own"});
+    CHECK(probes.at(1).at("notes").dump().find("left out") != std::string::npos);
+    CHECK(probes.at(1).at("notes").dump().find("own") != std::string::npos);
+    const Json error = add_error(client, user.pid(), {"p:n " + line + " nosuch"});
+    CHECK(reason_of(error) == "bad-definition");
+    CHECK(error.dump().find("nosuch") != std::string::npos);
+    Events events(client);
+    user.truth("hold 5");
+    REQUIRE(events.reach(3));
+    CHECK(events.of(probes.at(0)).size() == 2);
+    const auto inner = events.of(probes.at(1));
+    REQUIRE(inner.size() == 1);
+    CHECK((inner.at(0).at("args").at("own") == 5 || inner.at(0).at("args").at("own").is_null()));
     CHECK(user.ends_well());
   }
 }

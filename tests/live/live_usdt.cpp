@@ -117,6 +117,41 @@ TEST_CASE("operands that compilers seldom write are read too: an index, a high b
   CHECK(user.ends_well());
 }
 
+TEST_CASE("floating-point arguments are numbers, in registers and in memory") {
+  NEEDS_USDT_TARGET();
+  for (const bool optimize : {false, true}) {
+    CAPTURE(optimize);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    UsdtTarget user;
+    if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+    add(client, user.pid(), {"p:f probedtest:floats $args bits=$arg1:x64"});
+    Events events(client);
+    const int rounds = optimize ? 40 : 1;
+    for (int i = 0; i < rounds; ++i) REQUIRE(user.ask("args -3") == "args done");
+    REQUIRE(events.reach(static_cast<std::size_t>(rounds)));
+    for (const Json& event : events.all())
+      CHECK(event.at("args") ==
+            Json({{"arg1", -2.5}, {"arg2", -2.75}, {"arg3", -2.25}, {"arg4", -2.5}, {"bits", "0xc004000000000000"}}));
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("an argument named beside $args stands there once, as it was written") {
+  NEEDS_USDT_TARGET();
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  UsdtTarget user;
+  add(client, user.pid(), {"p:f probedtest:floats $arg1:x64 $args"});
+  Events events(client);
+  REQUIRE(user.ask("args -3") == "args done");
+  REQUIRE(events.reach(1));
+  CHECK(events.all().at(0).at("args") ==
+        Json({{"arg1", "0xc004000000000000"}, {"arg2", -2.75}, {"arg3", -2.25}, {"arg4", -2.5}}));
+  CHECK(reason_of(add_error(client, user.pid(), {"p:g probedtest:floats $arg2 $args"})) == "bad-definition");
+  CHECK(user.ends_well());
+}
+
 TEST_CASE("an argument that can't be read, or isn't there, is refused with its reason and its column") {
   NEEDS_USDT_TARGET();
   Daemon daemon;
@@ -124,7 +159,7 @@ TEST_CASE("an argument that can't be read, or isn't there, is refused with its r
   UsdtTarget user;
   const Json vector = add_error(client, user.pid(), {"p:b probedtest:byhand $arg6"});
   CHECK(reason_of(vector) == "unsupported");
-  CHECK(vector.dump().find("vector register") != std::string::npos);
+  CHECK(vector.dump().find("can't be read") != std::string::npos);
   CHECK(vector.at("data").at("column") == 22);
   const Json beyond = add_error(client, user.pid(), {"p:b probedtest:byhand $arg10"});
   CHECK(reason_of(beyond) == "bad-definition");
@@ -180,11 +215,11 @@ TEST_CASE("a glob of static probes is one probe for each name; functions --usdt 
   UsdtTarget user;
   const CommandResult listed = probectl(daemon, {"functions", "-p", text_of(user.pid()), "--usdt", "probedtest:*"});
   REQUIRE(listed.ok());
-  CHECK(std::count(listed.out.begin(), listed.out.end(), '\n') == 5);
+  CHECK(std::count(listed.out.begin(), listed.out.end(), '\n') == 6);
   CHECK(listed.out.find("10  probedtest:args  usdt") != std::string::npos);
   CHECK(listed.out.find("     3          1  probedtest:many  usdt") != std::string::npos);
   const auto probes = add(client, user.pid(), {"usdt:probedtest:*"});
-  REQUIRE(probes.size() == 5);
+  REQUIRE(probes.size() == 6);
   std::set<std::string> names;
   for (const Json& probe : probes) names.insert(probe.at("name").get<std::string>());
   CHECK(names.contains("probes/p_probedtest_many"));

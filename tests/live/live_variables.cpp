@@ -172,7 +172,7 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
     TellingTarget user(build);
     const auto probes = add(client, user.pid(),
                             {"p:a arrays twice_named y=((struct Point*)all->points)->y", "p:w twin twice_named",
-                             "p:v variables_twin.c:25 text=((struct Point*)hidden)->text"});
+                             "p:v variables_twin.c:30 text=((struct Point*)hidden)->text"});
     Events events(client);
     user.truth("arrays 1");
     user.truth("twin 2");
@@ -181,6 +181,49 @@ TEST_CASE("of several variables, and types, of one name a function has its own f
     CHECK(events.of(probes.at(1)).at(0).at("args").at("twice_named") == 500);
     const Json text = events.of(probes.at(2)).at(0).at("args").at("text");
     CHECK((text == "twin" || (text.is_null() && build != "variables-O0")));
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("of static functions of one name it is said how each one can be written") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const Json error = add_error(client, user.pid(), {"p:s same number"});
+  CHECK(reason_of(error) == "ambiguous-symbol");
+  for (const std::string name : {"variables.c:same", "variables_twin.c:same"}) {
+    CAPTURE(name);
+    CHECK(hint_of(error).find(name) != std::string::npos);
+    const auto probes = add(client, user.pid(), {"p:s " + name + " number"});
+    Events events(client);
+    user.truth("twin 6");
+    REQUIRE(events.reach(1));
+    CHECK(events.all().at(0).at("args").at("number") == 6);
+    remove_all(client, probes);
+  }
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a variable that its own line has yet to set is shown with a note that says so") {
+  for (const std::string& build : runnable({"variables-O0", "variables-dwarf2", "variables-clang-O0"})) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const int line = user.truth("lines").at("late").get<int>() - 2;  // of `inner`
+    const std::string before = "variables.c:" + std::to_string(line),
+                      behind = "variables.c:" + std::to_string(line + 1);
+    const auto probes =
+        add(client, user.pid(), {"p:b " + before + " inner i squared number", "p:a " + behind + " inner i"});
+    const std::string notes = probes.at(0).value("notes", Json()).dump();
+    CAPTURE(notes);
+    CHECK(notes.find("inner is what was there before, perhaps: line " + std::to_string(line)) != std::string::npos);
+    for (const char* set : {"i is", "squared is", "number is"}) CHECK(notes.find(set) == std::string::npos);
+    CHECK(probes.at(1).value("notes", Json()).dump().find("perhaps") == std::string::npos);
+    Events events(client);
+    user.truth("late 3");
+    REQUIRE(events.reach(4));
+    CHECK(events.of(probes.at(1)).at(1).at("args").at("inner") == 10);
     CHECK(user.ends_well());
   }
 }
@@ -290,7 +333,7 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
                          Row{"p:e take a=number->x", "bad-definition", "no members", 11},
                          Row{"p:e take node->values[4]", "bad-definition", "last element", 9},
                          Row{"p:e take number:string", "bad-definition", "needs memory", 9},
-                         Row{"p:e take $args number", "bad-definition", "used twice", 15},
+                         Row{"p:e take $args number=calls", "bad-definition", "used twice", 15},
                          Row{"p:e take node=*node $args", "bad-definition", "used twice", 20},
                          Row{"p:e take *number", "bad-definition", "an int is no pointer", 9},
                          Row{"p:e take $arg11->x", "bad-definition", "10 parameters", 9}}) {
@@ -301,6 +344,24 @@ TEST_CASE("what can't be named is refused with its reason and its column, and no
     CHECK(error.at("data").at("column") == row.column);
   }
   CHECK(tracer_of(user.pid()) == 0);
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("a parameter that is named beside $args stands there once, as it was written") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const auto probes = add(client, user.pid(),
+                          {"p:all take $args", "p:behind take $args number:x64", "p:before take text number $args"});
+  Events events(client);
+  user.truth("take 4");
+  REQUIRE(events.reach(3));
+  const auto args = [&](std::size_t i) { return events.of(probes.at(i)).at(0).at("args"); };
+  Json all = args(0);
+  CHECK(args(2) == all);
+  CHECK(args(1).at("number") == "0x4");
+  all["number"] = "0x4";
+  CHECK(args(1) == all);
   CHECK(user.ends_well());
 }
 
@@ -317,6 +378,23 @@ TEST_CASE("a variable that isn't there yet is null in the event and said to be w
   REQUIRE(events.reach(1));
   CHECK(events.all().at(0).at("args").at("number") == 4);
   CHECK(events.all().at(0).at("args").at("twice").is_null());
+  CHECK(user.ends_well());
+}
+
+TEST_CASE("what many arguments, or many probes, lack for the same reason is said in few words") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  TellingTarget user("variables-O0");
+  const Json probe = add(client, user.pid(), {"p:u take twice local sum"}).at(0);
+  REQUIRE(probe.at("notes").size() == 1);
+  CHECK(probe.at("notes").at(0).get<std::string>().starts_with("twice, local.x, local.y, and 1 more are null: "));
+  std::vector<std::string> command = {"add", "-p", std::to_string(user.pid())};
+  for (int i = 0; i < 6; ++i) command.push_back("p:n" + std::to_string(i) + " take twice");
+  const CommandResult added = probectl(daemon, command);
+  CHECK(added.ok());
+  CHECK(added.err.find("n2: twice is null: ") != std::string::npos);
+  CHECK(added.err.find("n3: twice is null: ") == std::string::npos);
+  CHECK(added.err.find("... and 3 more notes of this kind") != std::string::npos);
   CHECK(user.ends_well());
 }
 

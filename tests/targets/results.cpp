@@ -5,6 +5,7 @@
 //   fill N   one call of fill(), which writes through its pointers
 //   take N   one call of take(): structures by value
 //   wide N   one call of wide(): parameters that lie in several registers, or in none
+//   stack N  one call of stacked() and of halved(): parameters that don't go where others of their size do
 //   make N   an Heir, and one that is a part of a Last
 //   quit
 // Built with several compilers and options (meson.build).
@@ -117,14 +118,23 @@ struct __attribute__((packed)) Packed {
   char letter;
   long number;
 };
+struct Overlap {
+  union {
+    float real;
+    int whole;
+  };
+  float other;
+  double last;
+};
 using Vector = float __attribute__((vector_size(16)));
 
 TARGET_FUNCTION long double odd_long_double(int n) { return n + 0.5L; }
 __extension__ TARGET_FUNCTION __int128 odd_int128(int n) { return n; }
 TARGET_FUNCTION Vector odd_vector(int n) { return Vector{static_cast<float>(n), 2, 3, 4}; }
-TARGET_FUNCTION TwoDoubles odd_doubles(int n) { return {{n + 0.5, n + 1.5}}; }
-TARGET_FUNCTION ThreeInts odd_ints(int n) { return {{n, n + 1, n + 2}}; }
-TARGET_FUNCTION Packed odd_packed(int n) { return {'p', n}; }
+TARGET_FUNCTION TwoDoubles give_pair(int n) { return {{n + 0.5, n + 1.5}}; }
+TARGET_FUNCTION ThreeInts give_triple(int n) { return {{n, n + 1, n + 2}}; }
+TARGET_FUNCTION Packed give_packed(int n) { return {'p', n}; }
+TARGET_FUNCTION Overlap give_overlap(int n) { return {{.whole = n}, n + 0.5f, n + 0.25}; }
 
 static Buffer buffers[2];
 TARGET_FUNCTION Buffer* give_buffer(int n) {
@@ -187,6 +197,59 @@ __extension__ TARGET_FUNCTION int wide(int first, Nothing nothing, int second, l
   return first;
 }
 
+// Those that are hard for who has to know where the next ones are.
+struct Reals {
+  long double real;
+};
+struct __attribute__((packed)) Loose {
+  long double real;
+  char letter;
+};
+struct Wide128 {
+  __extension__ __int128 number;
+};
+struct alignas(16) Aligned {
+  long a, b, c;
+};
+struct BitPacked {
+  char letter;
+  long flags : 3;
+  long rest : 60;
+} __attribute__((packed));
+TARGET_FUNCTION Packed stacked(int first, Packed packed, Reals reals, int second, Loose loose, Wide128 wide, int third,
+                               Aligned aligned, BitPacked bits, int fourth, Vector vector, double fifth,
+                               TwoDoubles pair, Overlap overlap, int sixth, ThreeInts triple, Longs last) {
+  KEEP(&packed);
+  KEEP(&reals);
+  KEEP(&loose);
+  KEEP(&wide);
+  KEEP(&aligned);
+  KEEP(&bits);
+  KEEP(&vector);
+  KEEP(&pair);
+  KEEP(&overlap);
+  KEEP(&triple);
+  KEEP(&last);
+  KEEP(second);
+  KEEP(third);
+  KEEP(fourth);
+  KEEP(&fifth);
+  KEEP(sixth);
+  return {'r', first};
+}
+// One register is left for a number that needs two.
+__extension__ TARGET_FUNCTION int halved(int a, int b, int c, int d, int e, __int128 number, int f, long g, int h) {
+  KEEP(b);
+  KEEP(c);
+  KEEP(d);
+  KEEP(e);
+  KEEP(&number);
+  KEEP(f);
+  KEEP(g);
+  KEEP(h);
+  return a;
+}
+
 // Of constructors of classes with virtual bases there are two, of which one is told where those are.
 struct Ancestor {
   int rank = 1;
@@ -227,6 +290,10 @@ static void call(int n) {
   use(give_tracked(n));
   use(give_string(n));
   use(give_buffer(n));
+  use(give_pair(n));
+  use(give_triple(n));
+  use(give_packed(n));
+  use(give_overlap(n));
   printf("{\"give_int\":%d,\"give_byte\":%d,\"give_short\":%d,\"give_wide\":%llu,\"give_bool\":%s,", -n,
          (n + 250) % 256, -n - 300, 0xffffffff00000000ull + static_cast<unsigned>(n), n > 2 ? "true" : "false");
   printf("\"give_colour\":\"%s\",\"give_level\":\"%s\",\"give_text\":\"%s\",\"give_double\":%g,\"give_float\":%g,",
@@ -239,6 +306,8 @@ static void call(int n) {
   printf("\"give_big\":{\"values\":[%d,2,-3,4],\"text\":\"big text\",", n);
   printf("\"inner\":{\"letter\":\"b\",\"number\":7,\"flag\":1,\"rest\":3}},");
   printf("\"give_grid\":{\"cells\":[[%d,2,3],[4,5,-6],[7,8,9]]},", n);
+  printf("\"give_pair\":{\"v\":[%g,%g]},\"give_triple\":{\"v\":[%d,%d,%d]},", n + 0.5, n + 1.5, n, n + 1, n + 2);
+  printf("\"give_packed\":{\"letter\":\"p\",\"number\":%d},", n);
   printf("\"give_tracked\":{\"id\":%d},\"give_string\":\"string %d\",\"give_buffer\":\"%p\"}\n", n * 2, n,
          static_cast<void*>(buffers));
 }
@@ -247,9 +316,6 @@ static void odd(int n) {
   use(odd_long_double(n));
   use(odd_int128(n));
   use(odd_vector(n));
-  use(odd_doubles(n));
-  use(odd_ints(n));
-  use(odd_packed(n));
   printf("{}\n");
 }
 
@@ -277,6 +343,17 @@ static void obey(const char* line) {
     wide(n, {}, n + 1, 0.5L, n + 2, 1, 2.0, 3.0f, n + 0.5, &Method::other, &Method::get, n + 3, 4, n + 4);
     printf("{\"first\":%d,\"second\":%d,\"third\":%d,\"fourth\":%g,\"fifth\":%d,\"sixth\":%d}\n", n, n + 1, n + 2,
            n + 0.5, n + 3, n + 4);
+  } else if (std::sscanf(line, "stack %d", &n) == 1) {
+    use(stacked(n, {'q', n + 1}, {0.5L}, n + 2, {1.5L, 'l'}, {-1}, n + 3, {n, 2, 3}, {'b', -1, n}, n + 4,
+                Vector{1, 2, 3, 4}, n + 0.5, {{0.25, n + 0.75}}, {{.whole = n}, 1.5f, n + 0.125}, n + 5,
+                {{n, n + 1, n + 2}}, {n, -n}));
+    halved(n, 2, 3, 4, 5, -6, n + 6, n + 7, n + 8);
+    printf("{\"stacked\":{\"first\":%d,\"packed\":{\"letter\":\"q\",\"number\":%d},\"second\":%d,", n, n + 1, n + 2);
+    printf("\"third\":%d,\"fourth\":%d,\"fifth\":%g,\"sixth\":%d,", n + 3, n + 4, n + 0.5, n + 5);
+    printf("\"aligned\":{\"a\":%d,\"b\":2,\"c\":3},\"last\":{\"a\":%d,\"b\":%d},", n, n, -n);
+    printf("\"pair\":{\"v\":[0.25,%g]},\"triple\":{\"v\":[%d,%d,%d]},", n + 0.75, n, n + 1, n + 2);
+    printf("\"bits\":{\"letter\":\"b\",\"flags\":-1,\"rest\":%d}},", n);
+    printf("\"halved\":{\"a\":%d,\"f\":%d,\"g\":%d,\"h\":%d}}\n", n, n + 6, n + 7, n + 8);
   } else if (std::sscanf(line, "make %d", &n) == 1) {
     use(Heir(n, 8, "nine"));
     use(Last(n, "ten"));

@@ -3,7 +3,11 @@
 //   take N   one call of shop::Till::take() with the N-th text, by every way to hand it over
 //   say      one call of each shop::say() and shop::pass<>()
 //   hold N   one call of shop::Till::hold() with what holds something for others, one of shop::head() and of
-//   shop::add<>() texts    how many texts there are quit
+//   shop::add<>()
+//   maybe N  one call of shop::maybe() with values for N > 0, else without, where there were some before
+//   choose N one call of shop::choose() with the N-th alternative, 5: with none
+//   texts    how many texts there are
+//   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
 #include <array>
 #include <cstring>
@@ -55,9 +59,52 @@ int Till::hold(const std::unique_ptr<Item>& unique, const std::shared_ptr<Item>&
   return taken + sold;
 }
 
+struct Sale {
+  int id;
+  std::string name;
+  const Sale* next;
+};
+struct Price {
+  int whole;
+  std::optional<int> rest;
+};
+
+TARGET_FUNCTION int maybe(std::optional<int> number, const std::optional<Sale>& sale, const std::optional<Price>& price,
+                          const std::optional<const char*>& text, const std::optional<std::array<int, 3>>& three) {
+  KEEP(&number);
+  KEEP(&sale);
+  KEEP(&price);
+  KEEP(&text);
+  KEEP(&three);
+  return number.value_or(0);
+}
+
+struct Thrower {
+  std::string text;
+  explicit Thrower(int number) { throw number; }
+};
+using Choice = std::variant<std::monostate, int, Sale, double, Thrower>;
+TARGET_FUNCTION int choose(const Choice& choice, const std::optional<std::variant<int, std::string>>& perhaps,
+                           const std::array<std::variant<short, const char*>, 2>& two) {
+  KEEP(&choice);
+  KEEP(&perhaps);
+  KEEP(&two);
+  return static_cast<int>(choice.index());
+}
+
 TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
   KEEP(text);
   return {text, length};
+}
+
+int fold_line;
+TARGET_FUNCTION int fold(int outer) {
+  fold_line = __LINE__ + 2;
+  // clang-format off
+  const auto more = [](int own) __attribute__((noinline)) { KEEP(own); return own + 1; }; const int sum = more(outer) + 2;
+  // clang-format on
+  KEEP(outer);
+  return sum;
 }
 
 template <class... T>
@@ -148,7 +195,51 @@ void hold(int n) {
   till.hold(unique, shared, "full", std::nullopt, {item(n + 4), item(n + 5)}, {n, n + 1, n + 2}, "text", n);
   shop::head("a head of it", 6);
   shop::add(n, 2L, 3.5, 'x');
-  printf("{\"unique\":\"%p\"}\n", static_cast<void*>(unique.get()));
+  shop::fold(n);
+  printf("{\"unique\":\"%p\",\"fold\":%d}\n", static_cast<void*>(unique.get()), shop::fold_line);
+}
+
+void maybe(int n) {
+  static const shop::Sale other{n + 1, "the other", nullptr};
+  std::optional<int> number = 77;
+  std::optional<shop::Sale> sale = shop::Sale{78, "stale", &other};
+  std::optional<shop::Price> price = shop::Price{79, 80};
+  std::optional<const char*> text = "stale";
+  std::optional<std::array<int, 3>> three = std::array<int, 3>{7, 8, 9};
+  if (n > 0) {
+    number = n;
+    sale->id = n;
+    sale->name = "sold";
+    price->whole = n;
+    price->rest.reset();
+    text = "text";
+  } else {
+    number.reset();
+    sale.reset();
+    price.reset();
+    text.reset();
+    three.reset();
+  }
+  shop::maybe(number, sale, price, text, three);
+  printf("{}\n");
+}
+
+void choose(int n) {
+  static const shop::Sale other{n + 1, "the other", nullptr};
+  shop::Choice choice = shop::Sale{42, "sold", &other};
+  std::optional<std::variant<int, std::string>> perhaps = "text";
+  if (n == 0) choice = std::monostate();
+  if (n == 1) choice = 41;
+  if (n == 3) choice = 0.5;
+  if (n == 5) {
+    perhaps.reset();
+    try {
+      choice.emplace<4>(1);
+    } catch (int) {
+    }
+  }
+  shop::choose(choice, perhaps, {static_cast<short>(-n), "two"});
+  printf("{\"index\":%d}\n", choice.valueless_by_exception() ? -1 : static_cast<int>(choice.index()));
 }
 
 void say() {
@@ -169,6 +260,10 @@ void obey(const char* line) {
     say();
   else if (sscanf(line, "hold %d", &n) == 1)
     hold(n);
+  else if (sscanf(line, "choose %d", &n) == 1)
+    choose(n);
+  else if (sscanf(line, "maybe %d", &n) == 1)
+    maybe(n);
   else if (strcmp(line, "texts") == 0)
     printf("%d\n", kTexts);
   else if (strcmp(line, "go") != 0)

@@ -47,6 +47,12 @@ TARGET_FUNCTION void fire_by_hand(long index) {
   PLACE_BY_HAND(NOTE("byhand", "0", OPERANDS_BY_HAND), numbers, index, usdt_global);
 }
 
+TARGET_FUNCTION void fire_floats(double wide, float narrow, const double* behind) {
+  __asm__ volatile(NOTE("floats", "0", FLOATS_BY_HAND)
+                   :
+                   : IN_FLOAT_REGISTER(wide), IN_FLOAT_REGISTER(narrow), "m"(*behind));
+}
+
 static inline __attribute__((always_inline)) void fire_one(long value) { STAP_PROBE1(probedtest, many, value); }
 TARGET_FUNCTION void fire_first(long value) { fire_one(value); }
 TARGET_FUNCTION void fire_second(int value) { fire_one(value + 1000); }
@@ -84,6 +90,8 @@ static void obey(const char* line) {
     struct Record record = {-5000000000, -3, 200};
     fire_args((int)n, "a text", &record);
     fire_by_hand(n);
+    const double behind = (double)n + 0.75;
+    fire_floats((double)n + 0.5, (float)n + 0.25f, &behind);
     printf("args done\n");
   } else if (sscanf(line, "many %ld", &n) == 1) {
     for (long i = 0; i < n; ++i) fire_first(i), fire_second((int)i), fire_third(&i);

@@ -133,6 +133,12 @@ TARGET_FUNCTION int arrays(struct Grids* all, Row* rows, int (*pairs)[2]) {
   return all->plain[2][1] + rows[1][3] + pairs[1][0];
 }
 
+// And in variables_twin.c.
+__attribute__((noinline, used)) static int same(int number) {
+  KEEP(number);
+  return number + 1;
+}
+
 __attribute__((weak)) long twin(long number);
 struct Opaque;
 __attribute__((weak)) struct Opaque* make_opaque(void);
@@ -227,6 +233,7 @@ static void obey(const char* line) {
     printf("{\"line\":%d}\n", lengths_line);
   } else if (sscanf(line, "twin %d", &n) == 1) {
     if (twin) twin(n);
+    same(n);
     if (make_opaque) hide(make_opaque(), n);
     printf("{}\n");
   } else if (strcmp(line, "go") != 0) {

@@ -16,6 +16,11 @@ static struct Opaque opaque = {7, &opaque};
 
 struct Opaque* make_opaque(void) { return &opaque; }
 
+__attribute__((noinline, used)) static int same(int number) {
+  KEEP(number);
+  return number + 2;
+}
+
 __attribute__((noinline, noclone, used)) long twin(long number) {
   struct Point point = {"twin", -1, -2};
   const void* hidden = &point;
@@ -23,5 +28,5 @@ __attribute__((noinline, noclone, used)) long twin(long number) {
   ++twice_named;
   KEEP(&twice_named);
   KEEP(hidden);
-  return number + point.x;
+  return number + point.x + same((int)number);
 }

@@ -78,7 +78,12 @@ TEST_CASE("constants are numbers; vector registers are known for what they are")
   CHECK(static_cast<long long>(parsed("$-5").number) == -5);
   CHECK(parsed("$0x7f").number == 0x7f);
   CHECK(parsed("$5").kind == Kind::constant);
-  for (const char* text : {"%xmm0", "%ymm15", "%st(1)"}) CHECK(parsed(text).kind == Kind::vector);
+  for (const char* text : {"%xmm0", "%ymm15", "%xmm16", "%st(1)"}) CHECK(parsed(text).kind == Kind::vector);
+  CHECK(parsed("%xmm3").number == 3);
+  CHECK(parsed("%ymm15").number == 15);
+  CHECK(parsed("%xmm15").bits == 64);
+  CHECK(parsed("%xmm16").bits == 0);
+  CHECK(parsed("%st(1)").bits == 0);
 }
 
 TEST_CASE("what isn't understood is refused") {

@@ -61,7 +61,10 @@ static inline void pass_breakpoint(void* context) { *program_counter(context) +=
 // ---- static probes ----
 
 // Operands that no compiler would write, and what is in the registers for them.
-#define OPERANDS_BY_HAND "-4@[x0] -4@[x0, #-4] -4@[x1, 0xc] 1@w2 1@x3 8f@d0 2@w4 4@-1 -4@[x1, 12]"
+#define OPERANDS_BY_HAND "-4@[x0] -4@[x0, #-4] -4@[x1, 0xc] 1@w2 1@x3 8f@z0 2@w4 4@-1 -4@[x1, 12]"
+// Of a double and a float in registers, and a double in memory.
+#define FLOATS_BY_HAND "8f@%d0 4f@%s1 8f@%2 -8f@%d0"
+#define IN_FLOAT_REGISTER "w"
 #define PLACE_BY_HAND(note, array, index, global)              \
   do {                                                         \
     register const int* element __asm__("x0") = array + index; \

@@ -54,7 +54,10 @@ static inline long* call_result(void* context) { return (long*)&((ucontext_t*)co
 
 // Operands that no compiler would write, and what is in the registers for them.
 #define OPERANDS_BY_HAND                                                                                     \
-  "-4@(%%rdi,%%rsi,4) -4@-4(%%rdi,%%rsi,4) -4@usdt_global+12(%%rip) 1@%%ah 1@%%al 8f@%%xmm0 2@%%cx 4@$-1 " \
+  "-4@(%%rdi,%%rsi,4) -4@-4(%%rdi,%%rsi,4) -4@usdt_global+12(%%rip) 1@%%ah 1@%%al 8f@%%st(1) 2@%%cx 4@$-1 " \
   "-4@12+usdt_global(%%rip)"
+// Of a double and a float in registers, and a double in memory.
+#define FLOATS_BY_HAND "8f@%0 4f@%1 8f@%2 -8f@%0"
+#define IN_FLOAT_REGISTER "x"
 #define PLACE_BY_HAND(note, array, index, global) \
   __asm__ volatile(note : : "D"(array), "S"(index), "a"(0x1234), "c"(0xabcd1234))

@@ -47,6 +47,38 @@ std::string json(std::string_view bytes) {
 
 }  // namespace
 
+TEST_CASE("of alternatives the one is shown that the number in front of them says, in the place of all") {
+  auto args = test::parse_args("v=@1:s8 i=@1:s32 a=@1:u8 b=@1:string l=@1:u8 m=@1:u8 behind=@1:u8");
+  const auto part = [&](std::size_t i, std::vector<std::string> path, std::uint16_t chooser, std::uint64_t choice) {
+    path.insert(path.begin(), "v");
+    args[i].path = std::move(path);
+    args[i].chooser = chooser;
+    args[i].choice = choice;
+  };
+  part(0, {"index"}, 0, 0);
+  part(1, {"value"}, 1, 0);
+  part(2, {"value", "a"}, 2, 1);
+  part(3, {"value", "b"}, 3, 1);
+  part(4, {"value", "[0]"}, 4, 2);
+  part(5, {"value", "[1]"}, 5, 2);
+  const auto shown = [&](const Packed& packed) {
+    std::string out;
+    append_event_json(out, make_schema("g/e", "f+0x0", args), header(), packed);
+    REQUIRE(nlohmann::json::accept(out));
+    return out.substr(out.find("\"args\":") + 7);
+  };
+  CHECK(shown(Packed().number(0).number(5).null().null().null().null().number(9)) ==
+        R"({"v":{"index":0,"value":5},"behind":9}})");
+  CHECK(shown(Packed().number(1).null().number(6).null().null().null().number(9)) ==
+        R"({"v":{"index":1,"value":{"a":6,"b":null}},"behind":9}})");
+  CHECK(shown(Packed().number(2).null().null().null().number(7).number(8).number(9)) ==
+        R"({"v":{"index":2,"value":[7,8]},"behind":9}})");
+  CHECK(shown(Packed().number(~0ull).null().null().null().null().null().number(9)) ==
+        R"({"v":{"index":-1,"value":null},"behind":9}})");
+  CHECK(shown(Packed().null().number(5).number(6).text("x").null().null().null()) ==
+        R"({"v":{"index":null,"value":null},"behind":null}})");
+}
+
 TEST_CASE("an event is exactly the contract's object") {
   const auto args = test::parse_args("c=$arg1 argc=$arg2:s32");
   std::string out = "x";
@@ -82,8 +114,8 @@ TEST_CASE("a return event also says where it returns to, from what, and how long
   h.tail_call = 1;
   out.clear();
   append_event_json(out, schema, h, Packed().number(0), name);
-  CHECK(out == front +
-                   "\"0x10\",\"ret_ip\":\"0x10\",\"func\":\"processCommand\",\"duration\":7,\"tail_call\":true," + back);
+  CHECK(out ==
+        front + "\"0x10\",\"ret_ip\":\"0x10\",\"func\":\"processCommand\",\"duration\":7,\"tail_call\":true," + back);
 }
 
 TEST_CASE("an event without arguments has an empty object") {

@@ -121,6 +121,69 @@ TEST_CASE("common fields") {
   }
 }
 
+TEST_CASE("a number alone is one that isn't 0, behind ! one that is; null is neither") {
+  const Event event;
+  const Row rows[] = {
+      {"u", true},        {"!u", false}, {"!!u", true},      {"n", false},           {"!n", false},
+      {"!(n)", true},     {"(u)", true}, {"u && s32", true}, {"!u || s32", true},    {"!u && s32", false},
+      {"u && !n", false}, {"cpu", true}, {"!cpu", false},    {"!(u && s32)", false}, {" ! u || u == 3", false},
+      {"b && ch", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+  for (const char* text : {"str", "!comm", "u s", "!", "u &&", "a"}) {
+    CAPTURE(text);
+    CHECK_FALSE(Filter::compile(text, event.args).ok());
+  }
+}
+
+TEST_CASE("sets of processors are asked for as in the kernel") {
+  const Event event;  // on cpu 3
+  const Row rows[] = {
+      {"cpu & CPUS{3}", true},        {"CPU & CPUS{0-2}", false},  {"cpu & CPUS{0-1,3-5}", true},
+      {"cpu & CPUS{0,2,4}", false},   {"cpu == CPUS{3}", true},    {"cpu != CPUS{3}", false},
+      {"cpu == CPUS{3-4}", false},    {"cpu != CPUS{3-4}", true},  {"u32 & CPUS{6-8}", true},
+      {"s32 & CPUS{0-8}", false},     {"s32 != CPUS{0-8}", true},  {"n & CPUS{0-8}", false},
+      {"n != CPUS{0-8}", false},      {"!(cpu & CPUS{3})", false}, {"cpu & CPUS{1,3} && u == 200", true},
+      {"cpu & CPUS{1-2} || u", true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.text);
+    CHECK(event(row.text) == static_cast<int>(row.matches));
+  }
+  for (const char* text : {"cpu & CPUS{}", "cpu & CPUS{3", "cpu & CPUS{5-3}", "cpu > CPUS{3}", "comm == CPUS{3}",
+                           "cpu & CPUS{a}", "cpu & CPUS{1,}", "cpu & CPUS{99999}", "u & CPUS{0-300}"}) {
+    CAPTURE(text);
+    CHECK_FALSE(Filter::compile(text, event.args).ok());
+  }
+}
+
+TEST_CASE("the probe's own address is a field; what only a kernel knows is refused with the reason") {
+  const Event event;
+  const auto matches = [&](const char* text, bool is_return) {
+    auto filter = Filter::compile(text, event.args, is_return, 0x401000);
+    REQUIRE_MESSAGE(filter.ok(), text);
+    return filter->matches(event.packed, event.common);
+  };
+  CHECK(matches("__probe_ip == 0x401000", false));
+  CHECK_FALSE(matches("__probe_ip != 0x401000", false));
+  CHECK(matches("__probe_ip > 0x400fff && u == 200", false));
+  CHECK_FALSE(matches("__probe_ip < 0x401000 && u == 200", false));
+  CHECK(matches("__probe_func == 0x401000", true));
+  CHECK_FALSE(Filter::compile("__probe_ip == 1", event.args, true).ok());
+  CHECK_FALSE(Filter::compile("__probe_func == 1", event.args).ok());
+  for (const char* text : {"common_type == 1", "common_flags == 0", "common_preempt_count == 0", "stacktrace == 1",
+                           "__probe_ret_ip == 1"}) {
+    CAPTURE(text);
+    const auto refused = Filter::compile(text, event.args, true);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message.find("isn't there: ") != std::string::npos);
+    CHECK(refused.error().column == 0u);
+  }
+}
+
 TEST_CASE("a return's filter also knows its duration, in 64 bits") {
   Event event;
   event.common.duration = 5'000'000'000;
@@ -308,7 +371,7 @@ TEST_CASE("wrong filters are refused where they are wrong") {
   const Wrong rows[] = {
       {"", 0},
       {"  ", 2},
-      {"u", 1},
+      {"u s", 2},
       {"u=1", 1},
       {"u==", 3},
       {"u===1", 3},
