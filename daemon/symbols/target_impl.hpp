@@ -25,7 +25,6 @@ namespace probed::symbols {
 struct Instance {
   std::shared_ptr<const Module> module;
   std::uint64_t bias = 0;  // address in the target = address in the file's headers + bias, modulo 2^64
-  RemoteAddr low, high;    // of all its segments
   Mapping mapping;         // one of its executable mappings: the way to its file
   std::string identity;    // file_identity() when it was opened; empty for the vdso
   std::uint64_t device = 0, inode = 0;

@@ -54,15 +54,10 @@ std::vector<std::string> program_names(pid_t pid) {
   return names;
 }
 
-void set_range(Instance& in) {
-  std::uint64_t low = ~0ull, high = 0;
-  for (const Segment& s : in.module->segments()) {
-    low = std::min(low, s.address.value);
-    high = std::max(high, s.address.value + s.memory_size);
-  }
-  in.low = {low + in.bias};
-  in.high = {high + in.bias};
-  if (in.high < in.low) in.low = in.high = {};  // a hostile file: no range, its mappings still count
+bool in_a_segment(const Instance& in, RemoteAddr address) {
+  return std::ranges::any_of(in.module->segments(), [at = in.elf(address)](const Segment& s) {
+    return at >= s.address && at.value - s.address.value < s.memory_size;
+  });
 }
 
 }  // namespace
@@ -149,7 +144,6 @@ void TargetSymbols::Impl::add_instances(const std::shared_ptr<const Module>& mod
     in.module = module;
     in.bias = bias;
     in.mapping = m;
-    set_range(in);
     instances_.push_back(std::move(in));
   }
 }
@@ -173,7 +167,6 @@ void TargetSymbols::Impl::add_vdso(const Mapping& mapping) {
   in.bias = mapping.start.value - address->value;
   in.mapping = mapping;
   in.vdso = true;
-  set_range(in);
   instances_.push_back(std::move(in));
 }
 
@@ -284,9 +277,9 @@ const Instance* TargetSymbols::Impl::instance_at(RemoteAddr address) const {
   const int index = instance_of_mapping_[static_cast<std::size_t>(mapping - mappings_.data())];
   if (index >= 0) return &instances_[static_cast<std::size_t>(index)];
   if (mapping->inode != 0) return nullptr;
-  // .bss, and text that a program has moved to huge pages, are anonymous.
-  const auto it = std::find_if(instances_.begin(), instances_.end(),
-                               [&](const Instance& i) { return address >= i.low && address < i.high; });
+  // .bss, and text that a program has moved to huge pages, are anonymous. So is what anybody has mapped between two
+  // segments, where files that are aligned for large pages leave gaps.
+  const auto it = std::ranges::find_if(instances_, [&](const Instance& i) { return in_a_segment(i, address); });
   return it != instances_.end() ? &*it : nullptr;
 }
 
