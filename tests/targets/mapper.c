@@ -30,6 +30,7 @@
 
 enum { kPage = 4096, kAt = 0x120, kSize = 2 * kPage, kWord = 0x800 };
 enum { kFar = 0x280000, kBelow = 0x270000 };  // from the text to the memory below it, and how much that is
+enum { kRoom = 64 << 20 };
 // `other` comes in first's place, behind a breakpoint where the probe was.
 static const unsigned char kFirst[] = CODE_OF_FIRST, kSecond[] = CODE_OF_SECOND, kOther[] = CODE_OF_OTHER;
 
@@ -115,8 +116,17 @@ static void map(const char* what) {
   say_places("mapped");
 }
 
+// Far from everything else: a jump that comes along leads as far beside its detour, where nothing should be mapped.
+static void* lonely_place(void) {
+  unsigned char* room = mmap(NULL, 2 * kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) perror("mmap"), _exit(2);
+  munmap(room, kRoom);
+  munmap(room + kRoom + kSize, kRoom - kSize);
+  return room + kRoom;
+}
+
 static void move(int flags) {
-  void* to = mmap(NULL, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* to = lonely_place();
   void* at = mremap(code, (size_t)size, (size_t)size, MREMAP_MAYMOVE | MREMAP_FIXED | flags, to);
   if (at != to) perror("mremap"), _exit(2);
   code = at;
