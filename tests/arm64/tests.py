@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 # What tests read besides the programs they depend on.
-SOURCES = ["README.md", "client", "packaging", "proto", "tests"]
+SOURCES = ["README.md", "meson.build", "arch", "client", "daemon", "packaging", "proto", "tests"]
 # These need a Python interpreter or other programs of a whole Debian, which the guest doesn't have.
 NOT_IN_GUEST = ("tests/suites/", "tests/bench/", "tests/fuzz/")
 

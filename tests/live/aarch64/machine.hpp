@@ -59,6 +59,8 @@ inline constexpr bool kStepsAllShapes = false;
 // Whether probes become jumps.
 inline constexpr bool kHasJumps = true;
 inline constexpr bool kHasVsyscall = false;
+// Whether the daemon decodes instructions with Zydis, which knows x86 only.
+inline constexpr bool kHasZydis = false;
 // Whether a breakpoint is as long as any instruction, so that who rewrites one takes the breakpoint away.
 inline constexpr bool kBreakpointCoversInsn = true;
 

@@ -63,6 +63,8 @@ inline constexpr bool kStepsAllShapes = true;
 // Whether probes become jumps.
 inline constexpr bool kHasJumps = true;
 inline constexpr bool kHasVsyscall = true;
+// Whether the daemon decodes instructions with Zydis, which knows x86 only.
+inline constexpr bool kHasZydis = true;
 // Whether one instruction, the first of a function of ASSEMBLY()'s that COUNT()s, does that.
 inline constexpr bool kCountsAtOnce = true;
 // Whether a breakpoint is as long as any instruction, so that who rewrites one takes the breakpoint away.
