@@ -9,6 +9,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/personality.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -170,9 +171,21 @@ std::string definition_of(const Asked& asked, std::size_t i, const ElfSymbols& e
          hex(elf.offset(asked.function)) + " " + asked.args;
 }
 
-// The program at the addresses it always has with setarch -R; waits for "go".
+// Whoever is executed meanwhile is at the addresses that its file gives it.
+class FixedAddresses {
+ public:
+  FixedAddresses() { ::personality(static_cast<unsigned long>(before_) | ADDR_NO_RANDOMIZE); }
+  ~FixedAddresses() { ::personality(static_cast<unsigned long>(before_)); }
+  FixedAddresses(const FixedAddresses&) = delete;
+  FixedAddresses& operator=(const FixedAddresses&) = delete;
+
+ private:
+  int before_ = ::personality(0xffffffff);
+};
+
+// The program at the addresses it always has that way; waits for "go".
 struct FixedTarget : Process {
-  FixedTarget() : Process({"/usr/bin/setarch", "-R", target_path(kProgram)}) {
+  explicit FixedTarget(const FixedAddresses& = {}) : Process({target_path(kProgram)}) {
     REQUIRE(next_line().value_or("").starts_with("ready "));
   }
   void run_to_the_end() {
