@@ -9,6 +9,7 @@
 
 #include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
+#include "tests/live/servers.hpp"
 
 namespace probed::live {
 namespace {
@@ -702,6 +703,7 @@ std::string build_id_of(const std::string& path) {
 }
 
 TEST_CASE("U6: what a pending probe waits for is named by path, soname or build-id") {
+  if (find_program("readelf").empty()) SKIP_TEST("readelf is not installed");
   const std::string path = target_path("plugin.so"), id = build_id_of(path);
   REQUIRE(id.size() == 40);
   for (const std::string& module : {path, std::string("plugin"), id}) {

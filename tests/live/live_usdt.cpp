@@ -289,6 +289,7 @@ TEST_CASE("the semaphore in a forked child's copy is lowered when the child is l
 TEST_CASE("PATH:OFFSET(REF_CTR_OFFSET), as uprobe_events has it, raises the counter at that offset of the file") {
   NEEDS_USDT_TARGET();
   if (find_program("readelf").empty()) SKIP_TEST("readelf is not installed");
+  if (find_program("readelf").empty()) SKIP_TEST("readelf is not installed");
   Daemon daemon;
   RpcClient client(daemon.socket());
   UsdtTarget user;
