@@ -38,6 +38,10 @@
 // From a breakpoint of the program's own to the instruction behind it.
 #define BEHIND_BREAKPOINT "+1"
 
+// The flags, hexadecimal, of an action with SA_SIGINFO that the C library has set, and that bears our mark;
+// glibc adds SA_RESTORER here.
+#define MARKED_FLAGS "4000006"
+
 // Shapes (tests/targets/<cpu>/shapes.S): two ordinary ones; one that is moved as it is, so many bytes; some for a
 // storm; some with the offsets of their instructions, and of their end.
 #define ORDINARY_SHAPE "shape_push"
