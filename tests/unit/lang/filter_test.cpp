@@ -408,7 +408,7 @@ TEST_CASE("wrong filters are refused where they are wrong") {
       {"u==1 &&", 7},
       {"u==1 || ", 8},
       {"|| u==1", 0},
-      {"u && s", 2},
+      {"u && str", 8},
       {"(u==1", 0},
       {"u==1)", 4},
       {"(u==1 u==1)", 6},
