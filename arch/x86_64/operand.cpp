@@ -70,6 +70,7 @@ std::optional<Operand> vector_register(std::string_view name) {
   return out;
 }
 
+// A register that an address is made of: 64 bits of it, or we don't know what it would mean.
 bool address_register(std::string_view text, std::optional<std::size_t>& out) {
   if (text.empty()) return true;
   if (!text.starts_with('%')) return false;

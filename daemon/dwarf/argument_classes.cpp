@@ -15,6 +15,7 @@ namespace native = arch::native;
 constexpr std::uint64_t kPassByReference = 4;  // DW_CC_pass_by_reference: a class that isn't copied byte by byte
 constexpr std::size_t kMaxMembers = 32;        // who has more in 16 bytes is damaged
 constexpr unsigned kMaxDepth = 8;
+constexpr unsigned kMaxParts = 4096;  // of one type, that are looked at
 
 std::string_view producer_of(Die die) {
   const Die root = die.unit->root();
@@ -96,7 +97,7 @@ bool is_empty(const Type& type, unsigned& budget) {
   if (type.kind != TypeKind::structure || budget == 0) return false;
   --budget;
   const std::vector<Member> members = members_of(type);
-  if (members.empty()) return type.size <= 1;
+  if (members.empty()) return type.size <= 1 && !attribute(type.die, AT_declaration);
   return std::ranges::all_of(members, [&](const Member& m) { return is_empty(m.type, budget); });
 }
 
@@ -124,7 +125,7 @@ class Classifier {
     if (type.size > 16 || !add(type, 0, 0)) return {};
     // What follows an x87's number belongs to it, unless something else lies in the same place.
     const bool is_x87 = words_[0] == Word::x87 && words_[1] == Word::x87;
-    if (in_memory_ || (!is_x87 && words_[1] == Word::x87)) return {Held::memory, {}};
+    if (in_memory_ || (!is_x87 && std::ranges::find(words_, Word::x87) != words_.end())) return {Held::memory, {}};
     if (is_x87) return {Held::x87, {}};
     // Beside an integer it has a register of its own.
     if (words_[1] == Word::upper && words_[0] != Word::vector) words_[1] = Word::vector;
@@ -136,7 +137,8 @@ class Classifier {
  private:
   // False: it isn't known how it is handed over.
   bool add(const Type& type, std::uint64_t offset, unsigned depth) {
-    if (depth > kMaxDepth || offset > 16) return false;
+    if (depth > kMaxDepth || offset > 16 || left_ == 0) return false;
+    --left_;
     if (type.kind == TypeKind::structure) return add_members(type, offset, depth);
     if (attribute(type.die, AT_GNU_vector)) return add_vector(type, offset);
     if (type.kind == TypeKind::array) return add_elements(type, offset, depth);
@@ -151,7 +153,9 @@ class Classifier {
     const std::vector<Member> members = members_of(type);
     if (members.size() > kMaxMembers) return false;
     return std::ranges::all_of(members, [&](const Member& m) {
-      if (m.type.kind == TypeKind::structure && members_of(m.type).empty()) return true;
+      // Of one that is only declared here nobody knows what it holds.
+      if (m.type.kind == TypeKind::structure && members_of(m.type).empty())
+        return !attribute(m.type.die, AT_declaration);
       if (m.bit_size == 0) return add(m.type, offset + m.offset, depth + 1);
       // Bit fields need no alignment.
       const std::uint64_t first = offset + m.offset + m.bit_offset.value_or(0) / 8;
@@ -183,7 +187,9 @@ class Classifier {
                add_scalar(Word::vector, half, half, offset + half);
       }
       case ATE_float: {
-        const bool is_x87 = type.size == 16 && name_of(type.die) == "long double";
+        const std::string_view name = name_of(type.die);
+        const bool is_x87 = type.size == 16 && (name == "long double" || name == "_Float64x");
+        if (type.size == 16 && !is_x87 && name != "_Float128" && name != "__float128") return false;
         return add_scalar(is_x87 ? Word::x87 : Word::vector, type.size, type.size, offset);
       }
       case ATE_decimal_float: return add_scalar(Word::vector, type.size, type.size, offset);
@@ -222,6 +228,7 @@ class Classifier {
   }
 
   Words words_{};
+  unsigned left_ = kMaxParts;
   bool in_memory_ = false;  // a part of it isn't aligned, or fits none of the others
 };
 
@@ -236,13 +243,14 @@ bool has_plain_alignment(const Type& type, unsigned depth) {
   });
 }
 
-unsigned alignment_of(const Type& type, unsigned depth);
+// 0: more than 16, or not known. left: parts that may still be looked at.
+unsigned alignment_of(const Type& type, unsigned depth, unsigned& left);
 
 // Of one whose members don't lie as they would by themselves (packed), only what the source says.
-unsigned alignment_of_members(const Type& type, unsigned depth) {
+unsigned alignment_of_members(const Type& type, unsigned depth, unsigned& left) {
   unsigned out = 8;
   for (const Member& m : members_of(type)) {
-    const unsigned own = m.bit_size != 0 ? 8 : alignment_of(m.type, depth + 1);
+    const unsigned own = m.bit_size != 0 ? 8 : alignment_of(m.type, depth + 1, left);
     const auto said = number_of(m.die, AT_alignment).value_or(1);
     if (own == 0 || said > 16) return 0;
     if (own > 8 && m.offset % own != 0) continue;
@@ -251,14 +259,15 @@ unsigned alignment_of_members(const Type& type, unsigned depth) {
   return out;
 }
 
-unsigned alignment_of(const Type& type, unsigned depth) {
+unsigned alignment_of(const Type& type, unsigned depth, unsigned& left) {
   const auto said = number_of(type.die, AT_alignment).value_or(1);
-  if (depth > kMaxDepth || said > 16) return 0;
+  if (depth > kMaxDepth || left == 0 || said > 16) return 0;
+  --left;
   const auto at_least = std::max(8u, static_cast<unsigned>(said));
   if (attribute(type.die, AT_GNU_vector)) return type.size > 16 ? 0 : type.size > 8 ? 16 : at_least;
-  if (type.kind == TypeKind::array) return alignment_of(element_of(type), depth + 1);
+  if (type.kind == TypeKind::array) return alignment_of(element_of(type), depth + 1, left);
   if (type.kind == TypeKind::structure) {
-    const unsigned own = alignment_of_members(type, depth);
+    const unsigned own = alignment_of_members(type, depth, left);
     return own == 0 ? 0 : type.size % own != 0 ? at_least : std::max(own, at_least);
   }
   if (tag(type.die) == TAG_ptr_to_member_type) return at_least;
@@ -275,6 +284,9 @@ Holding holding_of(const Type& type) {
   return {Held::registers, {Word::integer, type.size > 8 ? Word::integer : Word::none}};
 }
 
-unsigned stack_alignment(const Type& type) { return alignment_of(type, 0); }
+unsigned stack_alignment(const Type& type) {
+  unsigned left = kMaxParts;
+  return alignment_of(type, 0, left);
+}
 
 }  // namespace probed::dwarf

@@ -48,6 +48,11 @@ Piece piece_of(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::
 
 constexpr const char* kUpper = "it is in the upper half of a vector register, which can't be read";
 
+// A structure around a vector of 32 or 64 bytes is returned in a vector register of that size, if the code has those.
+bool may_be_wide_vector(const Type& type) {
+  return native::kClassifiesWords && (type.size == 32 || type.size == 64) && stack_alignment(type) == 0;
+}
+
 class Assigner {
  public:
   explicit Assigner(Die function) {
@@ -59,8 +64,10 @@ class Assigner {
                                                   : holding_of(result).held;
     // Where the caller wants it is an argument of its own, in front of the others.
     const bool by_address = passing == Passing::reference || held == Held::memory;
-    unknown_ = result.size <= 16 && passing != Passing::reference &&
-               (passing == Passing::unknown || (held == Held::unknown && native::kResultAddressIsArgument));
+    unknown_ = passing != Passing::reference &&
+               (result.size > 16
+                    ? may_be_wide_vector(result)
+                    : passing == Passing::unknown || (held == Held::unknown && native::kResultAddressIsArgument));
     if (by_address && native::kResultAddressIsArgument) integers_ = 1;
   }
 
@@ -261,7 +268,8 @@ Location result_at_return(Die function) {
   if (type.kind != TypeKind::structure || type.size == 0) return absent(kUnknownResult);
   unsigned budget = 256;
   const Passing passing = passing_of(type, budget);
-  if (passing == Passing::unknown) return absent(kUnknownResult);
+  if (passing == Passing::unknown || (passing == Passing::value && may_be_wide_vector(type)))
+    return absent(kUnknownResult);
   const Holding holding = type.size > 16 ? Holding{Held::memory, {}} : holding_of(type);
   if (passing == Passing::reference || holding.held == Held::memory) {
     if (!native::kClassifiesWords) return absent(kUnknownResult);

@@ -151,7 +151,8 @@ std::optional<LibraryVariant> as_variant(const Object& object) {
   if (!is_of_std(object, "variant<")) return std::nullopt;
   auto index = inside(object, "_M_index");
   const auto storage = inside(object, "_M_u");
-  if (!index || !storage || index->type.kind != TypeKind::integer || index->type.size > 2) return std::nullopt;
+  if (!index || !storage || index->type.kind != TypeKind::integer) return std::nullopt;
+  if (index->type.size != 1 && index->type.size != 2) return std::nullopt;
   const std::vector<Die> types = types_of_pack(object.type.die);
   if (!types.empty() && types.size() < 128) index->type.is_signed = true;
   LibraryVariant out{*std::move(index), {}};

@@ -327,6 +327,7 @@ Result<std::vector<std::string>> VariableFinder::parameters() const {
 
 Result<std::vector<VisibleVariable>> VariableFinder::visible() const {
   if (!scope_) return no_scope();
+  is_listing_ = true;
   std::vector<VisibleVariable> out;
   std::set<std::string_view> seen;
   const auto add = [&](Die die, std::string_view kind) {
@@ -420,7 +421,7 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
           "the function's first instructions, which store it, are still running; probe a later line: FILE:LINE");
   }
   Location found = locate(*variable.unit, value, around_);
-  if (!scope_ || tag(variable) != TAG_variable || !is_on_frame(value)) return found;
+  if (is_listing_ || !scope_ || tag(variable) != TAG_variable || !is_on_frame(value)) return found;
   if (const std::uint64_t line = info_.line_to_come(variable, scope_->function, around_.pc))
     for (Piece& piece : found)
       piece.place.doubt = "line " + std::to_string(line) + ", which sets it, is still to be executed there";

@@ -91,6 +91,7 @@ class VariableFinder {
   std::optional<Scope> scope_;
   std::vector<Level> levels_;  // the function that is meant, whom it is inlined into, ...
   mutable std::optional<std::uint64_t> prologue_end_;
+  mutable bool is_listing_ = false;  // the values themselves aren't asked for: nor is whether they are set
 };
 
 }  // namespace probed::dwarf

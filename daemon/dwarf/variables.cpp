@@ -317,7 +317,10 @@ class Follower {
     if (auto first = as_elements(object)) return element(*std::move(first), index, path);
     if (auto variant = as_variant(object)) {
       if (index < variant->values.size()) return without_reference(std::move(variant->values[index]));
-      return wrong("\"" + std::string(path) + "\": it has " + std::to_string(variant->values.size()) + " alternatives");
+      const std::size_t count = variant->values.size();
+      return wrong("\"" + std::string(path) + "\": " +
+                   (count == 0 ? "of its alternatives only the index can be shown"
+                               : "its last alternative is [" + std::to_string(count - 1) + "]"));
     }
     if (object.type.kind == TypeKind::array) {
       if (object.type.count.value_or(0) > 0 && index >= *object.type.count)
@@ -340,6 +343,8 @@ class Follower {
     if (place.absent.empty() && !place.in_memory)
       return wrong("\"" + std::string(path) + "\": it is in a register here and has no address");
     place.in_memory = false;
+    const auto leads_on = [](const lang::PlaceStep& step) { return step.code == lang::PlaceStep::Code::dereference; };
+    if (std::ranges::none_of(place.steps, leads_on)) place.doubt.clear();  // where it is is no doubt
     Piece piece;
     piece.place = std::move(place);
     Type pointer;
@@ -480,15 +485,26 @@ class Expander {
     inner.back() = "value";
     for (std::size_t i = 0; i < variant.values.size(); ++i) {
       const Object& value = variant.values[i];
-      const bool is_nothing = value.type.kind == TypeKind::structure && members_of(value.type).empty();
+      const bool is_nothing = value.type.kind == TypeKind::structure && members_of(value.type).empty() &&
+                              !attribute(value.type.die, AT_declaration);
       const std::size_t first = out_.size();
       if (!is_nothing) add(value, inner, depth + kLevel);
+      if (!is_nothing && out_.size() == first) add_left_out(value, inner);
       for (std::size_t part = first; part < out_.size(); ++part) {
         out_[part].chooser = part - index;
         out_[part].choice = i;
       }
     }
     in_alternative_ = false;
+  }
+
+  // No part of it fits: a null that is said to be one.
+  void add_left_out(const Object& object, const std::vector<std::string>& path) {
+    Value value;
+    value.path = path;
+    value.declared = type_name(object);
+    value.place.absent = "the variable has too many parts; name this one: VARIANT[N]";
+    out_.push_back(std::move(value));
   }
 
   void add_members(const Object& object, const std::vector<std::string>& path, unsigned depth, std::size_t before) {

@@ -180,7 +180,9 @@ class FilterConverter {
       case lang::FilterField::argument: break;
     }
     if (p.is_string || look_up(kComparisons, p.op) == nullptr) return "it compares a string";
-    if (!plan_.sources[p.argument].guards.empty()) return "it compares what is only there at times";
+    const DetourPlan::Source& source = plan_.sources[p.argument];
+    if (source.kind != Kind::item) return "it compares what isn't captured";
+    if (!source.guards.empty()) return "it compares what is only there at times";
     return {};
   }
 

@@ -208,9 +208,10 @@ class Compiler {
       if (!fits(p, last, false)) return fail(start, std::to_string(last) + " is out of range for " + quoted(name_));
     i_ = close + 1;
     if (p.op == FilterOp::band) return in_ranges(p, *ranges);
-    const bool is_one = ranges->size() == 1 && (*ranges)[0].first == (*ranges)[0].second;
+    const std::uint64_t one = ranges->front().first;
+    const bool is_one = std::ranges::all_of(*ranges, [&](const auto& r) { return r.first == one && r.second == one; });
     if (is_one) {
-      p.value = (*ranges)[0].first;
+      p.value = one;
     } else {  // which one number never is: all are at least the least one
       p.value = p.is_signed ? cut(1ull << (8 * p.size - 1), p.size, true) : 0;
       p.op = p.op == FilterOp::eq ? FilterOp::lt : FilterOp::ge;

@@ -284,8 +284,9 @@ std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Fo
   std::vector<std::string> names;
   const auto tells_apart = [&](const auto& notation) {
     names.clear();
-    for (const Found& f : found) names.push_back(notation(f));
-    return std::ranges::find(names, "") == names.end() && std::set(names.begin(), names.end()).size() == names.size();
+    for (const Found& f : found)
+      if (names.emplace_back(notation(f)).empty()) return false;
+    return std::set(names.begin(), names.end()).size() == names.size();
   };
   const auto file_wide = [this](const Found& f) { return by_file(f); };
   if (one_module && (tells_apart(as_read) || tells_apart(linkage))) return names;

@@ -428,6 +428,27 @@ TEST_CASE("what a detour can't decide is left to the daemon, with a reason") {
   CHECK(reason("pid == 1 || a > 2").empty());
 }
 
+TEST_CASE("a filter on an argument that no record has is left to the daemon") {
+  const auto parsed = lang::parse_definition("p:t 0x1000 gone=%di other=%si");
+  REQUIRE(parsed);
+  std::vector<lang::FetchArg> args = parsed->args;
+  lang::Placement nowhere;
+  nowhere.absent = "it is optimised out";
+  args[0].expr = std::make_shared<const lang::FetchExpr>(
+      lang::FetchExpr{lang::PlacedExpr{.place = std::make_shared<const lang::Placement>(nowhere)}, 0});
+  const auto program = events::FetchProgram::compile(args, {});
+  REQUIRE(program);
+  for (const char* text : {"gone == 5", "gone == 5 || other == 5", "!(gone == 5)"}) {
+    CAPTURE(text);
+    const auto filter = lang::Filter::compile(text, args);
+    REQUIRE(filter);
+    const auto plan = events::plan_detour(*program, *filter, 1);
+    REQUIRE(plan);
+    CHECK(plan->filter_in_daemon == "it compares what isn't captured");
+    CHECK(plan->capture.filter.empty());
+  }
+}
+
 TEST_CASE("what no record can hold or no code can read is refused with a reason") {
   const auto refusal = [](const char* arguments, const char* filter = "") {
     Trial trial;
