@@ -353,16 +353,16 @@ class Expression {
     for (std::size_t n = 0; c.good() && n < kMaxListEntries; ++n) {
       std::uint64_t begin = 0, end = 0;
       switch (c.take<std::uint8_t>()) {
-        case 0: return otherwise;                                                          // LLE_end_of_list
-        case 1: base = indexed(); continue;                                                // LLE_base_addressx
-        case 2: begin = indexed(), end = indexed(); break;                                 // LLE_startx_endx
-        case 3: begin = indexed(), end = begin + c.uleb(); break;                          // LLE_startx_length
-        case 4: begin = base + c.uleb(), end = base + c.uleb(); break;                     // LLE_offset_pair
-        case 5: otherwise = c.block(c.uleb()); continue;                                   // LLE_default_location
-        case 6: base = c.number(unit_.address_size()); continue;                           // LLE_base_address
+        case 0: return otherwise;                                       // LLE_end_of_list
+        case 1: base = indexed(); continue;                             // LLE_base_addressx
+        case 2: begin = indexed(), end = indexed(); break;              // LLE_startx_endx
+        case 3: begin = indexed(), end = begin + c.uleb(); break;       // LLE_startx_length
+        case 4: begin = base + c.uleb(), end = base + c.uleb(); break;  // LLE_offset_pair
+        case 5: otherwise = c.block(c.uleb()); continue;                // LLE_default_location
+        case 6: base = c.number(unit_.address_size()); continue;        // LLE_base_address
         case 7: begin = c.number(unit_.address_size()), end = c.number(unit_.address_size()); break;  // LLE_start_end
-        case 8: begin = c.number(unit_.address_size()), end = begin + c.uleb(); break;     // LLE_start_length
-        case 9: c.uleb(), c.uleb(); continue;  // LLE_GNU_view_pair
+        case 8: begin = c.number(unit_.address_size()), end = begin + c.uleb(); break;  // LLE_start_length
+        case 9: c.uleb(), c.uleb(); continue;                                           // LLE_GNU_view_pair
         default: return std::nullopt;
       }
       const Bytes expression = c.block(c.uleb());

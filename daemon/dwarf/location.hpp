@@ -19,7 +19,7 @@ namespace probed::dwarf {
 // A part of an object. Objects that are in one place have one part.
 struct Piece {
   lang::Placement place;
-  std::uint64_t size = ~0ull;  // bytes of the object
+  std::uint64_t size = ~0ull;       // bytes of the object
   std::vector<std::byte> constant;  // not empty: its bytes themselves; `place` isn't used
 };
 using Location = std::vector<Piece>;

@@ -284,7 +284,7 @@ TEST_CASE("registers have the kernel's values, of every type") {
       {"v_unsigned", product({ARG1, ARG2, ARG3, ARG4}, {"u8", "s8", "x16", "u32", "s64", "x64"})},
       {"v_unsigned",
        product({ARG4}, {"b1@0/8", "b7@1/8", "b3@2/8", "b9@3/16", "b31@1/32", "b64@0/64", "b33@20/64", "b8@0/8"})},
-      {"v_ten", joined_args({ENTRY_VALUES, "$comm", "\\1",     "\\-1",   "\\0x10:u8", "\\-1:s32",    "name=\\77:s16"})},
+      {"v_ten", joined_args({ENTRY_VALUES, "$comm", "\\1", "\\-1", "\\0x10:u8", "\\-1:s32", "name=\\77:s16"})},
   });
 }
 
@@ -296,12 +296,14 @@ TEST_CASE("memory has the kernel's values: dereferences, arrays, bitfields, char
   const FixedTarget here;
   const auto address = [&](const char* global) { return "@" + hex(here.base() + elf.address(global)); };
   check_same({
-      {"v_chain", joined_args({"+0(" ARG1 "):s32", "+0(+8(" ARG1 ")):s32", "+0(+16(+8(+8(" ARG1 ")))):string", "+24(" ARG1 "):s16",
-                               "+28(" ARG1 "):b3@0/32", "+28(" ARG1 "):b5@3/32", "+28(" ARG1 "):b24@8/32", "+0(+16(" ARG1 ")):ustring",
-                               "+16(" ARG1 "):string[1]", "+0(+16(" ARG1 ")):u8[5]", "+0(+16(" ARG1 ")):char[5]", "+0(+16(" ARG1 ")):char",
+      {"v_chain", joined_args({"+0(" ARG1 "):s32", "+0(+8(" ARG1 ")):s32", "+0(+16(+8(+8(" ARG1 ")))):string",
+                               "+24(" ARG1 "):s16", "+28(" ARG1 "):b3@0/32", "+28(" ARG1 "):b5@3/32",
+                               "+28(" ARG1 "):b24@8/32", "+0(+16(" ARG1 ")):ustring", "+16(" ARG1 "):string[1]",
+                               "+0(+16(" ARG1 ")):u8[5]", "+0(+16(" ARG1 ")):char[5]", "+0(+16(" ARG1 ")):char",
                                "+u0(+u16(" ARG1 ")):string", "+u24(" ARG1 "):s16", "-0x10(+0(%sp)):x8", "-8(%sp):x8"})},
-      {"v_array", product({"+0(" ARG1 ")"}, {"s32[4]", "u32[4]", "x32[4]", "u8[16]", "s8[16]", "x8[16]", "s16[8]", "x16[8]",
-                                        "u64[2]", "s64[2]", "x64[2]", "b4@2/32[4]", "b5@1/8[16]", "x8[1]"})},
+      {"v_array",
+       product({"+0(" ARG1 ")"}, {"s32[4]", "u32[4]", "x32[4]", "u8[16]", "s8[16]", "x8[16]", "s16[8]", "x16[8]",
+                                  "u64[2]", "s64[2]", "x64[2]", "b4@2/32[4]", "b5@1/8[16]", "x8[1]"})},
       {"v_array",
        joined_args({at("g_u32").c_str(), (at("g_u32") + ":u32").c_str(), (at("g_s64") + ":s64").c_str(),
                     (at("g_s8") + ":s8").c_str(), (at("g_text") + ":string").c_str(),
@@ -324,7 +326,8 @@ TEST_CASE("return probes have the kernel's values") {
 
 TEST_CASE("strings have the kernel's bytes, and filters the kernel's verdicts") {
   const std::string printable = "n != 1 && n != 3 && n != 4 && n != 7 && n != 8";  // one line, readable, UTF-8
-  check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string u=+0(" ARG1 "):ustring c=+0(" ARG1 "):char"}}, printable);
+  check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string u=+0(" ARG1 "):ustring c=+0(" ARG1 "):char"}},
+             printable);
   check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string"}}, "s ~ \"*e*\" && n < 7 && n != 4 && n != 3");
   check_same({{"v_string", "n=" ARG2 ":s64 s=+0(" ARG1 "):string"}}, "s == \"hello\" || (n & 4 && n <= 6 && n != 4)");
   check_same({{"v_signed", "a=" ARG1 ":s8 b=" ARG2 ":u16 c=" ARG3 ":s32 d=" ARG4 ":x64"}}, "a < 0 && b > 0x7fff");

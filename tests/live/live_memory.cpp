@@ -727,9 +727,9 @@ TEST_CASE("U6: what a pending probe waits for is named by path, soname or build-
 TEST_CASE(
     "trace -- CMD probes a program from its first instruction on: its library's constructors, its own, and main") {
   Daemon daemon;
-  Process trace(probectl_argv(
-      daemon, {"trace", "--json", "-e", "p:library library_begin x=" ARG1 ":s32", "-e", "p:own own_begin x=" ARG1 ":s32", "-e",
-               "p:start _start", "-e", "p:main main", "--", target_path("constructors")}));
+  Process trace(probectl_argv(daemon, {"trace", "--json", "-e", "p:library library_begin x=" ARG1 ":s32", "-e",
+                                       "p:own own_begin x=" ARG1 ":s32", "-e", "p:start _start", "-e", "p:main main",
+                                       "--", target_path("constructors")}));
   std::vector<std::string> hit;
   for (auto line = trace.next_line(); line; line = trace.next_line()) {
     const Json event = parse_json(*line);
