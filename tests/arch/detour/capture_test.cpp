@@ -434,8 +434,9 @@ TEST_CASE("a filter on an argument that no record has is left to the daemon") {
   std::vector<lang::FetchArg> args = parsed->args;
   lang::Placement nowhere;
   nowhere.absent = "it is optimised out";
-  args[0].expr = std::make_shared<const lang::FetchExpr>(
-      lang::FetchExpr{lang::PlacedExpr{.place = std::make_shared<const lang::Placement>(nowhere)}, 0});
+  lang::PlacedExpr placed;
+  placed.place = std::make_shared<const lang::Placement>(nowhere);
+  args[0].expr = std::make_shared<const lang::FetchExpr>(lang::FetchExpr{placed, 0});
   const auto program = events::FetchProgram::compile(args, {});
   REQUIRE(program);
   for (const char* text : {"gone == 5", "gone == 5 || other == 5", "!(gone == 5)"}) {
