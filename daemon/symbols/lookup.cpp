@@ -298,8 +298,9 @@ std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Fo
   return names;
 }
 
-// With as much of the file's path as it takes to be the only one.
+// With as much of the file's path as it takes to be the only one. Empty: there is no such, or too many have been asked for.
 std::string TargetSymbols::Impl::by_file(const Found& found) const {
+  if (file_notations_left_.fetch_sub(1, std::memory_order_relaxed) <= 0) return "";
   const auto info = found.symbol->code() && ready(*found.in) ? debug_info(*found.in) : nullptr;
   const std::string file = info ? info->file_of(found.symbol->address.value) : std::string();
   const std::string readable = demangle(found.symbol->name());

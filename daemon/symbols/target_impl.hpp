@@ -5,6 +5,7 @@
 // after an exec is never read by mistake.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -177,6 +178,8 @@ class TargetSymbols::Impl {
     Error error;
   };
   std::vector<Failure> failures_;  // files that couldn't be opened or aren't ELF
+  // Each looks through the whole debug information: of thousands of ambiguous names nobody reads all the hints.
+  mutable std::atomic<int> file_notations_left_{64};
   mutable std::mutex ifunc_mutex_;
   mutable std::unordered_map<RemoteAddr, std::vector<RemoteAddr>> ifuncs_;
 };
