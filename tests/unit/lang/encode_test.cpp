@@ -79,6 +79,31 @@ TEST_CASE("of alternatives the one is shown that the number in front of them say
         R"({"v":{"index":null,"value":null},"behind":null}})");
 }
 
+TEST_CASE("what an encoder keeps from one hit to the next is never another hit's") {
+  const auto args = test::parse_args("c=$arg1");
+  const EventSchema schema = make_schema("g/e", "f+0x0", args);
+  EventEncoder encoder;
+  RecordHeader h = header();
+  const auto is_as_by_a_new_one = [&] {
+    std::string expected;
+    append_event_json(expected, schema, h, Packed().number(1));
+    CHECK(encoder.encode(schema, h, Packed().number(1)) == expected);
+  };
+  for (const std::uint64_t time :
+       {300'000'000ull, 0ull, 99'999'999ull, 100'000'000ull, 199'999'999ull, 200'000'000ull, 200'000'001ull}) {
+    h.time = time;
+    is_as_by_a_new_one();
+  }
+  h.cpu = 12;
+  is_as_by_a_new_one();
+  h.ip += 8;
+  is_as_by_a_new_one();
+  std::strcpy(h.comm, "renamed");
+  is_as_by_a_new_one();
+  h.tid += 64;  // which is kept in the same place
+  is_as_by_a_new_one();
+}
+
 TEST_CASE("an event is exactly the contract's object") {
   const auto args = test::parse_args("c=$arg1 argc=$arg2:s32");
   std::string out = "x";
