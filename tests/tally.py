@@ -19,6 +19,8 @@ SKIP = re.compile(r"^\[skip\] (.*?): (.*)$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PASSED_RESULTS = {"OK", "EXPECTEDFAIL"}
 CASE = re.compile(r"^TEST CASE:\s*(.*)$", re.MULTILINE)
+FAILED_CHECK = re.compile(r"^(\S+:\d+: (?:FATAL )?ERROR: .*(?:\n  values: .*)?)", re.MULTILINE)
+CHECKS_NAMED = 3
 TAIL_LINES = 60
 
 
@@ -40,9 +42,15 @@ def count(test, output):
 
 
 def name_failure(test, output):
-    """One line: the test and, of a doctest program, the cases that complained."""
-    cases = list(dict.fromkeys(CASE.findall(output)))
-    return f"{test['name']} ({test['result']})" + (": " + "; ".join(cases) if cases else "")
+    """One line: the test and, of a doctest program, the cases that failed with their first failed checks."""
+    named = []
+    pieces = CASE.split(output)  # what comes before, then each case's name and what it printed
+    for case, printed in zip(pieces[1::2], pieces[2::2]):
+        checks = [" ".join(check.split()) for check in FAILED_CHECK.findall(printed)]
+        if checks:
+            more = f" and {len(checks) - CHECKS_NAMED} more" if len(checks) > CHECKS_NAMED else ""
+            named.append(f"{case} [{'; '.join(checks[:CHECKS_NAMED])}{more}]")
+    return f"{test['name']} ({test['result']})" + (": " + "; ".join(named) if named else "")
 
 
 def report_failure(test, output):
