@@ -500,12 +500,32 @@ FurtherInstances DebugInfo::further_instances(std::uint64_t entry, bool everywhe
   return out;
 }
 
+namespace {
+
+constexpr std::size_t kMapNode = 4 * sizeof(void*);  // what a map has of its own for each element, about
+
+// By name; a name and what it stands for is taken for one that needs no more than most do.
+std::size_t bytes_by_name(const auto& map) {
+  constexpr std::size_t kContents = 48;
+  return map.size() * (kMapNode + sizeof *map.begin() + kContents);
+}
+
+std::size_t bytes_by_unit(const auto& map) {
+  std::size_t sum = 0;
+  for (const auto& [unit, all] : map) sum += kMapNode + sizeof unit + sizeof all + all.capacity() * sizeof all[0];
+  return sum;
+}
+
+}  // namespace
+
 std::size_t DebugInfo::memory_bytes() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   std::size_t sum = file_->memory_bytes() + eh_frame_.capacity();
   for (const auto& file : split_) sum += file->memory_bytes();
-  return sum;
+  for (const auto* names : {&inlined_, &types_, &globals_}) sum += bytes_by_name(*names);
+  return sum + bytes_by_name(outer_names_of_types_) + bytes_by_unit(functions_) + bytes_by_unit(instances_) +
+         units_.capacity() * sizeof(UnitInterval);
 }
 
 }  // namespace probed::dwarf

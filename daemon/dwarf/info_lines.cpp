@@ -18,6 +18,20 @@ std::map<std::uint32_t, std::string> matching_files(const LineTable& table, std:
   return out;
 }
 
+// Calls for each row of the lines of a file, or of those of that name, with the file's name.
+template <class F>
+void each_row(const File& debug, std::string_view wanted, F&& call) {
+  for (const auto& unit : debug.units()) {
+    if (unit->is_type_unit()) continue;
+    const auto fits = matching_files(read_line_table(*unit, false), wanted);
+    if (fits.empty()) continue;
+    for (const LineRow& row : read_line_table(*unit, true).rows) {
+      const auto name = fits.find(row.file);
+      if (name != fits.end() && !row.end_sequence && row.line != 0 && row.address != 0) call(name->second, row);
+    }
+  }
+}
+
 // Tells in which function a row of a line belongs to the source's: optimised code has rows of a calling line in the
 // middle of what has been inlined there.
 class LineOwner {
@@ -64,19 +78,12 @@ LinePlaces DebugInfo::find_line(std::string_view file, unsigned line) const {
   LinePlaces out;
   std::set<std::string> files;
   std::map<unsigned, std::vector<std::uint64_t>> rows;  // addresses by line, from the wanted one on
-  for (const auto& unit : file_->units()) {
-    if (unit->is_type_unit()) continue;
-    const auto fits = matching_files(read_line_table(*unit, false), file);
-    if (fits.empty()) continue;
-    for (const LineRow& row : read_line_table(*unit, true).rows) {
-      const auto name = fits.find(row.file);
-      if (name == fits.end() || row.end_sequence || row.line == 0 || row.address == 0) continue;
-      files.insert(name->second);
-      if (row.line < line || !row.is_statement) continue;
-      if (!rows.empty() && row.line > rows.begin()->first && row.line != line) continue;  // a nearer one is known
-      rows[row.line].push_back(row.address);
-    }
-  }
+  each_row(*file_, file, [&](const std::string& name, const LineRow& row) {
+    files.insert(name);
+    if (row.line < line || !row.is_statement) return;
+    if (!rows.empty() && row.line > rows.begin()->first && row.line != line) return;  // a nearer one is known
+    rows[row.line].push_back(row.address);
+  });
   out.files.assign(files.begin(), files.end());
   if (!files.empty()) out.file = *files.begin();
   if (rows.empty()) return out;
@@ -102,17 +109,11 @@ LinePlaces DebugInfo::find_line(std::string_view file, unsigned line) const {
 std::vector<SourceLine> DebugInfo::lines_of(std::string_view file, std::size_t limit) const {
   const std::lock_guard lock(mutex_);
   std::map<std::pair<std::string, unsigned>, std::uint64_t> lowest;
-  for (const auto& unit : file_->units()) {
-    if (unit->is_type_unit()) continue;
-    const auto fits = matching_files(read_line_table(*unit, false), file);
-    if (fits.empty()) continue;
-    for (const LineRow& row : read_line_table(*unit, true).rows) {
-      const auto name = fits.find(row.file);
-      if (name == fits.end() || row.end_sequence || row.line == 0 || row.address == 0 || !row.is_statement) continue;
-      const auto [known, fresh] = lowest.try_emplace({name->second, row.line}, row.address);
-      known->second = std::min(known->second, row.address);
-    }
-  }
+  each_row(*file_, file, [&](const std::string& name, const LineRow& row) {
+    if (!row.is_statement) return;
+    const auto [known, fresh] = lowest.try_emplace({name, row.line}, row.address);
+    known->second = std::min(known->second, row.address);
+  });
   std::vector<SourceLine> out;
   LineOwner owner(file);
   for (const auto& [key, address] : lowest) {
