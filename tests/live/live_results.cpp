@@ -75,19 +75,45 @@ TEST_CASE("a $retval that can't be had exactly is null, and said to be when the 
     RpcClient client(daemon.socket());
     TellingTarget user(build);
     const auto probes = add(client, user.pid(), {"r:g/ odd_* $retval raw=$retval:x64"});
-    REQUIRE(probes.size() == 3);
+    REQUIRE(probes.size() == 4);
     for (const Json& probe : probes) {
       CAPTURE(probe.dump());
       CHECK(probe.at("notes").at(0).get<std::string>().starts_with("$retval is null: "));
     }
     Events events(client);
     user.truth("odd 5");
-    REQUIRE(events.reach(3));
+    REQUIRE(events.reach(4));
     for (const Json& event : events.all()) {
       CAPTURE(event.dump());
       CHECK(event.at("args").at("$retval").is_null());
       CHECK(event.at("args").at("raw").is_string());
     }
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("parameters behind a result that may need one for its address, or behind too many parts, are right or null") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    const auto probes = add(client, user.pid(), {"p:w odd_wide_vector n", "p:t tangled first second"});
+    Events events(client);
+    const Json wide = user.truth("odd 5"), tangle = user.truth("tangle 6");
+    REQUIRE(events.reach(2));
+    const auto check = [&](const Json& probe, const Json& truth) {
+      const Json args = events.of(probe).at(0).at("args");
+      CAPTURE(args.dump());
+      for (const auto& [name, value] : truth.items()) {
+        CAPTURE(name);
+        CHECK((args.at(name).is_null() || args.at(name) == value));
+        const std::string notes = probe.value("notes", Json::array()).dump();
+        if (args.at(name).is_null()) CHECK(notes.find(name + " is null: ") != std::string::npos);
+      }
+    };
+    check(probes.at(0), wide);
+    check(probes.at(1), tangle);
     CHECK(user.ends_well());
   }
 }

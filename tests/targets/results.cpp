@@ -6,6 +6,7 @@
 //   take N   one call of take(): structures by value
 //   wide N   one call of wide(): parameters that lie in several registers, or in none
 //   stack N  one call of stacked() and of halved(): parameters that don't go where others of their size do
+//   tangle N one call of tangled(), whose type has a great many parts
 //   make N   an Heir, and one that is a part of a Last
 //   quit
 // Built with several compilers and options (meson.build).
@@ -14,6 +15,8 @@
 #include <string>
 
 #include "protocol.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // WideVector
 
 #define KEEP(value) __asm__ volatile("" : : "g"(value) : "memory")
 
@@ -131,6 +134,12 @@ using Vector = float __attribute__((vector_size(16)));
 TARGET_FUNCTION long double odd_long_double(int n) { return n + 0.5L; }
 __extension__ TARGET_FUNCTION __int128 odd_int128(int n) { return n; }
 TARGET_FUNCTION Vector odd_vector(int n) { return Vector{static_cast<float>(n), 2, 3, 4}; }
+// Whoever returns it does so in a vector register if his code has those, else in memory.
+using Vector32 = float __attribute__((vector_size(32)));
+struct WideVector {
+  Vector32 v;
+};
+TARGET_FUNCTION WideVector odd_wide_vector(int n) { return {Vector32{static_cast<float>(n), 2, 3, 4, 5, 6, 7, 8}}; }
 TARGET_FUNCTION TwoDoubles give_pair(int n) { return {{n + 0.5, n + 1.5}}; }
 TARGET_FUNCTION ThreeInts give_triple(int n) { return {{n, n + 1, n + 2}}; }
 TARGET_FUNCTION Packed give_packed(int n) { return {'p', n}; }
@@ -250,6 +259,40 @@ __extension__ TARGET_FUNCTION int halved(int a, int b, int c, int d, int e, __in
   return a;
 }
 
+// Eight bytes that have 16^7 parts; Clang counts them, too, and does not end.
+#define SIXTEEN(type) type m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15
+union Tangle1 {
+  SIXTEEN(long);
+};
+union Tangle2 {
+  SIXTEEN(Tangle1);
+};
+union Tangle3 {
+  SIXTEEN(Tangle2);
+};
+union Tangle4 {
+  SIXTEEN(Tangle3);
+};
+union Tangle5 {
+  SIXTEEN(Tangle4);
+};
+union Tangle6 {
+  SIXTEEN(Tangle5);
+};
+union Tangle {
+#ifdef __clang__
+  SIXTEEN(Tangle1);
+#else
+  SIXTEEN(Tangle6);
+#endif
+};
+TARGET_FUNCTION Tangle tangled(int first, Tangle tangle, int second) {
+  KEEP(&tangle);
+  KEEP(first);
+  KEEP(second);
+  return tangle;
+}
+
 // Of constructors of classes with virtual bases there are two, of which one is told where those are.
 struct Ancestor {
   int rank = 1;
@@ -316,7 +359,8 @@ static void odd(int n) {
   use(odd_long_double(n));
   use(odd_int128(n));
   use(odd_vector(n));
-  printf("{}\n");
+  use(odd_wide_vector(n));
+  printf("{\"n\":%d}\n", n);
 }
 
 static void obey(const char* line) {
@@ -354,6 +398,9 @@ static void obey(const char* line) {
     printf("\"pair\":{\"v\":[0.25,%g]},\"triple\":{\"v\":[%d,%d,%d]},", n + 0.75, n, n + 1, n + 2);
     printf("\"bits\":{\"letter\":\"b\",\"flags\":-1,\"rest\":%d}},", n);
     printf("\"halved\":{\"a\":%d,\"f\":%d,\"g\":%d,\"h\":%d}}\n", n, n + 6, n + 7, n + 8);
+  } else if (std::sscanf(line, "tangle %d", &n) == 1) {
+    use(tangled(n, {}, n + 1));
+    printf("{\"first\":%d,\"second\":%d}\n", n, n + 1);
   } else if (std::sscanf(line, "make %d", &n) == 1) {
     use(Heir(n, 8, "nine"));
     use(Last(n, "ten"));
