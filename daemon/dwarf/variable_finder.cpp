@@ -74,6 +74,15 @@ Location behind(const Location& pointer, std::uint64_t offset) {
   return {std::move(piece)};
 }
 
+Object word_at(lang::Placement place) {
+  Piece piece;
+  piece.place = std::move(place);
+  Type word;
+  word.kind = TypeKind::integer;
+  word.size = 8;
+  return {{std::move(piece)}, word, {}, {}, 0};
+}
+
 Object without_reference(Object object) {
   if (object.type.kind != TypeKind::reference) return object;
   const Die target = object.type.element;
@@ -228,13 +237,19 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
 Result<Object> VariableFinder::find(std::string_view text) const {
   const bool is_exact = text.starts_with("::");
   const std::string_view name = is_exact ? text.substr(2) : text;
+  const auto number = argument_number(name);
+  if (number && outside_.static_argument) {
+    auto place = outside_.static_argument(*number);
+    if (!place) return std::move(place).error();
+    return word_at(std::move(*place));
+  }
   if (!scope_ && name.starts_with('$')) return no_scope();
   if (!scope_) {
     const auto global = anywhere({}, name, is_exact);
     if (!global) return global.error();
     return *global ? Result<Object>(object_of(*global)) : no_scope();
   }
-  if (const auto number = argument_number(name)) {
+  if (number) {
     const std::vector<Die> all = parameters_of(function_around());
     if (*number <= all.size()) return object_of(all[*number - 1]);
     return Error{Reason::bad_definition,

@@ -184,12 +184,9 @@ class Follower {
   static Result<Object> machine_register(std::string_view name) {
     const auto offset = arch::native::register_offset(name);
     if (!offset) return wrong("unknown register \"%" + std::string(name) + "\"");
-    Piece piece;
-    piece.place.steps.push_back({Step::load_register, 8, 0, *offset});
-    Type word;
-    word.kind = TypeKind::integer;
-    word.size = 8;
-    return Object{{std::move(piece)}, word, {}, {}, 0};
+    lang::Placement place;
+    place.steps.push_back({Step::load_register, 8, 0, *offset});
+    return word_at(std::move(place));
   }
 
   // To a pointer, or to a number. What an object in memory holds may be looked at as anything by its address: *(T*)&x.

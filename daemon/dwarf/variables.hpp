@@ -64,6 +64,8 @@ struct Outside {
   std::function<std::optional<std::uint64_t>(std::string_view name)> object;
   // Where a thread has the module's thread-local variables (the steps end at their first byte), or absent.
   std::function<lang::Placement()> thread_block;
+  // At a static probe: the number of 8 bytes that its $argN is, which isn't the function's; else unset.
+  std::function<Result<lang::Placement>(unsigned number)> static_argument = {};
 };
 
 class Variables {

@@ -270,18 +270,13 @@ class FetchCompiler {
 
   // $argN of a static probe, by its operand.
   Failure usdt_argument(const lang::ArgumentExpr& node, std::size_t column) {
-    const symbols::UsdtSite& usdt = *context_.usdt;
-    const std::string name = usdt.provider + ":" + usdt.name;
-    if (node.number > usdt.arguments.size())
-      return refuse(Reason::bad_definition, column, name + " has no $arg" + std::to_string(node.number),
-                    "it has " + std::to_string(usdt.arguments.size()) + " arguments");
-    const symbols::UsdtArgument& argument = usdt.arguments[node.number - 1];
-    if (!argument.why_not.empty())
-      return refuse(Reason::unsupported, column,
-                    "$arg" + std::to_string(node.number) + " of " + name + " (" + argument.text +
-                        ") can't be read: " + argument.why_not,
-                    "leave it out");
-    load_operand(argument);
+    auto argument = symbols::usdt_argument(*context_.usdt, node.number);
+    if (!argument) {
+      Error error = std::move(argument).error();
+      error.column = column;
+      return error;
+    }
+    load_operand(**argument);
     return {};
   }
 

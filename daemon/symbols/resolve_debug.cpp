@@ -119,6 +119,7 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
     return found ? std::optional(found->value) : std::nullopt;
   };
   outside.thread_block = [this, in] { return thread_block(*in); };
+  if (site.usdt) outside.static_argument = [usdt = site.usdt](unsigned n) { return usdt_number(*usdt, n); };
   return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside), site.inlined);
 }
 

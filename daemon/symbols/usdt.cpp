@@ -157,4 +157,46 @@ std::size_t count_usdt_arguments(std::string_view text) {
   return count;
 }
 
+Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned number) {
+  const std::string name = site.provider + ":" + site.name, arg = "$arg" + std::to_string(number);
+  if (number == 0 || number > site.arguments.size())
+    return Error{Reason::bad_definition,
+                 name + " has no " + arg,
+                 "it has " + std::to_string(site.arguments.size()) + " arguments",
+                 {}};
+  const UsdtArgument& argument = site.arguments[number - 1];
+  if (!argument.why_not.empty())
+    return Error{Reason::unsupported,
+                 arg + " of " + name + " (" + argument.text + ") can't be read: " + argument.why_not,
+                 "leave it out",
+                 {}};
+  return &argument;
+}
+
+Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number) {
+  using Step = lang::PlaceStep::Code;
+  using Kind = arch::Operand::Kind;
+  auto found = usdt_argument(site, number);
+  if (!found) return std::move(found).error();
+  const UsdtArgument& argument = **found;
+  const arch::Operand& operand = argument.operand;
+  const std::string arg = "$arg" + std::to_string(number);
+  if (argument.is_float || operand.kind == Kind::vector)
+    return Error{Reason::bad_definition, arg + " is a floating-point number: it can't be cast", "write " + arg, {}};
+  lang::Placement out;
+  const bool in_memory = operand.kind == Kind::memory;
+  if (operand.base)
+    out.steps.push_back({Step::load_register, 8, 0, *operand.base});
+  else
+    out.steps.push_back({Step::load_immediate, 8, 0, in_memory ? 0 : operand.number});
+  if (in_memory && operand.index)
+    out.steps.insert(out.steps.end(), std::size_t{1} << operand.scale, {Step::add_register, 8, 0, *operand.index});
+  if (in_memory) out.steps.push_back({Step::dereference, argument.size, 0, operand.number});
+  const unsigned width = operand.kind == Kind::value ? operand.bits / 8u : 8u;
+  const auto size = static_cast<std::uint8_t>(std::min<unsigned>(argument.size, width));
+  if (size != 8 || operand.shift != 0)
+    out.steps.push_back({Step::cut, size, in_memory ? std::uint8_t{0} : operand.shift, 0, argument.is_signed});
+  return out;
+}
+
 }  // namespace probed::symbols

@@ -15,7 +15,9 @@
 
 #include "arch/operand.hpp"
 #include "daemon/base/types.hpp"
+#include "daemon/lang/place.hpp"
 #include "daemon/symbols/elf_image.hpp"
+#include "proto/result.hpp"
 
 namespace probed::symbols {
 
@@ -49,5 +51,10 @@ struct UsdtSite {
   std::string provider, name;
   std::vector<UsdtArgument> arguments;  // symbols are resolved: they have become part of the operand's number
 };
+
+// Its $argN. Errors: there is none of that number, or it can't be read; without a column.
+Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned number);
+// Its value as a number of 8 bytes. Errors: as above, and when it is a floating-point number.
+Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number);
 
 }  // namespace probed::symbols

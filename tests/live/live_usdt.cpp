@@ -152,6 +152,41 @@ TEST_CASE("an argument named beside $args stands there once, as it was written")
   CHECK(user.ends_well());
 }
 
+TEST_CASE("an argument of a static probe may be cast: it is the probe's, not the function's around it") {
+  NEEDS_USDT_TARGET();
+  for (const bool optimize : {false, true}) {
+    CAPTURE(optimize);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    UsdtTarget user;
+    if (!optimize) client.call("daemon.optimize", {{"enabled", false}});
+    const std::string places = "usdt:probedtest:byhand ", args = "usdt:probedtest:args ";
+    const auto probes =
+        add(client, user.pid(),
+            {"p:a " + args + "n=(int)$arg1 back=(int)$arg9 narrow=((struct Record*)$arg10)->narrow " +
+                 "wide=(*(struct Record*)$arg10).wide letter=((char*)$arg2)[2] seven=(unsigned int)$arg7",
+             "p:b " + places + "one=(long)$arg1 two=(long)$arg2 three=(long)$arg3 four=(long)$arg4",
+             "p:c " + places + "one=$arg1:s64 two=$arg2:s64 three=$arg3:s64 four=$arg4:s64"});
+    Events events(client);
+    const std::size_t rounds = optimize ? 40 : 1;
+    for (std::size_t i = 0; i < rounds; ++i) REQUIRE(user.ask("args 3") == "args done");
+    REQUIRE(events.reach(3 * rounds));
+    const Json truth{{"n", 3},        {"back", -3},         {"narrow", -3}, {"wide", -5000000000},
+                     {"letter", "t"}, {"seven", 4294967290}};
+    for (const Json& event : events.of(probes.at(0))) CHECK(event.at("args") == truth);
+    const auto cast = events.of(probes.at(1)), read = events.of(probes.at(2));
+    for (std::size_t i = 0; i < rounds; ++i) CHECK(cast.at(i).at("args") == read.at(i).at("args"));
+    for (const auto& [definition, said] :
+         {std::pair(args + "(int)$arg11", "probedtest:args has no $arg11"),
+          std::pair(std::string("probedtest:floats (int)$arg1"), "floating-point number"),
+          std::pair(args + "$arg10->narrow", "has no members")}) {
+      const Json error = add_error(client, user.pid(), {"p:d " + definition});
+      CHECK_MESSAGE(error.value("message", "").find(said) != std::string::npos, error.dump());
+    }
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("an argument that can't be read, or isn't there, is refused with its reason and its column") {
   NEEDS_USDT_TARGET();
   Daemon daemon;
