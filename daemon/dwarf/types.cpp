@@ -329,6 +329,8 @@ bool place_member(Member& m, std::uint64_t structure_size) {
   return place_bits(m, first, structure_size), true;
 }
 
+std::optional<Member> in_virtual_base(const Type& structure, std::string_view name, unsigned depth, unsigned& looked);
+
 std::optional<Member> find_member_in(const Type& structure, std::string_view name, unsigned depth, unsigned& looked) {
   if (depth > kMaxNesting || looked > kMaxLooked) return std::nullopt;
   const std::vector<Member> all = members_of(structure);
@@ -343,7 +345,21 @@ std::optional<Member> find_member_in(const Type& structure, std::string_view nam
       return inner;
     }
   }
-  return std::nullopt;
+  return in_virtual_base(structure, name, depth, looked);
+}
+
+// Its place is no constant: it is known to be there, so that no other is taken for it.
+std::optional<Member> in_virtual_base(const Type& structure, std::string_view name, unsigned depth, unsigned& looked) {
+  std::optional<Member> found;
+  each_child(structure.die, [&](Die child) {
+    if (tag(child) != TAG_inheritance) return true;
+    Member base{{}, child, type_of(child), 0, {}, 0, {}};
+    if (place_member(base, structure.size)) return true;
+    found = find_member_in(base.type, name, depth + 1, looked);
+    if (found) found->absent = "it is in a virtual base class, whose place only the running program knows";
+    return !found;
+  });
+  return found;
 }
 
 }  // namespace

@@ -284,8 +284,14 @@ Result<Object> VariableFinder::find(std::string_view text) const {
 std::optional<Object> VariableFinder::member_of_this(const OuterNames& names, std::string_view name) const {
   const Die self = name.find(':') == name.npos ? in_level(levels_.front(), "this") : Die{};
   if (!self) return std::nullopt;
-  const Object pointer = object_of(self);
-  if (pointer.type.kind != TypeKind::pointer) return std::nullopt;
+  return member_behind(object_of(self), names, name, 0);
+}
+
+// A closure that holds another object's `this` means that object's members as well; Clang's are closures in closures.
+std::optional<Object> VariableFinder::member_behind(const Object& pointer, const OuterNames& names,
+                                                    std::string_view name, unsigned depth) const {
+  constexpr unsigned kMostClosures = 4;
+  if (depth > kMostClosures || pointer.type.kind != TypeKind::pointer) return std::nullopt;
   const Die target = defined_anywhere(pointer.type.element);
   const Type type = type_itself(target);
   // A static one hides those that it is derived with.
@@ -293,9 +299,12 @@ std::optional<Object> VariableFinder::member_of_this(const OuterNames& names, st
   ScopedName full = scope_name(type.die);
   full.push_back(name);
   if (const Die own = !is_local && !name_of(type.die).empty() ? called(names, full) : Die{}) return object_of(own);
-  const auto member = find_member(type, name);
-  if (!member) return std::nullopt;
-  return member_of({behind(pointer.location, 0), type, target, {}, 0}, *member);
+  const Object object{behind(pointer.location, 0), type, target, {}, 0};
+  if (const auto member = find_member(type, name)) return member_of(object, *member);
+  for (const std::string_view captured : {"this", "__this"})
+    if (const auto outer = find_member(type, captured))
+      return member_behind(member_of(object, *outer), names, name, depth + 1);
+  return std::nullopt;
 }
 
 // Optimised across units, a function is in another one than the source it was made from, which many sources share: what

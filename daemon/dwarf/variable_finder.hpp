@@ -84,6 +84,8 @@ class VariableFinder {
   Location at_entry(Die parameter) const;
   bool is_own_parameter(Die variable) const;
   std::optional<Object> member_of_this(const OuterNames& names, std::string_view name) const;
+  std::optional<Object> member_behind(const Object& pointer, const OuterNames& names, std::string_view name,
+                                      unsigned depth) const;
   Die function_around() const;  // the innermost one, inlined or not
 
   const std::lock_guard<std::mutex> lock_;

@@ -198,6 +198,8 @@ TEST_CASE("in C++ a name is that of the function's own scope, else of the next a
       {"plain_function", "plain_function", "g"},
       {"plain_function", "plain_function", "::g"},
       {"with_lambda", "*with_lambda*operator*", "g"},
+      {"inherits", "Heir::inherits", "in_ancestor"},
+      {"captures", "*Capturing::captures*operator*operator*", "captured"},
       {"enumerator", "constants::enumerator", "limit:s32"},
       {"scoped", "constants::scoped", "level"},
       {"in_class", "constants::Holder::in_class", "level:s32"},
@@ -217,8 +219,11 @@ TEST_CASE("in C++ a name is that of the function's own scope, else of the next a
       const auto [args, truth] = told(client, user, function + " v=" + c.name, c.command);
       const Json& v = args[0].at("v");
       // Where the variables of the function around a lambda are isn't followed across units.
-      const bool may_be_null = build == "namespaces-lto" && c.command == "with_lambda";
+      // GCC has a lambda's captures as variables, which its first instructions store.
+      const bool may_be_null = (build == "namespaces-lto" && c.command == "with_lambda") || c.command == "inherits" ||
+                               (c.command == "captures" && build.find("clang") == std::string::npos);
       const std::string plain = c.name.substr(c.name.starts_with("::") ? 2 : 0);
+      CAPTURE(args[0].dump());
       CHECK((v == truth.at(plain.substr(0, plain.find(':'))) || (may_be_null && v.is_null())));
     }
     CHECK(user.unharmed());

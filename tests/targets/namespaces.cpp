@@ -104,6 +104,27 @@ NOINLINE int with_lambda() {
   return read() + ++g;
 }
 
+// Members, of places that are harder to find, that hide variables of the same name.
+[[gnu::used]] int in_ancestor = 93, captured = 94;
+struct Ancestor {
+  int in_ancestor = 33;
+};
+struct Heir : virtual Ancestor {
+  NOINLINE int inherits() { return says(in_ancestor); }
+};
+int inherits_called() { return Heir().inherits(); }
+struct Capturing {
+  int captured = 34;
+  NOINLINE int captures() {
+    const auto outer = [this]() __attribute__((noinline, noipa)) {
+      const auto read = [this]() __attribute__((noinline, noipa)) { return says(captured); };
+      return read() + captured;
+    };
+    return outer() + 1;
+  }
+};
+int captures_called() { return Capturing().captures(); }
+
 // Constants that hide variables of the same name.
 [[gnu::used]] int limit = 90, level = 91, bound = 92;
 namespace constants {
@@ -173,6 +194,8 @@ const Command kCommands[] = {
     {"using_in_block", using_in_block, "whole"},
     {"plain_function", plain_function, "g"},
     {"with_lambda", with_lambda, "g"},
+    {"inherits", inherits_called, "in_ancestor"},
+    {"captures", captures_called, "captured"},
     {"enumerator", constants::enumerator, "limit"},
     {"scoped", constants::scoped, "level"},
     {"in_class", constants::Holder::in_class, "level"},
@@ -193,6 +216,6 @@ int main() {
     fflush(stdout);
   }
   return target_result(one::shared_name + one::only_here + two::shared_name + other::taken + hidden + deep + versioned +
-                           taken + inherited + whole !=
+                           taken + inherited + whole + in_ancestor + captured !=
                        0);
 }
