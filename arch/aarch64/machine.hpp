@@ -18,6 +18,7 @@ inline constexpr std::uint32_t kRelocationByResolver = R_AARCH64_IRELATIVE;
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_AARCH64_TLS_DTPMOD;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_AARCH64_TLS_TPREL;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
+inline constexpr std::uint32_t kRelocationOfData = R_AARCH64_GLOB_DAT;
 
 // What says that indirect branches have to arrive at landing pads: GNU_PROPERTY_AARCH64_FEATURE_1_AND and its bit BTI
 // (ELF for the Arm 64-bit Architecture, 6.2).

@@ -14,6 +14,8 @@ namespace probed::arch::x86_64 {
 inline constexpr Elf64_Half kElfMachine = EM_X86_64;
 // Relocations that the loader writes the address of a function by: what a resolver returns; a symbol's.
 inline constexpr std::uint32_t kRelocationByResolver = R_X86_64_IRELATIVE;
+// What it writes the address of a variable by, where code of several modules may mean the same one.
+inline constexpr std::uint32_t kRelocationOfData = R_X86_64_GLOB_DAT;
 // What the loader answers with a module's number, and with a variable's offset from the thread pointer.
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_X86_64_DTPMOD64;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_X86_64_TPOFF64;

@@ -412,19 +412,33 @@ Location VariableFinder::location_of(Die variable) const {
     return {std::move(piece)};
   }
   if (const Die definition = info_.completed(variable))
-    if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
+    if (const auto value = attribute(definition, AT_location))
+      return as_loaded(locate(*definition.unit, *value, around_));
   const bool is_outer = !is_variable(tag(variable)) || flag_of(variable, AT_external);
   if (is_outer && tag(variable) == TAG_variable) {
     const ScopedName full = declared_name(variable);
     for (const Die definition : info_.globals(full.back()))
       if (definition != variable && flag_of(definition, AT_external) && is_called(definition, full))
-        if (const auto value = attribute(definition, AT_location)) return locate(*definition.unit, *value, around_);
+        if (const auto value = attribute(definition, AT_location))
+          return as_loaded(locate(*definition.unit, *value, around_));
     const Die linked = holder_of(variable, AT_linkage_name);
     const std::string_view symbol = linked ? text_of(linked, *attribute(linked, AT_linkage_name)) : full.back();
     if (linked || full.size() == 1)
       if (const auto address = outside_.object(symbol)) return behind(constant(*address), 0);
   }
   return absent(kNoPlace);
+}
+
+// Of a shared library's variable others may mean another one of that name, which the loader makes it mean as well (the
+// System V ABI's "Dynamic Linking", preemption): then it is found as its own code finds it, through the loader's word.
+Location VariableFinder::as_loaded(Location location) const {
+  if (location.size() != 1 || !outside_.loaders_word) return location;
+  const lang::Placement& place = location.front().place;
+  if (!place.absent.empty() || !place.in_memory || place.steps.size() > 1) return location;
+  if (!place.steps.empty() && place.steps.front().code != Step::load_immediate) return location;
+  const std::uint64_t address = place.offset + (place.steps.empty() ? 0 : place.steps.front().operand);
+  const auto word = outside_.loaders_word(address - around_.bias);
+  return word ? behind(behind(constant(*word), 0), 0) : std::move(location);
 }
 
 bool VariableFinder::is_own_parameter(Die variable) const {
@@ -444,7 +458,7 @@ Location VariableFinder::of_fixed(Die variable, const Attribute& value) const {
       return absent(
           "the function's first instructions, which store it, are still running; probe a later line: FILE:LINE");
   }
-  Location found = locate(*variable.unit, value, around_);
+  Location found = as_loaded(locate(*variable.unit, value, around_));
   if (is_listing_ || !scope_ || tag(variable) != TAG_variable || !is_on_frame(value)) return found;
   if (const std::uint64_t line = info_.line_to_come(variable, scope_->function, around_.pc))
     for (Piece& piece : found)

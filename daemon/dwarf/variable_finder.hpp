@@ -80,6 +80,7 @@ class VariableFinder {
   Result<Die> anywhere(const OuterNames& names, std::string_view written, bool is_exact) const;
   Object object_of(Die variable) const;
   Location location_of(Die variable) const;
+  Location as_loaded(Location location) const;
   Location of_fixed(Die variable, const Attribute& value) const;
   Location at_entry(Die parameter) const;
   bool is_own_parameter(Die variable) const;

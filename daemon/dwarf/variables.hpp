@@ -64,6 +64,9 @@ struct Outside {
   std::function<std::optional<std::uint64_t>(std::string_view name)> object;
   // Where a thread has the module's thread-local variables (the steps end at their first byte), or absent.
   std::function<lang::Placement()> thread_block;
+  // The address of the word by which the module itself finds the variable that it has at that address in its file: the
+  // loader writes there whose is meant. nullopt: always its own.
+  std::function<std::optional<std::uint64_t>(std::uint64_t address)> loaders_word = {};
   // At a static probe: the number of 8 bytes that its $argN is, which isn't the function's; else unset.
   std::function<Result<lang::Placement>(unsigned number)> static_argument = {};
 };

@@ -186,6 +186,22 @@ class SlotReader {
     }
   }
 
+  void read_data_slots(ByteRange table, std::vector<DataSlot>& slots) const {
+    const auto bytes = image_.read_bytes(table.offset, table.size, kMaxRelocationBytes);
+    if (!bytes) return;
+    for (std::size_t i = 0; i + sizeof(Elf64_Rela) <= bytes->size() && slots.size() < kMaxSlots;
+         i += sizeof(Elf64_Rela)) {
+      Elf64_Rela rela;
+      std::memcpy(&rela, bytes->data() + i, sizeof rela);
+      const std::uint64_t index = ELF64_R_SYM(rela.r_info);
+      if (ELF64_R_TYPE(rela.r_info) != native::kRelocationOfData || rela.r_addend != 0 || index >= symbols_.size())
+        continue;
+      const Elf64_Sym& symbol = symbols_[index];
+      const bool is_own = symbol.st_shndx != SHN_UNDEF && symbol.st_shndx != SHN_ABS;
+      if (is_own && ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) slots.push_back({{symbol.st_value}, {rela.r_offset}});
+    }
+  }
+
  private:
   void add_named(const Elf64_Rela& rela, std::vector<LoaderSlot>& slots) const {
     const std::uint64_t index = ELF64_R_SYM(rela.r_info);
@@ -234,6 +250,15 @@ std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
   const SlotReader reader(image, tags);
   std::vector<ThreadSlot> slots;
   for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, slots);
+  return slots;
+}
+
+std::vector<DataSlot> read_data_slots(const ElfImage& image) {
+  const Tags tags = read_dynamic_tags(image);
+  const SlotReader reader(image, tags);
+  std::vector<DataSlot> slots;
+  for (const ByteRange& table : relocation_tables(image, tags)) reader.read_data_slots(table, slots);
+  std::ranges::sort(slots, {}, [](const DataSlot& s) { return s.variable.value; });
   return slots;
 }
 

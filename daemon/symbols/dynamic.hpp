@@ -32,6 +32,13 @@ struct ThreadSlot {
   std::uint64_t addend = 0;       // of the latter: the variable's offset in the module's block
 };
 
+// A word by which a module finds a variable that it defines itself: the loader stores the address of the one that all
+// modules use, which may be another's - a program's copy of it, a preloaded library's.
+struct DataSlot {
+  ElfAddr variable;  // its own
+  ElfAddr where;
+};
+
 struct DynamicInfo {
   std::string soname;
   std::optional<RawSymbols> symbols;
@@ -47,5 +54,8 @@ std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
 
 // At most one of either kind.
 std::vector<ThreadSlot> read_thread_slots(const ElfImage& image);
+
+// Sorted by variable.
+std::vector<DataSlot> read_data_slots(const ElfImage& image);
 
 }  // namespace probed::symbols

@@ -173,6 +173,7 @@ bool Module::load(const Source& source) const {
   std::erase_if(contents_->frames, [&](const FrameRange& f) { return !executable_at(f.start); });
   contents_->slots = read_loader_slots(*image);
   contents_->thread_slots = read_thread_slots(*image);
+  contents_->data_slots = read_data_slots(*image);
   contents_->usdt = read_usdt_notes(*image);
   loaded_.store(true, std::memory_order_release);
   return true;
@@ -220,13 +221,22 @@ std::optional<FunctionBounds> Module::function_at(ElfAddr address) const {
   return FunctionBounds{label, label->address, frame->size - (label->address.value - frame->start.value)};
 }
 
+std::optional<ElfAddr> Module::slot_of_variable(ElfAddr variable) const {
+  const auto& slots = contents_->data_slots;
+  const auto found =
+      std::ranges::lower_bound(slots, variable.value, {}, [](const DataSlot& s) { return s.variable.value; });
+  if (found == slots.end() || found->variable.value != variable.value) return std::nullopt;
+  return found->where;
+}
+
 std::size_t Module::memory_bytes() const {
   if (!loaded_.load(std::memory_order_acquire)) return sizeof(Module);
   const Contents& c = *contents_;
   const std::unique_lock lock(debug_mutex_, std::try_to_lock);
   const std::size_t debug = lock && debug_ ? debug_->memory_bytes() : 0;
   return debug + sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
-         c.slots.capacity() * sizeof(LoaderSlot) + c.usdt.capacity() * (sizeof(UsdtNote) + 64);
+         c.slots.capacity() * sizeof(LoaderSlot) + c.data_slots.capacity() * sizeof(DataSlot) +
+         c.usdt.capacity() * (sizeof(UsdtNote) + 64);
 }
 
 }  // namespace probed::symbols

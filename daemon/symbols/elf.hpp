@@ -83,6 +83,8 @@ class Module {
   const SymbolTable& symbols() const { return contents_->symbols; }
   std::span<const LoaderSlot> loader_slots() const { return contents_->slots; }
   std::span<const ThreadSlot> thread_slots() const { return contents_->thread_slots; }
+  // Where the loader writes which variable is meant by one of the module's; nullopt: always its own.
+  std::optional<ElfAddr> slot_of_variable(ElfAddr variable) const;
   std::span<const FrameRange> frames() const { return contents_->frames; }
   std::span<const UsdtNote> usdt_notes() const { return contents_->usdt; }
   // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
@@ -90,7 +92,8 @@ class Module {
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
   // What it or its debug file says of lines and variables; read at the first need. Null: neither says anything.
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Source& source) const;
-  // Where debug_info() has found none: a file that lies where it ought to be, but is damaged or another build's; "": none.
+  // Where debug_info() has found none: a file that lies where it ought to be, but is damaged or another build's; "":
+  // none.
   std::string unfit_debug_file() const;
   // Built by the Go tool chain.
   bool is_go() const { return go_; }
@@ -105,6 +108,7 @@ class Module {
     std::vector<FrameRange> frames;
     std::vector<LoaderSlot> slots;
     std::vector<ThreadSlot> thread_slots;
+    std::vector<DataSlot> data_slots;
     std::vector<UsdtNote> usdt;
   };
   Module() : contents_(std::make_unique<Contents>()) {}

@@ -118,6 +118,10 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
     const Result<RemoteAddr> found = resolve_data(name);
     return found ? std::optional(found->value) : std::nullopt;
   };
+  outside.loaders_word = [this, in](std::uint64_t variable) -> std::optional<std::uint64_t> {
+    const auto slot = ready(*in) ? in->module->slot_of_variable({variable}) : std::nullopt;
+    return slot ? std::optional(in->remote(*slot).value) : std::nullopt;
+  };
   outside.thread_block = [this, in] { return thread_block(*in); };
   if (site.usdt) outside.static_argument = [usdt = site.usdt](unsigned n) { return usdt_number(*usdt, n); };
   return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside), site.inlined);

@@ -157,22 +157,6 @@ std::size_t count_usdt_arguments(std::string_view text) {
   return count;
 }
 
-Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned number) {
-  const std::string name = site.provider + ":" + site.name, arg = "$arg" + std::to_string(number);
-  if (number == 0 || number > site.arguments.size())
-    return Error{Reason::bad_definition,
-                 name + " has no " + arg,
-                 "it has " + std::to_string(site.arguments.size()) + " arguments",
-                 {}};
-  const UsdtArgument& argument = site.arguments[number - 1];
-  if (!argument.why_not.empty())
-    return Error{Reason::unsupported,
-                 arg + " of " + name + " (" + argument.text + ") can't be read: " + argument.why_not,
-                 "leave it out",
-                 {}};
-  return &argument;
-}
-
 Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number) {
   using Step = lang::PlaceStep::Code;
   using Kind = arch::Operand::Kind;

@@ -52,8 +52,23 @@ struct UsdtSite {
   std::vector<UsdtArgument> arguments;  // symbols are resolved: they have become part of the operand's number
 };
 
-// Its $argN. Errors: there is none of that number, or it can't be read; without a column.
-Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned number);
+// Its $argN. Errors: there is none of that number, or it can't be read; without a column. (Here, for the event path
+// needs nothing else of this part.)
+inline Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned number) {
+  const std::string name = site.provider + ":" + site.name, arg = "$arg" + std::to_string(number);
+  if (number == 0 || number > site.arguments.size())
+    return Error{Reason::bad_definition,
+                 name + " has no " + arg,
+                 "it has " + std::to_string(site.arguments.size()) + " arguments",
+                 {}};
+  const UsdtArgument& argument = site.arguments[number - 1];
+  if (!argument.why_not.empty())
+    return Error{Reason::unsupported,
+                 arg + " of " + name + " (" + argument.text + ") can't be read: " + argument.why_not,
+                 "leave it out",
+                 {}};
+  return &argument;
+}
 // Its value as a number of 8 bytes. Errors: as above, and when it is a floating-point number.
 Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number);
 

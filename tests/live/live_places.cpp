@@ -52,6 +52,29 @@ TEST_CASE("thread-local variables have the value of the thread that was hit, in 
   });
 }
 
+TEST_CASE("a library's variable is the one that its code uses, also when that is the program's copy of it") {
+  in_both_tiers(builds(), [](const std::string& build, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto inside =
+        add(client, user.pid(), {"p:i placeslib:count_in_library n library_number l=library_number:u8"});
+    // Clang's debug information doesn't have what is only declared.
+    const bool is_declared = build.find("clang") == std::string::npos;
+    const auto outside =
+        add(client, user.pid(), {is_declared ? "p:o change_library library_number" : "p:o change_library n"});
+    Events events(client);
+    const std::size_t rounds = optimize ? 40 : 2;
+    const auto number_of = [](std::size_t round) { return 1000 + static_cast<int>(round); };
+    for (std::size_t i = 0; i < rounds; ++i)
+      CHECK(user.ask("shared " + std::to_string(number_of(i))) == std::to_string(number_of(i) + 3));
+    REQUIRE(events.reach(2 * rounds));
+    const auto in_library = events.of(inside[0]), in_program = events.of(outside[0]);
+    for (std::size_t i = 0; i < rounds; ++i) {
+      const int number = number_of(i);
+      CHECK(in_library[i].at("args") == Json({{"n", 3}, {"library_number", number}, {"l", number % 256}}));
+      if (is_declared) CHECK(in_program[i].at("args") == Json({{"library_number", number}}));
+    }
+  });
+}
+
 TEST_CASE("a function that exists only inlined is one probe at all its places, with its parameters") {
   for (const std::string& build : builds()) {
     CAPTURE(build);
@@ -136,7 +159,8 @@ TEST_CASE("FILE:FUNCTION and globs of both probe what a file defines") {
   CHECK(names_of("p places.c:outer_*") == std::set<std::string>{"outer_first", "outer_second"});
   CHECK(names_of("p places.c:look") == std::set<std::string>{"look"});
   CHECK(names_of("p *.c:look*") == std::set<std::string>{"look"});  // the program's come first
-  CHECK(names_of("p placeslib:*.c:*") == std::set<std::string>{"look_in_library", "set_in_library"});
+  CHECK(names_of("p placeslib:*.c:*") ==
+        std::set<std::string>{"count_in_library", "look_in_library", "set_in_library"});
   CHECK(names_of("p targets/place*.c:o*") == std::set<std::string>{"opaque", "outer_first", "outer_second"});
   CHECK(names_of("r places.c:outer_*") == std::set<std::string>{"outer_first", "outer_second"});
   CHECK(reason_of(add_error(client, user.pid(), {"p laces.c:look"})) == "no-such-symbol");

@@ -5,6 +5,9 @@
 //   tls N      sets the thread-local variables to N, N+1, ... and calls look(); answers "tls done"
 //   thread N   the same in a thread of its own; answers "tls done"
 //   cast N     one call of opaque() with the address of a structure, as void* and as a number; answers its address
+//   shared N   sets the library's variable to N, calls change_library() with 3, which calls the library; answers what
+//   the
+//              variable is then
 //   quit
 #include <pthread.h>
 #include <stdint.h>
@@ -49,7 +52,8 @@ TARGET_FUNCTION int outer_second(int n) {
 
 static long counter;
 TARGET_FUNCTION int count(int n) {
-  add_to(&counter, n); add_by_way(&counter, 1);  // one line: counted once
+  add_to(&counter, n);
+  add_by_way(&counter, 1);  // one line: counted once
   KEEP(counter);
   return n;
 }
@@ -79,6 +83,11 @@ static void* set_and_look(void* number) {
   return NULL;
 }
 
+TARGET_FUNCTION int change_library(int n) {
+  KEEP(&library_number);
+  return count_in_library(n);
+}
+
 static struct Inside inside = {{7, -8}, "a text"};
 static struct Hidden hidden = {0, &inside, &hidden};
 
@@ -99,6 +108,9 @@ static void obey(const char* line) {
     pthread_create(&thread, NULL, set_and_look, &n);
     pthread_join(thread, NULL);
     printf("tls done\n");
+  } else if (sscanf(line, "shared %d", &n) == 1) {
+    library_number = n;
+    printf("%d\n", change_library(3));
   } else if (sscanf(line, "cast %d", &n) == 1) {
     hidden.id = n;
     opaque(&hidden, (unsigned long)&hidden, -3);

@@ -3,6 +3,8 @@
 
 void set_in_library(int n);
 int look_in_library(int n);
+int count_in_library(int n);
+extern int library_number;
 
 // Inlined into lines of places.c.
 static inline long add_to(long* counter, long n) { return __atomic_add_fetch(counter, n, __ATOMIC_SEQ_CST); }
