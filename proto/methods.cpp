@@ -476,10 +476,17 @@ constexpr std::array kProbeDisabled{
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
+constexpr std::array kReturnedProbe{
+    integer("id", kMax32, "the probe"),
+    list("args", kArgItem, kMaxList, "what its events carry now, in order"),
+};
+constexpr Field kReturnedItem = record("probe", kReturnedProbe, "one probe that is in place");
+
 constexpr std::array kProbesReturned{
     list("ids", kId, kMaxList, "the probes, of this connection"),
     list("notes", kNote, kMax64, "\"GROUP/NAME: ...\": what their user should know of the places they have now",
          kOptional),
+    list("probes", kReturnedItem, kMaxList, "those of them that are in place", kOptional),
 };
 
 constexpr std::array kProbesUnplaced{

@@ -324,6 +324,7 @@ int run_stream(Connection& connection, const Options& options) {
   Stream stream(connection, *output, *signals, options);
   stream.on_other([&stream](const Notification& notification) {
     if (notification.method == "probe.added") stream.learn_added(notification.params);
+    if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
     if (notification.method == "probe.unplaced") note("still pending: " + display(notification.params["message"].string()));
     if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
   });

@@ -117,6 +117,7 @@ void Trace::take(const Notification& notification) {
   if (method == "probe.added") return take_added(params);
   if (method == "probe.unplaced") note("still pending: " + display(params["message"].string()));
   if (method == "probe.returned" && names_ours(params)) {
+    stream_.learn(params["probes"]);
     params["notes"].each_element([](JsonView text) { return note(display(text.string())), true; });
   }
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))

@@ -112,4 +112,7 @@ inline bool may_come(const Error& error) {
   return std::ranges::find(kComing, error.reason) != kComing.end();
 }
 
+// What a probe's events carry, as the elements of a JSON array of {name, type}; controller_waiting.cpp.
+std::string args_of(const Probe& probe);
+
 }  // namespace probed::control

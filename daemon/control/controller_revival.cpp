@@ -133,7 +133,10 @@ std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& 
 
 void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_view method) {
   struct Told {
-    std::string ids, notes;
+    std::string ids, notes, probes;
+  };
+  const auto member = [](std::string_view name, const std::string& elements) {
+    return elements.empty() ? std::string() : fmt::format(R"(,"{}":[{}])", name, elements);
   };
   std::map<ClientId, Told> told;
   for (const ProbeId id : ids) {
@@ -143,6 +146,8 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
     Told& t = told[it->second.owner];
     t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
     if (it->second.gone) continue;
+    t.probes +=
+        fmt::format(R"({}{{"id":{},"args":[{}]}})", t.probes.empty() ? "" : ",", number(id), args_of(it->second));
     for (const std::string& note : it->second.notes) {
       t.notes += t.notes.empty() ? "" : ",";
       proto::append_json_string(t.notes, fmt::format("{}: {}", it->second.full_name(), note));
@@ -150,8 +155,8 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
   }
   for (const auto& [owner, t] : told)
     if (const auto client = clients_.find(owner); client != clients_.end())
-      client->second->notify(method, t.notes.empty() ? fmt::format(R"({{"ids":[{}]}})", t.ids)
-                                                     : fmt::format(R"({{"ids":[{}],"notes":[{}]}})", t.ids, t.notes));
+      client->second->notify(
+          method, fmt::format(R"({{"ids":[{}]{}{}}})", t.ids, member("notes", t.notes), member("probes", t.probes)));
 }
 
 void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {

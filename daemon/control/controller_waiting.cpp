@@ -43,14 +43,14 @@ bool is_to_come(const Error& why, const lang::Definition& definition) {
   return may_come(why) && why.column == definition.location.column;
 }
 
+}  // namespace
+
 std::string args_of(const Probe& probe) {
   proto::JsonWriter w;
   for (const lang::FetchArg& arg : probe.schema.args)
     w.begin_object().key("name").string(arg.name).key("type").string(lang::to_string(arg.type)).end_object();
   return std::move(w).text();
 }
-
-}  // namespace
 
 std::vector<ProbeId> ControllerImpl::matches_of(ProbeId glob) const {
   std::vector<ProbeId> ids;

@@ -465,6 +465,11 @@ TEST_CASE("U6: a pending probe says, once in place, which of its arguments is nu
   REQUIRE(told);
   CHECK(told->at("params").value("notes", Json::array()).dump().find("plug: plugin_local is null: ") !=
         std::string::npos);
+  const Json probes = told->at("params").value("probes", Json::array());
+  CAPTURE(probes.dump());
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].at("id") == probe.at("id"));
+  CHECK(probes[0].at("args").at(0) == Json({{"name", "x"}, {"type", "s32"}}));
   remove_all(client, {probe});
   user.target.send("quit\n");
   CHECK(user.target.finish().ok());

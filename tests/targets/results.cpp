@@ -259,31 +259,28 @@ __extension__ TARGET_FUNCTION int halved(int a, int b, int c, int d, int e, __in
   return a;
 }
 
-// Eight bytes that have 16^7 parts; Clang counts them, too, and does not end.
-#define SIXTEEN(type) type m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15
+// Eight bytes that have 12^6 parts; Clang counts them, too, and does not end.
+#define TWELVE(type) type m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11
 union Tangle1 {
-  SIXTEEN(long);
+  TWELVE(long);
 };
 union Tangle2 {
-  SIXTEEN(Tangle1);
+  TWELVE(Tangle1);
 };
 union Tangle3 {
-  SIXTEEN(Tangle2);
+  TWELVE(Tangle2);
 };
 union Tangle4 {
-  SIXTEEN(Tangle3);
+  TWELVE(Tangle3);
 };
 union Tangle5 {
-  SIXTEEN(Tangle4);
-};
-union Tangle6 {
-  SIXTEEN(Tangle5);
+  TWELVE(Tangle4);
 };
 union Tangle {
 #ifdef __clang__
-  SIXTEEN(Tangle1);
+  TWELVE(Tangle1);
 #else
-  SIXTEEN(Tangle6);
+  TWELVE(Tangle5);
 #endif
 };
 TARGET_FUNCTION Tangle tangled(int first, Tangle tangle, int second) {
