@@ -112,6 +112,11 @@ inline bool may_come(const Error& error) {
   return std::ranges::find(kComing, error.reason) != kComing.end();
 }
 
+// The same for one definition: a function that its module doesn't have will not come with another one.
+inline bool may_come(const Error& error, const lang::Definition& definition) {
+  return may_come(error) && !(error.reason == Reason::no_such_symbol && !definition.location.module.empty());
+}
+
 // What a probe's events carry, as the elements of a JSON array of {name, type}; controller_waiting.cpp.
 std::string args_of(const Probe& probe);
 

@@ -94,8 +94,12 @@ Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
     auto planned = planner.plan(i, definitions[i], request.probes[i].filter);
-    if (!planned && request.probes[i].pending && may_come(planned.error()))
+    if (!planned && request.probes[i].pending && may_come(planned.error())) {
+      const Error why = std::move(planned).error();
       planned = plan_for_later(i, definitions[i], request.probes[i]);
+      if (planned && !may_come(why, definitions[i]))
+        planned->probes.front().notes.push_back("it waits for another file: " + why.message + "; " + why.hint);
+    }
     if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
     if (all.probes.empty())
       all.probes = std::move(planned->probes);

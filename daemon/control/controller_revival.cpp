@@ -567,7 +567,7 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
     if (leader == probes_.end() || any || !item.why || !item.in_place.empty()) continue;
     if (!may_come_back(leader->second))
       failed.push_back({item.leader, leader->second.full_name(), *item.why});
-    else if (!may_come(*item.why) && !process::is_exiting(revival->pid))
+    else if (!may_come(*item.why, item.definition) && !process::is_exiting(revival->pid))
       tell_unplaced(leader->second, *item.why);
   }
   analyse_code(revival->pid, revival->execs, revival->symbols, std::move(sites));

@@ -264,6 +264,11 @@ class Compiler {
     const auto is_dot = [&] { return text_[i_] == '.' && i_ + 1 < text_.size() && is_letter(text_[i_ + 1]); };
     while (i_ < text_.size() && (is_ident(text_[i_]) || (i_ > start && is_dot()))) ++i_;
     if (rest().starts_with('[')) i_ = start + element_name(text_.substr(start)).value_or(i_ - start);
+    // Which lists a variable will have isn't known yet.
+    for (std::size_t close = 0; rest().starts_with('[') && is_of_open(text_.substr(start, i_ - start));) {
+      if ((close = text_.find(']', i_)) == text_.npos) return wrong(i_, "this '[' is not closed");
+      for (i_ = close + 1; i_ < text_.size() && (is_ident(text_[i_]) || is_dot());) ++i_;
+    }
     name_ = text_.substr(start, i_ - start);
     if (name_.empty())
       return wrong(start,
@@ -273,6 +278,7 @@ class Compiler {
     is_char_ = is_bool_ = false;
     names_ = nullptr;
     constant_.reset();
+    is_open_ = false;
     return find_argument(start, p) || (!error_.column && find_common(start, p));
   }
 
@@ -293,9 +299,31 @@ class Compiler {
     const auto is_result = [this](std::size_t k) {
       return args_[k].name == "$retval" && (name_ == "retval" || name_ == "arg" + std::to_string(k + 1));
     };
-    for (std::size_t k = 0; k < args_.size(); ++k)
-      if (args_[k].name == name_ || (is_result(k) && !has_argument())) return use_argument(start, k, p);
+    for (std::size_t k = 0; k < args_.size(); ++k) {
+      if (is_result(k) && !has_argument()) name_ = args_[k].name;
+      if (may_be_part_of(args_[k])) return is_open_ = true;
+      if (args_[k].name == name_) return use_argument(start, k, p);
+    }
     return false;
+  }
+  // Whether the field is, or is in, what has a type only once its code is there: it is looked at then.
+  bool may_be_part_of(const FetchArg& arg) const {
+    if (address_ || arg.type_given) return false;
+    const FetchExpr* expr = arg.expr.get();
+    if (const auto* entry = expr ? std::get_if<EntryExpr>(&expr->node) : nullptr) expr = entry->inner.get();
+    if (!expr) return false;
+    if (std::holds_alternative<AllArgumentsExpr>(expr->node)) return !has_argument() && !is_common();
+    const bool is_typed_later = std::holds_alternative<VariableExpr>(expr->node) ||
+                                (is_return_ && std::holds_alternative<RetvalExpr>(expr->node));
+    const std::string_view behind = name_.starts_with(arg.name) ? name_.substr(arg.name.size()) : "?";
+    return is_typed_later && (behind.empty() || behind[0] == '.' || behind[0] == '[');
+  }
+  bool is_of_open(std::string_view name) {
+    name_ = name;
+    return std::ranges::any_of(args_, [&](const FetchArg& arg) { return may_be_part_of(arg); });
+  }
+  bool is_common() const {
+    return std::ranges::any_of(kCommonFields, [&](const CommonField& common) { return common.name == name_; });
   }
   bool has_argument() const {
     return std::any_of(args_.begin(), args_.end(), [&](const FetchArg& arg) { return arg.name == name_; });
@@ -362,6 +390,7 @@ class Compiler {
       if (!rest().starts_with(spelling) || rest().starts_with("&&")) continue;
       p.op = code;
       i_ += spelling.size();
+      if (is_open_) return true;
       if (p.is_string && !is_text_op(code))
         return wrong(start,
                      "the operator " + std::string(spelling) + " is not for strings, and " + quoted(name_) + " is one",
@@ -384,6 +413,7 @@ class Compiler {
     while (i_ < text_.size() && !ends_bare_word(text_[i_])) ++i_;
     const std::string_view word = text_.substr(start, i_ - start);
     if (word.empty()) return wrong(start, "expected a value behind the operator of " + quoted(name_));
+    if (is_open_) return true;
     if (!p.is_string) return number(p, start, word);
     if (is_digit(word[0]) || word[0] == '-')
       return wrong(start, quoted(name_) + " is a string, and " + quoted(word) + " looks like a number",
@@ -396,6 +426,7 @@ class Compiler {
     if (close == text_.npos) return wrong(start, "this quote is not closed");
     const std::string_view inner = text_.substr(start + 1, close - start - 1);
     i_ = close + 1;
+    if (is_open_) return true;
     if (p.is_string) return text(p, start, inner);
     if (const auto value = named_value(inner)) return set_number(p, *value);
     const bool comparable = p.op == FilterOp::eq || p.op == FilterOp::ne;
@@ -478,6 +509,7 @@ class Compiler {
   FilterProgram out_;
   std::string_view name_;  // of the field being compared
   bool is_char_ = false, is_bool_ = false;
+  bool is_open_ = false;                   // its type isn't known yet
   const Enumeration* names_ = nullptr;     // null: its values have none
   std::optional<std::uint64_t> constant_;  // what it is at every hit
   Error error_;

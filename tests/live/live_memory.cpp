@@ -451,6 +451,54 @@ TEST_CASE("U6: a pending probe that its library, once loaded, has no variable or
   CHECK(user.target.finish().ok());
 }
 
+TEST_CASE("U6: a filter on what a pending probe will have by name is checked when its code is there") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const auto pending = [&](const std::string& definition, const std::string& filter) {
+    return client
+        .call("probe.add", {{"pid", user.target.pid()},
+                            {"probes", {{{"definition", definition}, {"filter", filter}, {"pending", true}}}}})
+        .at("probes")
+        .at(0);
+  };
+  const Json probe = pending("p:begin plugin.so:plugin_begin x", "x == -1");
+  const Json none = pending("p:none plugin.so:plugin_begin x", "x == 5");
+  const Json wrong = pending("p:wrong plugin.so:plugin_begin x", "x == BLUE");
+  REQUIRE(eventually([&] { return !text_differences(user.target.pid()).empty(); }));
+  CHECK(user.ask("open").starts_with("opened"));
+  CHECK(hits_of(client, probe) == 1);
+  CHECK(hits_of(client, none) == 0);
+  const Json seen = listed(client, wrong);
+  CHECK(seen.at("state") == "pending");
+  CHECK_MESSAGE(seen.value("stateReason", "").find("bad number \"BLUE\"") != std::string::npos, seen.dump());
+  remove_all(client, {probe, none, wrong});
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
+TEST_CASE("U6: a pending probe of a function that its library doesn't have says so when that is loaded") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const auto params = [&](const std::string& definition) {
+    return Json{{"pid", user.target.pid()}, {"probes", {{{"definition", definition}, {"pending", true}}}}};
+  };
+  const Json probe = client.call("probe.add", params("p:miss plugin.so:plugin_wrok")).at("probes").at(0);
+  CHECK_FALSE(probe.contains("notes"));
+  CHECK(user.ask("open").starts_with("opened"));
+  CHECK(has_notification(client, "probe.unplaced"));
+  const Json seen = listed(client, probe);
+  CHECK(seen.at("state") == "pending");
+  CHECK_MESSAGE(seen.value("stateReason", "").find("no function plugin_wrok") != std::string::npos, seen.dump());
+  const Json late = client.call("probe.add", params("p:late plugin.so:plugin_wrok")).at("probes").at(0);
+  CAPTURE(late.dump());
+  CHECK(late.value("notes", Json::array()).dump().find("did you mean plugin_work") != std::string::npos);
+  remove_all(client, {probe, late});
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 // While a library is being loaded, nothing tells yet where it will have its thread-local variables.
 TEST_CASE("U6: a pending probe says, once in place, which of its arguments is null there") {
   if (!arch::native::kThreadPointerOffset) SKIP_TEST("thread-local variables aren't read on this machine yet");

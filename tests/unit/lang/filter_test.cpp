@@ -55,6 +55,33 @@ struct Row {
 
 }  // namespace
 
+TEST_CASE("where the code isn't loaded yet, what debug information will say of a variable is left open") {
+  const auto args = test::parse_args("k name=p->text n=%di:u8 v=q->x:u8 d=+0(q)");
+  for (const std::string text : {"k == -1", "k == BLUE", "name == \"x\"", "name ~ x*", "k.part[2].x == 'c'",
+                                 "k & 4 || !k", "k == -1 && n == 3", "name != CPUS{1}", "!name"}) {
+    CAPTURE(text);
+    const auto filter = Filter::compile(text, args);
+    CHECK_MESSAGE(filter.ok(), (filter.ok() ? "" : filter.error().message));
+    if (text != "!name" && text != "k & 4 || !k" && text != "name != CPUS{1}")
+      CHECK_FALSE(Filter::compile(text, args, false, 0x401000).ok());
+  }
+  for (const std::string text :
+       {"k ==", "k == \"x", "kk == 1", "k === 1", "n == -1", "v == x", "d == -1", "k == 1 &&", "(k == 1", "k[2 == 1"}) {
+    CAPTURE(text);
+    CHECK_FALSE(Filter::compile(text, args).ok());
+  }
+  const auto all = test::parse_args("$args n=%di:u8");
+  CHECK(Filter::compile("whatever == -1 && n == 3", all).ok());
+  CHECK_FALSE(Filter::compile("n == -1", all).ok());
+  CHECK_FALSE(Filter::compile("pid == x", all).ok());
+  const auto result = parse_definition("r:x f $retval").value().args;
+  for (const std::string text : {"$retval == -1", "retval < -5", "arg1 == BLUE"}) {
+    const auto filter = Filter::compile(text, result, true);
+    CHECK_MESSAGE(filter.ok(), text << (filter.ok() ? "" : filter.error().message));
+  }
+  CHECK_FALSE(Filter::compile("$retval == -1", result, true, 0x401000).ok());
+}
+
 TEST_CASE("numbers compare by their argument's type") {
   const Event event;
   const Row rows[] = {
