@@ -58,6 +58,7 @@ void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vecto
     feeds_.push_back(std::make_unique<FeedState>());
     state = feeds_.back().get();
     state->feed = feed;
+    read_comm(feed->pid, feed->pid, state->comm);
     clock_.look();
   }
   for (const auto& [index, program] : taps) {
@@ -264,7 +265,10 @@ const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t pid, 
   }
   FeedState::Thread& thread = *state.last;
   if (now_ - thread.read > kCommAge) {
-    if (thread.comm[0] == '\0') read_comm(state.feed->pid, state.feed->pid, thread.comm);  // in case it has ended
+    if (thread.comm[0] == '\0') {  // in case it has ended
+      std::memcpy(thread.comm, state.comm, sizeof thread.comm);
+      read_comm(state.feed->pid, state.feed->pid, thread.comm);
+    }
     read_comm(pid, tid, thread.comm);
     thread.read = now_;
   }

@@ -48,6 +48,7 @@ struct FeedState {
     std::chrono::steady_clock::time_point read{};
   };
   events::FeedPtr feed;
+  char comm[16] = {};     // the process's name when this began: of threads that ended before their first record was read
   std::vector<Tap> taps;  // by index
   std::unordered_map<pid_t, Thread> threads;
   Thread* last = nullptr;  // of them; the one asked for last, as records come in runs
