@@ -227,7 +227,8 @@ Error VariableFinder::no_such_variable(std::string_view name) const {
   const auto names = near.best();
   const std::string where(name_of(function_around()));
   return {Reason::bad_definition,
-          "no variable \"" + std::string(name) + "\" is known in " + where + " at this place",
+          "no variable \"" + std::string(name) + "\" is known " + (where.empty() ? "" : "in " + where + " ") +
+              "at this place",
           !info_.lacking_.empty() ? info_.lacking()
           : names.empty()         ? "probectl vars lists those there are"
                                   : "did you mean " + names.front() + "?",

@@ -295,19 +295,39 @@ class Follower {
         if (name == "index") return std::move(variant->index);
         if (name == "value") return wrong(owner + " has no one \"value\"", "its alternatives are [0], [1], ...");
       }
-      return no_member(object.type, owner, name);
+      return no_member(object, owner, name);
     }
     return without_reference(member_of(object, *found));
   }
 
-  static Error no_member(const Type& type, const std::string& owner, std::string_view name) {
-    if (type.size == 0 && attribute(type.die, AT_declaration))
+  static Error no_member(const Object& object, const std::string& owner, std::string_view name) {
+    if (object.type.size == 0 && attribute(object.type.die, AT_declaration))
       return wrong("the members of " + owner + " aren't known here: this part of the program only declares it",
                    "no other part defines just one of that name; with what it is write ((struct NAME*)x)->member");
-    std::string list;
-    for (const Member& m : members_of(type))
-      if (!m.name.empty() && list.size() < 200) list.append(list.empty() ? "" : ", ").append(m.name);
+    const std::string list = parts_that_have_names(object);
     return wrong(owner + " has no member \"" + std::string(name) + "\"", list.empty() ? "" : "it has " + list);
+  }
+
+  // What can be written behind the object, as it is shown: library types by what they hold, bases by their members.
+  static std::string parts_that_have_names(const Object& object) {
+    if (as_optional(object)) return "has_value, value";
+    if (as_variant(object)) return "index, and its alternatives [0], [1], ...";
+    if (as_elements(object)) return "elements: [0], [1], ...";
+    std::string list;
+    add_names_of_members(object.type, 0, list);
+    return list;
+  }
+
+  static void add_names_of_members(const Type& type, unsigned depth, std::string& list) {
+    constexpr std::size_t kLongest = 200;
+    constexpr unsigned kMostBases = 8;  // one above the other
+    for (const Member& m : members_of(type)) {
+      if (list.size() >= kLongest || depth > kMostBases) return;
+      if (m.name.empty() || tag(m.die) == TAG_inheritance)
+        add_names_of_members(m.type, depth + 1, list);
+      else
+        list.append(list.empty() ? "" : ", ").append(m.name);
+    }
   }
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
@@ -325,8 +345,12 @@ class Follower {
                      "]");
       return without_reference(element_at(object, index));
     }
-    if (object.type.kind != TypeKind::pointer)
-      return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " has no elements");
+    if (object.type.kind != TypeKind::pointer) {
+      const bool is_structure = object.type.kind == TypeKind::structure;
+      const std::string list = is_structure ? parts_that_have_names(object) : "";
+      return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " has no elements",
+                   list.empty() ? "" : "it has " + list);
+    }
     const Die target = finder_.defined_anywhere(object.type.element);
     const Type type = type_itself(target);
     std::uint64_t offset = 0;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace probed::symbols {
 namespace {
@@ -276,6 +277,84 @@ std::string as_one_word(std::string_view demangled) {
     if (full[i] != ' ' || between) out.push_back(full[i]);
   }
   return out;
+}
+
+namespace {
+
+// The end of the type's own name that begins here: before what points or refers to it, and whatever follows.
+std::size_t end_of_type_name(std::string_view text, std::size_t at) {
+  std::size_t depth = 0;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (depth == 0 && std::string_view("*&,)>([").find(c) != std::string_view::npos) break;
+    depth += c == '<' || c == '(';
+    depth -= c == '>' || c == ')';
+  }
+  while (at > 0 && text[at - 1] == ' ') --at;
+  return at;
+}
+
+// "T const" for "const T", wherever a type may begin.
+std::string const_behind(std::string_view text) {
+  constexpr std::string_view kConst = "const ";
+  std::string out(text);
+  for (std::size_t at = 0; (at = out.find(kConst, at)) != out.npos; ++at) {
+    std::size_t before = at;
+    while (before > 0 && out[before - 1] == ' ') --before;
+    if (before == 0 || std::string_view("(,<").find(out[before - 1]) == std::string_view::npos) continue;
+    out.erase(at, kConst.size());
+    out.insert(end_of_type_name(out, at), " const");
+  }
+  return out;
+}
+
+void replace_all(std::string& text, std::string_view what, std::string_view with) {
+  for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += with.size())
+    text.replace(at, what.size(), with);
+}
+
+std::vector<std::string_view> scopes_of(std::string_view name) {
+  std::vector<std::string_view> parts;
+  std::size_t depth = 0, begin = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    depth += name[i] == '<' || name[i] == '(';
+    depth -= depth > 0 && (name[i] == '>' || name[i] == ')');
+    if (depth > 0 || !name.substr(i).starts_with("::")) continue;
+    parts.push_back(name.substr(begin, i - begin));
+    begin = ++i + 1;
+  }
+  parts.push_back(name.substr(std::min(begin, name.size())));
+  return parts;
+}
+
+}  // namespace
+
+std::string in_one_spelling(std::string_view full) {
+  constexpr std::size_t kLongest = 16 << 10;  // each const and each string moves all that is behind it
+  if (full.size() > kLongest) return without_blanks(full);
+  std::string out = without_blanks(const_behind(full));
+  for (const std::string_view inline_namespace : {"std::__cxx11::", "std::__1::"})
+    replace_all(out, inline_namespace, "std::");
+  for (const auto& [letter, name] :
+       {std::pair<std::string, std::string_view>{"char", "std::string"}, {"wchar_t", "std::wstring"}})
+    replace_all(
+        out, "std::basic_string<" + letter + ",std::char_traits<" + letter + ">,std::allocator<" + letter + ">>", name);
+  for (const auto& [letter, name] :
+       {std::pair<std::string, std::string_view>{"char", "std::string_view"}, {"wchar_t", "std::wstring_view"}})
+    replace_all(out, "std::basic_string_view<" + letter + ",std::char_traits<" + letter + ">>", name);
+  return out;
+}
+
+bool leaves_out_scopes(std::string_view shorter, std::string_view name) {
+  const auto wanted = scopes_of(shorter), all = scopes_of(name);
+  if (wanted.size() >= all.size() || wanted.back() != all.back()) return false;
+  auto at = all.begin();
+  for (const std::string_view part : wanted) {
+    at = std::find(at, all.end(), part);
+    if (at == all.end()) return false;
+    ++at;
+  }
+  return true;
 }
 
 std::string without_blanks(std::string_view text) {

@@ -47,6 +47,15 @@ std::string_view without_qualifiers(std::string_view full);
 // and in an operator's name.
 std::string as_one_word(std::string_view demangled);
 
+// A name with its parameters in one of the ways to write them, without blanks: "f(std::stringconst&)" for
+// "f(std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const&)" and for
+// "f(const std::string&)". For comparisons only; of more than 16 KiB only the blanks go.
+std::string in_one_spelling(std::string_view full);
+
+// Whether a name is the other one with some of its scopes left out, as inline namespaces are in the source: ns::f of
+// ns::v1::f. The last part has to be there.
+bool leaves_out_scopes(std::string_view shorter, std::string_view name);
+
 // The text without blanks: how demangled names are compared, since people and compilers disagree on "char *".
 std::string without_blanks(std::string_view text);
 

@@ -14,6 +14,7 @@ namespace probed::symbols {
 namespace {
 
 constexpr std::size_t kMaxListed = 10;
+constexpr std::size_t kMaxShown = 1000;  // bytes of a name that is suggested
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
@@ -224,21 +225,36 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
 
 Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view module,
                                      std::span<const Instance* const> asked, Want want) const {
-  NearNames near(query.name);
+  const NameParts typed = split_name(query.name);
+  NearNames near(typed.name);
+  std::vector<std::string> same_name;  // overloads, and those whose inline namespaces weren't written
+  const auto consider_readable = [&](std::string_view display) {
+    const NameParts parts = split_name(display);
+    near.consider(parts.name);
+    if (same_name.size() > kMaxListed || display.size() > kMaxShown || parts.full == parts.name) return;
+    for (const std::string_view name : {parts.name, parts.bare})
+      if ((name == typed.name && typed.full != typed.name) || leaves_out_scopes(typed.name, name))
+        return void(same_name.push_back(as_one_word(display)));
+  };
   for (const Instance* in : asked) {
     if (!ready(*in)) continue;
     for (const Symbol& s : in->module->symbols().all()) {
       if (!wanted_kind(s, want == Want::code)) continue;
       const std::string_view display = is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
-      near.consider(display.empty() ? s.name() : split_name(display).name);
+      if (display.empty())
+        near.consider(s.name());
+      else
+        consider_readable(display);
     }
   }
+  std::ranges::sort(same_name);
+  same_name.erase(std::ranges::unique(same_name).begin(), same_name.end());
   const bool glob = has_glob(query.text);
   const std::string what = glob ? "no function matches " + std::string(query.text)
                                 : (want == Want::code ? "no function " : "no symbol ") + std::string(query.text);
   const std::string where =
       module.empty() ? " in process " + std::to_string(pid_) : " in module " + std::string(module);
-  const std::vector<std::string> names = near.best();
+  const std::vector<std::string> names = same_name.empty() ? near.best() : same_name;
   const std::string list = want == Want::code
                                ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
                                : "nm and nm -D list a module's symbols";

@@ -98,6 +98,15 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
     CHECK(args.at("sold") == n + 3);
     CHECK(events.of(probes[1]).at(0).at("args").at("$retval") == "a head");
     CHECK(events.of(probes[2]).at(0).at("args") == Json({{"first", n}, {"arg2", 2}, {"arg3", 3.5}, {"arg4", "x"}}));
+    for (const auto& [wrong, said] : {std::pair("full.nosuch", "it has has_value, value"),
+                                      {"one_of.nosuch", "it has index, and its alternatives [0], [1], ..."},
+                                      {"full[0]", "it has has_value, value"},
+                                      {"three.nosuch", "it has elements: [0], [1], ..."},
+                                      {"unique->nosuch", "it has id, name"}}) {
+      CAPTURE(wrong);
+      const std::string error = add_error(client, user.pid(), {std::string("p:e shop::Till::hold ") + wrong}).dump();
+      CHECK(error.find(said) != std::string::npos);
+    }
     remove_all(client, probes);
     CHECK(user.unharmed());
     CHECK(user.ends_well());
@@ -303,11 +312,13 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
     add(client, user.pid(), {"p:whole shop::say(int) number", "p:real shop::say(double) real"});
     const std::string text = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
     add(client, user.pid(), {"p:text shop::say(" + text + " const&) text"});
+    add(client, user.pid(), {"p:again shop::say(const std::string&) text"});
     Events events(client);
     user.truth("say");
-    REQUIRE(events.reach(3));
+    REQUIRE(events.reach(4));
     CHECK(events.all()[0].at("args") == Json({{"number", 41}}));
     CHECK(events.all()[1].at("args") == Json({{"real", 2.5}}));
+    CHECK(events.all()[3].at("args") == Json({{"text", "said"}}));
     CHECK(events.all()[2].at("args") == Json({{"text", "said"}}));
     CHECK(user.ends_well());
   }

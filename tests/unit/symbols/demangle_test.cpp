@@ -73,6 +73,35 @@ TEST_CASE("namespaces without a name are left out of one") {
   CHECK(without_unnamed("ns::f") == "ns::f");
 }
 
+TEST_CASE("names are compared in one of their spellings") {
+  const std::string one = in_one_spelling(
+      "ns::f(std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const&, int const*)");
+  CHECK(one == "ns::f(std::stringconst&,intconst*)");
+  CHECK(in_one_spelling("ns::f(const std::string&, const int*)") == one);
+  CHECK(in_one_spelling("ns::f(std::string const &,int const *)") == one);
+  CHECK(in_one_spelling("f(const std::map<int, const A*>&)") == "f(std::map<int,Aconst*>const&)");
+  CHECK(in_one_spelling("f(std::basic_string_view<char, std::char_traits<char> >)") == "f(std::string_view)");
+  CHECK(in_one_spelling("C::f(int) const") == "C::f(int)const");
+  CHECK(in_one_spelling("f(const ") == "f(const");
+  CHECK(in_one_spelling("f(") == "f(");
+  for (const char* odd :
+       {"f(const const const)", "f(const const)", "f( const  )", "(const ", "const const ", "<const <const "})
+    CHECK(in_one_spelling(odd) != one);
+  CHECK(in_one_spelling("C::f(int*) const") != in_one_spelling("C::f(int*)"));
+  CHECK(in_one_spelling("f(char* const)") != in_one_spelling("f(char const*)"));
+}
+
+TEST_CASE("scopes may have been left out of a name") {
+  CHECK(leaves_out_scopes("ns::f", "ns::v1::f"));
+  CHECK(leaves_out_scopes("ns::f", "a::ns::v1::f"));
+  CHECK(leaves_out_scopes("C<a::b>::f", "ns::C<a::b>::f"));
+  CHECK(leaves_out_scopes("f", "ns::f"));
+  CHECK_FALSE(leaves_out_scopes("ns::f", "ns::f"));
+  CHECK_FALSE(leaves_out_scopes("f::ns", "ns::v1::f"));
+  CHECK_FALSE(leaves_out_scopes("f", "g<ns::f>"));
+  CHECK_FALSE(leaves_out_scopes("", "ns::f"));
+}
+
 TEST_CASE("ABI tags are told from the rest of a name") {
   CHECK(without_abi_tags("f[abi:cxx11](int)") == "f(int)");
   CHECK(without_abi_tags("C[abi:a][abi:b]::f[abi:c]<int>") == "C::f<int>");

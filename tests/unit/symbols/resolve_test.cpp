@@ -135,6 +135,14 @@ TEST_CASE("an overloaded name without parameters is ambiguous; the hint lists th
   CHECK(contains(error.hint, "calc::add(double,double)"));
 }
 
+TEST_CASE("parameters that no overload has, and scopes that were left out, are answered by what there is") {
+  const Error error = refusal(*self(), symbol("calc::add(long, long)"));
+  CHECK(error.reason == Reason::no_such_symbol);
+  CHECK(contains(error.hint, "calc::add(int,int)"));
+  CHECK(contains(error.hint, "calc::add(double,double)"));
+  CHECK(contains(refusal(*self(), symbol("calc::run")).hint, "calc::Machine::run(int)"));
+}
+
 TEST_CASE("a glob takes every matching function once, in address order") {
   const auto symbols = self();
   const std::vector<Site> sites = value_of(symbols->resolve(symbol("calc::add*")));
