@@ -189,6 +189,11 @@ class Placer {
   Failure add_all(const FetchArg& arg) {
     auto names = variables_.parameters();
     if (!names) return std::move(names).error();
+    if (names->size() > lang::kMaxFetchArgs)
+      return Error{Reason::bad_definition,
+                   "the function has " + std::to_string(names->size()) + " parameters, and a probe at most " +
+                       std::to_string(lang::kMaxFetchArgs) + " arguments",
+                   "name those that matter", arg.column};
     plain_ = true;
     for (const std::string& name : *names) {
       if (name.starts_with('.')) {  // Go's .dict

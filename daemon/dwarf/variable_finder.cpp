@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "arch/arch.hpp"
@@ -340,11 +341,12 @@ Result<std::vector<std::string>> VariableFinder::parameters() const {
   if (!scope_) return no_scope();
   const std::vector<Die> all = parameters_of(function_around());
   std::vector<std::string> out;
+  std::map<std::string_view, std::size_t> times;
+  for (const Die parameter : all) ++times[name_of(parameter)];
   for (const Die parameter : all) {
     const std::string_view name = name_of(parameter);
     // A parameter pack's have one name (Clang), or one that no source can have (GCC: args#0).
-    const bool is_own = !name.empty() && name.find('#') == name.npos &&
-                        std::ranges::count_if(all, [&](Die d) { return name_of(d) == name; }) == 1;
+    const bool is_own = !name.empty() && name.find('#') == name.npos && times[name] == 1;
     out.push_back(is_own ? std::string(name) : "$arg" + std::to_string(out.size() + 1));
   }
   return out;

@@ -314,17 +314,18 @@ class Follower {
     if (as_variant(object)) return "index, and its alternatives [0], [1], ...";
     if (as_elements(object)) return "elements: [0], [1], ...";
     std::string list;
-    add_names_of_members(object.type, 0, list);
+    std::size_t looked = 0;
+    add_names_of_members(object.type, 0, looked, list);
     return list;
   }
 
-  static void add_names_of_members(const Type& type, unsigned depth, std::string& list) {
-    constexpr std::size_t kLongest = 200;
+  static void add_names_of_members(const Type& type, unsigned depth, std::size_t& looked, std::string& list) {
+    constexpr std::size_t kLongest = 200, kMostLooked = 2000;
     constexpr unsigned kMostBases = 8;  // one above the other
     for (const Member& m : members_of(type)) {
-      if (list.size() >= kLongest || depth > kMostBases) return;
+      if (list.size() >= kLongest || depth > kMostBases || ++looked > kMostLooked) return;
       if (m.name.empty() || tag(m.die) == TAG_inheritance)
-        add_names_of_members(m.type, depth + 1, list);
+        add_names_of_members(m.type, depth + 1, looked, list);
       else
         list.append(list.empty() ? "" : ", ").append(m.name);
     }
@@ -452,7 +453,7 @@ class Expander {
 
  private:
   void add(const Object& object, const std::vector<std::string>& path, unsigned depth) {
-    if (out_.size() >= limit_) return;
+    if (out_.size() >= limit_ || ++looked_ > kMaxLooked) return;
     if (const auto pointer = as_smart_pointer(object)) return add(*pointer, path, depth);
     if (const auto list = as_elements(object); list && list->type.kind == TypeKind::array)
       return add(*list, path, depth);
@@ -532,6 +533,7 @@ class Expander {
     if (const auto optional = as_optional(object)) return add_optional(*optional, path, depth);
     if (const auto variant = as_variant(object)) return add_variant(*variant, path, depth);
     const auto members = members_of(object.type);
+    looked_ += members.size();
     // Anonymous ones are a part of this one; so are its bases.
     const auto is_nameless = [](const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; };
     std::set<std::string> names;
@@ -586,7 +588,11 @@ class Expander {
     out_.push_back(std::move(value));
   }
 
+  // Bases that have each other for bases, many times (damaged debug information), have no parts that end the search.
+  static constexpr std::size_t kMaxLooked = 50'000;
+
   const std::size_t limit_;
+  std::size_t looked_ = 0;
   bool in_alternative_ = false;
   std::vector<Value> out_;
 };

@@ -226,5 +226,24 @@ TEST_CASE("debug files with other bits, or cut anywhere, are answered about in t
   }
 }
 
+// What it asks for would take hours, or all memory.
+TEST_CASE("debug information that is made to keep its reader busy is answered in time") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("liar");
+  const auto refusal = [&](const std::string& argument) {
+    return add_error(client, target.pid(), {"p:e liar " + argument}).dump();
+  };
+  CHECK(refusal("$args").find("50001 parameters") != std::string::npos);
+  CHECK(refusal("last.nosuch").find("no member") != std::string::npos);
+  const auto probes = add(client, target.pid(), {"p:e liar last"});
+  CHECK(probes.at(0).at("notes").dump().find("it has no members that can be shown") != std::string::npos);
+  Events events(client);
+  target.go();
+  CHECK(events.reach(100));
+  CHECK(events.all().at(0).at("args") == Json({{"last", nullptr}}));
+  CHECK(target.finish().ok());
+}
+
 }  // namespace
 }  // namespace probed::live
