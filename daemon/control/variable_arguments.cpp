@@ -189,6 +189,11 @@ class Placer {
   Failure add_all(const FetchArg& arg) {
     auto names = variables_.parameters();
     if (!names) return std::move(names).error();
+    std::erase_if(*names, [&](const std::string& name) {
+      if (!name.starts_with('.')) return false;  // Go's .dict
+      notes_.push_back(name + " is left out: it is the compiler's own");
+      return true;
+    });
     if (names->size() > lang::kMaxFetchArgs)
       return Error{Reason::bad_definition,
                    "the function has " + std::to_string(names->size()) + " parameters, and a probe at most " +
@@ -196,10 +201,6 @@ class Placer {
                    "name those that matter", arg.column};
     plain_ = true;
     for (const std::string& name : *names) {
-      if (name.starts_with('.')) {  // Go's .dict
-        notes_.push_back(name + " is left out: it is the compiler's own");
-        continue;
-      }
       FetchArg one = arg;
       one.name = one.text = name;
       if (name.starts_with('$')) one.name.erase(0, 1);

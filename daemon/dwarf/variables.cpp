@@ -85,6 +85,9 @@ Shape shape_of(const Type& type) {
 
 // ---- paths ----
 
+// Anonymous members are a part of their holder; so are its bases, whose names are their types'.
+bool is_nameless(const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; }
+
 struct PathReader {
   std::string_view text;
   std::size_t at = 0;
@@ -324,7 +327,7 @@ class Follower {
     constexpr unsigned kMostBases = 8;  // one above the other
     for (const Member& m : members_of(type)) {
       if (list.size() >= kLongest || depth > kMostBases || ++looked > kMostLooked) return;
-      if (m.name.empty() || tag(m.die) == TAG_inheritance)
+      if (is_nameless(m))
         add_names_of_members(m.type, depth + 1, looked, list);
       else
         list.append(list.empty() ? "" : ", ").append(m.name);
@@ -534,8 +537,6 @@ class Expander {
     if (const auto variant = as_variant(object)) return add_variant(*variant, path, depth);
     const auto members = members_of(object.type);
     looked_ += members.size();
-    // Anonymous ones are a part of this one; so are its bases.
-    const auto is_nameless = [](const Member& m) { return m.name.empty() || tag(m.die) == TAG_inheritance; };
     std::set<std::string> names;
     for (const Member& m : members)
       if (!is_nameless(m)) names.emplace(m.name);

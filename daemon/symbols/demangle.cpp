@@ -313,6 +313,16 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
     text.replace(at, what.size(), with);
 }
 
+// What the source writes shorter, as names without blanks have it; in this order.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kSpellings{{
+    {"std::__cxx11::", "std::"},
+    {"std::__1::", "std::"},
+    {"std::basic_string<char,std::char_traits<char>,std::allocator<char>>", "std::string"},
+    {"std::basic_string<wchar_t,std::char_traits<wchar_t>,std::allocator<wchar_t>>", "std::wstring"},
+    {"std::basic_string_view<char,std::char_traits<char>>", "std::string_view"},
+    {"std::basic_string_view<wchar_t,std::char_traits<wchar_t>>", "std::wstring_view"},
+}};
+
 std::vector<std::string_view> scopes_of(std::string_view name) {
   std::vector<std::string_view> parts;
   std::size_t depth = 0, begin = 0;
@@ -333,19 +343,12 @@ std::string in_one_spelling(std::string_view full) {
   constexpr std::size_t kLongest = 16 << 10;  // each const and each string moves all that is behind it
   if (full.size() > kLongest) return without_blanks(full);
   std::string out = without_blanks(const_behind(full));
-  for (const std::string_view inline_namespace : {"std::__cxx11::", "std::__1::"})
-    replace_all(out, inline_namespace, "std::");
-  for (const auto& [letter, name] :
-       {std::pair<std::string, std::string_view>{"char", "std::string"}, {"wchar_t", "std::wstring"}})
-    replace_all(
-        out, "std::basic_string<" + letter + ",std::char_traits<" + letter + ">,std::allocator<" + letter + ">>", name);
-  for (const auto& [letter, name] :
-       {std::pair<std::string, std::string_view>{"char", "std::string_view"}, {"wchar_t", "std::wstring_view"}})
-    replace_all(out, "std::basic_string_view<" + letter + ",std::char_traits<" + letter + ">>", name);
+  for (const auto& [written_out, name] : kSpellings) replace_all(out, written_out, name);
   return out;
 }
 
 bool leaves_out_scopes(std::string_view shorter, std::string_view name) {
+  if (shorter.size() >= name.size()) return false;
   const auto wanted = scopes_of(shorter), all = scopes_of(name);
   if (wanted.size() >= all.size() || wanted.back() != all.back()) return false;
   auto at = all.begin();

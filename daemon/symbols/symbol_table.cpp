@@ -313,13 +313,13 @@ std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name)
   std::vector<const Symbol*> found;
   if (typed.full == typed.name) return found;
   const std::string wanted = without_blanks(typed.full), in_source = in_one_spelling(typed.full);
+  const auto is_meant = [&](std::string_view text) {
+    return without_blanks(text) == wanted || in_one_spelling(text) == in_source;
+  };
   for (const Symbol* s : demangled(typed.name)) {
     const std::string_view full = split_name(readable(*s)).full;
     const std::string_view bare = without_qualifiers(full);
-    if (without_blanks(bare) == wanted || without_blanks(without_abi_tags(full)) == wanted ||
-        without_blanks(without_abi_tags(bare)) == wanted || in_one_spelling(without_abi_tags(full)) == in_source ||
-        in_one_spelling(without_abi_tags(bare)) == in_source)
-      found.push_back(s);
+    if (is_meant(bare) || is_meant(without_abi_tags(full)) || is_meant(without_abi_tags(bare))) found.push_back(s);
   }
   return found;
 }

@@ -226,7 +226,7 @@ TEST_CASE("debug files with other bits, or cut anywhere, are answered about in t
   }
 }
 
-// What it asks for would take hours, or all memory.
+// Looked at to its end it would take minutes and more.
 TEST_CASE("debug information that is made to keep its reader busy is answered in time") {
   Daemon daemon;
   RpcClient client(daemon.socket());
