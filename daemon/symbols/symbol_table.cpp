@@ -313,12 +313,14 @@ std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name)
   std::vector<const Symbol*> found;
   if (typed.full == typed.name) return found;
   const std::string wanted = without_blanks(typed.full), in_source = in_one_spelling(typed.full);
-  const auto is_meant = [&](std::string_view text) {
-    return without_blanks(text) == wanted || in_one_spelling(text) == in_source;
-  };
+  const auto parameters = parameters_in(typed.full);
   for (const Symbol* s : demangled(typed.name)) {
     const std::string_view full = split_name(readable(*s)).full;
     const std::string_view bare = without_qualifiers(full);
+    const bool may_be_spelled = parameters_in(full) == parameters;  // spelling takes long, of long names
+    const auto is_meant = [&](std::string_view text) {
+      return without_blanks(text) == wanted || (may_be_spelled && in_one_spelling(text) == in_source);
+    };
     if (is_meant(bare) || is_meant(without_abi_tags(full)) || is_meant(without_abi_tags(bare))) found.push_back(s);
   }
   return found;
