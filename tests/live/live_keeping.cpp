@@ -374,7 +374,8 @@ TEST_CASE("very many probes outlive their daemon, each with its own counter") {
   CHECK(eventually([&] { return hits_of_round(client) > before; }));
   client.call("probe.remove", {{"all", true}});
   target.target.send("quit\n");
-  CHECK(target.target.finish().ok());
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.exit);
 }
 
 TEST_CASE("a library that was replaced while no daemon ran: its probe is gone, and comes back when it is asked for") {
