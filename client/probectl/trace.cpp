@@ -84,6 +84,7 @@ class Trace {
   int conclude();
 
   void take(const Notification& notification);
+  void note_armed_more(std::size_t count, std::string_view skipped) const;
   void take_added(JsonView params);
   void take_disabled(JsonView params);
   bool names_ours(JsonView params) const;
@@ -118,6 +119,9 @@ void Trace::take(const Notification& notification) {
   if (method == "probe.unplaced") note("still pending: " + display(params["message"].string()));
   if (method == "probe.returned" && names_ours(params)) {
     stream_.learn(params["probes"]);
+    std::size_t count = 0;
+    params["ids"].each_element([&](JsonView id) { return count += probes_.contains(id.u64_or(0)), true; });
+    if (!cleaning_up_) note_armed_more(count, "");
     params["notes"].each_element([](JsonView text) { return note(display(text.string())), true; });
   }
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
@@ -147,6 +151,11 @@ bool Trace::names_ours(JsonView params) const {
   return ours;
 }
 
+void Trace::note_armed_more(std::size_t count, std::string_view skipped) const {
+  note(fmt::format("armed {} more, whose code has been loaded{}", count_of(count, "probe"),
+                   skipped.empty() ? "" : fmt::format(" ({})", skipped)));
+}
+
 // What a pending glob of ours matches has been loaded.
 void Trace::take_added(JsonView params) {
   const auto from = params["from"].u64_or(0);
@@ -160,8 +169,7 @@ void Trace::take_added(JsonView params) {
   stream_.learn_added(params);
   if (cleaning_up_) return;
   const auto skipped = skipped_summary(params["skipped"], options_.verbose, params["skippedCount"].u64_or(0));
-  note(fmt::format("armed {} more, whose code has been loaded{}", count_of(count, "probe"),
-                   skipped.empty() ? "" : " (" + skipped + ")"));
+  note_armed_more(count, skipped);
   if (!skipped.empty() && options_.verbose) report_skipped(params["skipped"], options_.json());
 }
 

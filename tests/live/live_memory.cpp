@@ -721,6 +721,26 @@ TEST_CASE("U6: of a waiting glob what can't be probed is skipped with the reason
   CHECK(user.target.finish().ok());
 }
 
+TEST_CASE("U6: trace --pending says when its probe is in place") {
+  Daemon daemon;
+  PluginUser user;
+  Process trace(probectl_argv(
+      daemon, {"trace", "-p", std::to_string(user.target.pid()), "--pending", "-e", "plugin.so:plugin_work"}));
+  auto told = trace.next_error_line();
+  while (told && !told->starts_with("armed")) told = trace.next_error_line();
+  REQUIRE(told);
+  CHECK(user.ask("open").starts_with("opened"));
+  CHECK(user.ask("call 3") == "called 3 30");
+  while (told && told->find("armed 1 probe more, whose code has been loaded") == std::string::npos)
+    told = trace.next_error_line();
+  CHECK(told);
+  trace.signal(2);
+  CHECK(trace.wait() == Exit{0, 0});
+  CHECK(trace.errors().find("hits=3 delivered=3 missed=0") != std::string::npos);
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 TEST_CASE("U6: trace --pending of a glob shows each match by its own name, and counts all of them") {
   Daemon daemon;
   PluginUser user;
