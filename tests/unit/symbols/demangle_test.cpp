@@ -98,6 +98,8 @@ TEST_CASE("scopes may have been left out of a name") {
   CHECK(leaves_out_scopes("f", "ns::f"));
   CHECK_FALSE(leaves_out_scopes("ns::f", "ns::f"));
   CHECK_FALSE(leaves_out_scopes("f::ns", "ns::v1::f"));
+  CHECK_FALSE(leaves_out_scopes("a::f", "ns::v1::f"));
+  CHECK_FALSE(leaves_out_scopes("v1::ns::f", "ns::v1::x::f"));
   CHECK_FALSE(leaves_out_scopes("f", "g<ns::f>"));
   CHECK_FALSE(leaves_out_scopes("", "ns::f"));
 }
