@@ -196,6 +196,11 @@ char state(pid_t tid) {
   return stat ? stat->state : '\0';
 }
 
+bool has_ended(pid_t pid) {
+  const auto stat = read_stat(task_with_memory(pid));
+  return !stat || stat->zombie();
+}
+
 bool is_kernel_thread(pid_t pid) {
   Result<Stat> stat = read_stat(pid);
   return stat.ok() && stat->kernel_thread();

@@ -54,6 +54,8 @@ pid_t task_with_memory(pid_t pid);
 bool is_exiting(pid_t tid);
 // Of a process, or of a thread of one: R, S, ..., Z; '\0' when it is gone.
 char state(pid_t tid);
+// Whether no thread of the process runs any more; its parent may not have waited for it yet.
+bool has_ended(pid_t pid);
 // False when the process is gone.
 bool is_kernel_thread(pid_t pid);
 // Every thread that the directory listed, ascending. Errors: no_such_process, permission_denied.

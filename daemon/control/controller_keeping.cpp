@@ -31,6 +31,29 @@ Error gone(std::string message, std::string hint = "remove the probe, and add it
   return {Reason::target_gone, std::move(message), std::move(hint)};
 }
 
+// The log's lines about probes that are not put back. `probectl list` tells of each.
+class NotBack {
+ public:
+  explicit NotBack(pid_t pid) : pid_(pid) {}
+  ~NotBack() {
+    if (count_ > kMostTold)
+      spdlog::warn("nor are {} others of process {}: `probectl list` shows them", count_ - kMostTold, pid_);
+  }
+  NotBack(const NotBack&) = delete;
+  NotBack& operator=(const NotBack&) = delete;
+
+  void tell(const Probe& probe, std::uint64_t hits) {
+    if (count_++ < kMostTold)
+      spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), pid_, hits,
+                   probe.why_gone);
+  }
+
+ private:
+  static constexpr std::size_t kMostTold = 16;
+  pid_t pid_;
+  std::size_t count_ = 0;
+};
+
 tracer::ProgramPtr shell_of(const KeptProbe& kept, bool returns, std::shared_ptr<tracer::HitLimit> limit) {
   auto program = std::make_shared<tracer::ProbeProgram>();
   program->id = kept.id;
@@ -277,6 +300,7 @@ std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) c
   if (!now) return gone(fmt::format("process {} has ended while no daemon ran", pid));
   if (now->start_time != kept.id.start_time)
     return gone(fmt::format("process {} has ended while no daemon ran; another one has its number now", pid));
+  if (process::has_ended(pid)) return gone(fmt::format("process {} has ended while no daemon ran", pid));
   if (kept.program == 0 || process::program_mark(pid) != kept.program)
     return gone(fmt::format("process {} has begun to run another program while no daemon ran", pid));
   if (kept.attempts >= kMostAttempts)
@@ -356,6 +380,7 @@ void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
 void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
                                      const std::function<bool(const Probe&)>& of_them) {
   if (shutdown_timer_) return;
+  NotBack not_back(pid);
   for (auto& [id, probe] : probes_) {
     if (probe.pid != pid || probe.owner != ClientId::none || number(probe.leader) != 0 || !of_them(probe)) continue;
     if (!probe.awaited && !for_good) continue;
@@ -364,8 +389,7 @@ void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
       probe.ended = true;
       probe.awaited = false;
     }
-    spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), pid, counts_of(probe).hits,
-                 why.message);
+    not_back.tell(probe, counts_of(probe).hits);
   }
 }
 
@@ -394,6 +418,7 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
 void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
   if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
   std::size_t back = 0;
+  NotBack not_back(kept.id.pid);
   std::map<ProbeId, const std::string*> whys;
   for (const Failed& f : failed) whys.emplace(f.id, &f.why.message);
   for (const KeptProbe& k : kept.probes) {
@@ -410,8 +435,7 @@ void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, co
     if (probe.pending)
       note_watched(probe);
     else
-      spdlog::warn("{} of process {} is not put back, after {} hits: {}", probe.full_name(), probe.pid, k.hits,
-                   probe.why_gone);
+      not_back.tell(probe, k.hits);
   }
   if (kept.followed > 0)
     spdlog::warn("{} children that process {} was followed into are not probed any more", kept.followed, kept.id.pid);

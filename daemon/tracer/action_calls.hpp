@@ -77,7 +77,7 @@ void install_landing(Process& process, ActionCalls& calls);
 void remove_landing(Process& process, ActionCalls& calls);
 void leave_landing(Process& process, ActionCalls& calls);
 // Whether the action that has just been fetched is the landing. One that the kernel has reset (trap_action.hpp) becomes
-// what it was before; that of a daemon that was killed and could not be recovered from, which knows nothing of our
+// it again; that of a daemon that was killed and could not be recovered from, which knows nothing of our
 // breakpoints, the default one.
 bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& now);
 

@@ -17,7 +17,6 @@ namespace probed::tracer {
 namespace {
 
 namespace native = arch::native;
-constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
 
 using InsnBytes = std::array<std::uint8_t, arch::kMaxInsnLength>;
 
@@ -333,7 +332,7 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
   std::vector<SitePlan> plans;
   std::vector<Site*> found;
   std::optional<TextPages> pages;
-  if (layout.known() && addresses.size() >= kLargeBatch) {
+  if (layout.known() && addresses.size() >= TextPages::kLargeBatch) {
     for (const RemoteAddr address : addresses)
       if (Site* site = find(address); site && site->armed) found.push_back(site), plans.push_back(site->plan);
     take_out_jumps(found, layout);
@@ -579,7 +578,7 @@ void AddressSpace::close() {
   for (const auto& [address, site] : in_order_)
     if (site->armed) armed.push_back(site);
   std::optional<TextPages> pages;
-  if (before.known() && armed.size() >= kLargeBatch) {
+  if (before.known() && armed.size() >= TextPages::kLargeBatch) {
     take_out_jumps(armed, before);
     for (Site* site : armed) drop_jump(*site, before);
     pages.emplace(memory_, before.mappings());

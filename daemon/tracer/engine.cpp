@@ -553,6 +553,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   for (const auto& [pid, process] : processes_) {
     if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
     if (process->ask_again) consider(*process->ask_again);
+    if (process->actions.look_at) consider(*process->actions.look_at);
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
     if (process->detaching) consider(process->ask_all_at);
@@ -567,8 +568,9 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
 void Engine::check_deadlines() {
   const auto now = Waiter::Clock::now();
   std::vector<std::function<void()>> late;
-  std::vector<pid_t> givers, incomplete, stalled;
+  std::vector<pid_t> givers, incomplete, stalled, trapped;
   for (auto& [pid, process] : processes_) {
+    if (process->actions.look_at && now >= *process->actions.look_at) trapped.push_back(pid);
     if (process->give_back_at && now >= *process->give_back_at) givers.push_back(pid);
     if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
     if (process->detaching && now >= process->detach_deadline) {
@@ -598,6 +600,8 @@ void Engine::check_deadlines() {
       process->jobs.pop_front();
     }
   }
+  for (const pid_t pid : trapped)
+    if (Process* process = find_process(pid)) look_behind_traps(*process);
   for (const pid_t pid : givers)
     if (Process* process = find_process(pid)) give_back_soon(*process);
   for (Process* process : one_for_each_space())

@@ -334,8 +334,10 @@ class Engine : private Waiter::Guardian {
   std::optional<Dispositions> actions_now(Tracee& tracee);
   std::optional<Dispositions> look_at_actions(Tracee& tracee);
   bool must_learn_actions(const Process& process) const;
+  void look_behind_traps(Process& process);
   void settle_actions(Process& process);
   void learn_actions(Tracee& tracee);
+  static bool must_mend_landing(Process& process, int signal, const AfterTrap& after);
   AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged);
   bool queue_trap_again(Tracee& tracee, RemoteAddr breakpoint);
   void mend_action(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged, AfterTrap& after);

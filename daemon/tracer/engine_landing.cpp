@@ -86,6 +86,8 @@ void install_landing(Process& process, ActionCalls& calls) {
   const Landing& landing = process.space->landing();
   if (!landing.ready() || process.actions.of(SIGTRAP).known) return;
   auto now = calls.get(SIGTRAP);
+  // Not known: it is looked for again where it should be.
+  if (!now && process.actions.landing) process.actions.landing->in_place = true;
   if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
   if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
   process.actions.landing = LandingAction{landing.action(), *now};
@@ -101,9 +103,13 @@ bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& n
   if (!is_ours && Landing::is_left(process.space->memory(), *now) && calls.replace(SIGTRAP, *now, Action{}))
     now = Action{};
   if (!landing) return false;
+  const bool reset = was_reset(*now, landing->ours);
   landing->in_place = now->handler == landing->ours.handler;
-  landing->shared |= !landing->in_place;
-  if (was_reset(*now, landing->ours) && calls.replace(SIGTRAP, *now, landing->before)) now = landing->before;
+  landing->shared |= !landing->in_place && !reset;
+  if (reset && calls.replace(SIGTRAP, *now, landing->ours)) {
+    landing->in_place = true;
+    now = landing->ours;
+  }
   return landing->in_place;
 }
 

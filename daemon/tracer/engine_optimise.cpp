@@ -31,9 +31,8 @@ using Clock = Waiter::Clock;
 constexpr auto kDelay = 5ms;       // more probes may be about to come
 constexpr auto kBuildSlice = 1ms;  // of building before the tracer looks at stops again
 constexpr auto kPinnedAgain = 1s;
-constexpr std::size_t kBatch = 8192;     // sites
-constexpr std::size_t kLargeBatch = 64;  // sites from which on text is read and written by the page
-constexpr auto kLayoutAge = 50ms;        // while a batch is built
+constexpr std::size_t kBatch = 8192;  // sites
+constexpr auto kLayoutAge = 50ms;     // while a batch is built
 constexpr const char* kChangedByProgram = "its code was changed by the program";
 constexpr auto kPunAgain = 50ms;
 constexpr const char* kPunInUse = "where its punned jump would lead threads may still be";
@@ -236,7 +235,7 @@ void Engine::build_some(AddressSpace& space) {
   std::optional<TextPages> pages;
   if (const Process* process = anybody_in(space); process && work.next == 0) forget_lost_code(*process);
   if (work.phase != Phase::building) return;
-  if (work.batch.size() - work.next >= kLargeBatch) {
+  if (work.batch.size() - work.next >= TextPages::kLargeBatch) {
     if (!work.layout || began - work.layout_read > kLayoutAge)
       work.layout = Layout::of(space.memory()), work.layout_read = began;
     if (work.layout->known()) pages.emplace(space.memory(), work.layout->mappings());
@@ -500,7 +499,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
 
 // Text by the page, for many sites; nothing for a few.
 static std::optional<TextPages> pages_for(AddressSpace& space, const Layout& layout, std::size_t sites) {
-  if (sites < kLargeBatch || !layout.known()) return std::nullopt;
+  if (sites < TextPages::kLargeBatch || !layout.known()) return std::nullopt;
   return std::optional<TextPages>(std::in_place, space.memory(), layout.mappings());
 }
 

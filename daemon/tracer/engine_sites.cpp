@@ -24,7 +24,6 @@ namespace native = arch::native;
 
 constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
-constexpr std::size_t kLargeBatch = 64;    // sites from which on text is read and written by the page
 
 // What is emulated while somebody traces needs a copy for when nobody does (landing.hpp), if it can have one.
 bool needs_slot(const SiteRequest& request) {
@@ -171,7 +170,8 @@ Result<void> Engine::commit_batch(Batch& batch) {
   for (const auto& [address, slot] : batch.slots) space.landing().stage(address, slot);
   space.landing().flush(space.memory());
   std::optional<TextPages> pages;
-  if (batch.requests.size() >= kLargeBatch && layout.known()) pages.emplace(space.memory(), layout.mappings());
+  if (batch.requests.size() >= TextPages::kLargeBatch && layout.known())
+    pages.emplace(space.memory(), layout.mappings());
   const auto flush = [&]() -> Result<void> {
     const auto failed = pages ? pages->flush() : std::nullopt;
     return failed ? unwritable(*failed) : Result<void>();
@@ -414,7 +414,7 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
       if (!site || std::ranges::find(site->programs, program) == site->programs.end()) continue;
       if (!layout) {
         layout = Layout::of(space.memory());
-        if (enabled && programs.size() >= kLargeBatch && layout->known())
+        if (enabled && programs.size() >= TextPages::kLargeBatch && layout->known())
           pages.emplace(space.memory(), layout->mappings());
       }
       changed.push_back(site);

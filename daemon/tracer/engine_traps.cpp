@@ -3,8 +3,9 @@
 // engine_masks.cpp how it is known whether the thread blocked the signal.
 //
 // Processes in which SIGTRAP has its default action pay one PTRACE_GETSIGMASK and one PTRACE_GETSIGINFO a hit, and a
-// look into /proc every kLookAge of hits. The others pay a look into /proc at each hit, and remote calls when something
-// has to be put back. A load of an absent argument likewise, for its SIGSEGV or SIGBUS.
+// look into /proc every kLookAge of hits and once behind the last one: a landing that the kernel has reset is to be
+// back before this daemon dies, whether more hits come or not. The others pay a look into /proc at each hit, and remote
+// calls when something has to be put back. A load of an absent argument likewise, for its SIGSEGV or SIGBUS.
 //
 // What is chosen where it isn't known what a thread blocked:
 // - One that blocks the signal alone, in a process that has left it at its default, loses its mask bit. Setting a bit
@@ -39,6 +40,7 @@ constexpr auto kLookAge = 10ms;
 constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
 constexpr auto kMostPatience = 2s;                  // for threads that only wait for a processor
+constexpr unsigned kMostMended = 64;                // landings, between looks
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
@@ -194,7 +196,9 @@ std::optional<Dispositions> Engine::actions_now(Tracee& tracee) {
 
 // The same, where what is found to have changed is then fetched.
 std::optional<Dispositions> Engine::look_at_actions(Tracee& tracee) {
-  tracee.process->actions.looked = coarse_now();
+  Arrangements& actions = tracee.process->actions;
+  const auto now = coarse_now();
+  if (now - std::exchange(actions.looked, now) > kLookAge) actions.mended = 0;
   return actions_now(tracee);
 }
 
@@ -221,6 +225,18 @@ void Engine::learn_actions(Tracee& tracee) {
   stop_to_watch(tracee);
 }
 
+// Some time after a trap of ours behind which nobody has looked. What isn't in place then is looked for once more.
+void Engine::look_behind_traps(Process& process) {
+  process.actions.look_at.reset();
+  process.actions.looked = coarse_now();
+  process.actions.mended = 0;
+  const auto now = dispositions_of(process.id.pid);
+  if (process.detaching || !now || !others_changed(process, *now, 0)) return;
+  process.actions.look_at = Waiter::Clock::now() + kLandingAge;
+  if (process.jobs.empty())
+    request_job(process, Job{[this](Tracee& tracee) { learn_actions(tracee); }, [](const Error&) {}, {}});
+}
+
 // Puts back what is owed, when there may be nothing left in the way of it.
 void Engine::settle_actions(Process& process) {
   if (!process.actions.any_owed()) return;
@@ -228,6 +244,13 @@ void Engine::settle_actions(Process& process) {
 }
 
 // ---- after a signal of ours -----------------------------------------------------------------------------------------
+
+// The kernel has just reset it, and it is to be back at once: other threads may run into breakpoints while this daemon
+// dies. Only where threads that block the signal do all the time, which nothing saves then, it waits for the next look.
+bool Engine::must_mend_landing(Process& process, int signal, const AfterTrap& after) {
+  if (signal != SIGTRAP || !after.blocks || !process.actions.landing_in_place()) return false;
+  return process.actions.mended++ < kMostMended;
+}
 
 // `merged`: the stop's siginfo is the program's, so its signal was there first.
 Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged) {
@@ -247,8 +270,10 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   }
   if (signal == SIGTRAP) after.blocks |= std::exchange(tracee.trap_suspect, false) && after.in_handler && !before;
   if (merged || process.actions.of(signal).known || after.in_handler ||
-      coarse_now() - process.actions.looked > kLookAge)
+      coarse_now() - process.actions.looked > kLookAge || must_mend_landing(process, signal, after))
     mend_action(tracee, regs, signal, merged, after);
+  else if (process.actions.landing_in_place() && !process.actions.look_at)
+    process.actions.look_at = Waiter::Clock::now() + kLookAge;
   if (!after.alive || after.program_first) return after;
   if (before) after.blocks = (*before & bit) != 0;
   after.blocks &= (mask & bit) == 0;

@@ -20,6 +20,7 @@
 #include "daemon/tracer/journal.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/text_pages.hpp"
 #include "daemon/tracer/wait.hpp"
 
 namespace probed::tracer {
@@ -60,7 +61,9 @@ Patch patch_of(const JournalRecord& record) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// The text of one target, put back while its threads run, in the order in which the daemon would have.
+// The text of one target, put back. Breakpoints at once, while its threads run; then jumps, which do no harm as they
+// are, when all of them stand still: nobody has to run into a breakpoint for one, which ends a thread that blocks
+// SIGTRAP.
 class Text {
  public:
   Text(TargetMemory& memory, std::span<const JournalRecord> records)
@@ -69,14 +72,25 @@ class Text {
       if (record.kind == JournalRecord::Kind::breakpoint) breakpoints_.insert(record.address);
   }
 
-  // Breakpoints over jumps first: who runs into them lands in the detour's tail. Behind them the program's bytes, then
-  // the first ones.
-  std::size_t put_back() {
-    for_each(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r); });
-    std::size_t places = 0;
-    for_each(JournalRecord::Kind::breakpoint, [&](const JournalRecord& r) { places += take_out_breakpoint(r); });
-    return places;
+  // Behind a breakpoint may be the rest of a jump: the program's bytes come first.
+  void take_out_breakpoints() {
+    by_pages(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::begun); });
+    by_pages(JournalRecord::Kind::breakpoint, [this](const JournalRecord& r) { take_out_breakpoint(r); });
   }
+
+  // Every thread stands still.
+  void take_out_jumps() {
+    layout_ = Layout::of(memory_);
+    by_pages(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::standing); });
+  }
+
+  // Some thread runs, or may: by way of breakpoints. Who runs into one lands in the detour's tail.
+  void take_out_running_jumps() {
+    for_each(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::running); });
+    for_each(JournalRecord::Kind::breakpoint, [this](const JournalRecord& r) { take_out_breakpoint(r); });
+  }
+
+  std::size_t places() const { return restored_.size(); }
 
   // The second jumps of two, in padding, that nobody stands at. Every thread stands still.
   void put_back_islands(const std::set<std::uint64_t>& occupied) {
@@ -93,10 +107,23 @@ class Text {
   }
 
  private:
+  enum class Jumps : std::uint8_t { begun, standing, running };  // those that have a breakpoint for their first byte
+
   template <class F>
   void for_each(JournalRecord::Kind kind, F f) {
     for (const JournalRecord& record : records_)
       if (record.kind == kind) f(record);
+  }
+  // Many by the page; one after the other where the program writes to them meanwhile.
+  template <class F>
+  void by_pages(JournalRecord::Kind kind, F f) {
+    bool failed = true;
+    if (layout_.known() && records_.size() >= TextPages::kLargeBatch) {
+      TextPages pages(memory_, layout_.mappings());
+      for_each(kind, f);
+      failed = pages.flush().has_value();
+    }
+    if (failed) for_each(kind, f);
   }
   bool is_island(const JournalRecord& record) const { return !breakpoints_.contains(record.address); }
 
@@ -107,7 +134,7 @@ class Text {
            std::ranges::equal(bytes, after(patch));
   }
 
-  void take_out_jump(const JournalRecord& record) {
+  void take_out_jump(const JournalRecord& record, Jumps which) {
     if (is_island(record)) return;
     const SitePlan plan = plan_of(record);
     const Patch patch = patch_of(record);
@@ -115,17 +142,23 @@ class Text {
     std::array<std::uint8_t, Patch::kMaxSize> now{};
     const auto bytes = std::span(now).first(patch.size);
     if (memory_.read_some(patch.at, std::as_writable_bytes(bytes)) != bytes.size()) return;
-    if (!settle(bytes, patch, true)) return;
+    if (which == Jumps::begun && !native::is_breakpoint(bytes)) return;
+    if (!settle(bytes, patch, which != Jumps::standing)) return;
+    if (which == Jumps::standing) {
+      if (memory_.write(patch.at, std::as_bytes(bytes))) restored_.insert(record.address);
+      return;
+    }
     constexpr std::size_t kTrap = native::kBreakpointSize;
     memory_.write(patch.at, std::as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
     memory_.write(patch.at + kTrap, std::as_bytes(bytes.subspan(kTrap)));
   }
 
-  bool take_out_breakpoint(const JournalRecord& record) {
+  void take_out_breakpoint(const JournalRecord& record) {
     const SitePlan plan = plan_of(record);
-    if (!record.in_text || !holds_breakpoint(memory_, plan)) return false;
-    if (!layout_.holds(plan) && !is_copy(memory_, layout_, {&plan, {}, {}})) return false;
-    return memory_.write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize));
+    if (!record.in_text || !holds_breakpoint(memory_, plan)) return;
+    if (!layout_.holds(plan) && !is_copy(memory_, layout_, {&plan, {}, {}})) return;
+    if (memory_.write(plan.address, std::as_bytes(plan.code()).first(native::kBreakpointSize)))
+      restored_.insert(record.address);
   }
 
   void lower_semaphore(const FoundJournal& journal, std::size_t index) {
@@ -152,7 +185,7 @@ class Text {
   TargetMemory& memory_;
   Layout layout_;
   std::span<const JournalRecord> records_;
-  std::set<std::uint64_t> breakpoints_;
+  std::set<std::uint64_t> breakpoints_, restored_;
 };
 
 // ---- threads --------------------------------------------------------------------------------------------------------
@@ -400,9 +433,7 @@ std::set<std::uint64_t> places_of(const Threads& threads) {
 
 bool is_same(const JournalHeader& header) {
   const auto id = process::target_id(header.pid);
-  if (!id || *id != TargetId{header.pid, header.start_time}) return false;
-  const auto threads = process::thread_ids(header.pid);
-  return process::state(header.pid) != 'Z' || (threads && threads->size() > 1);
+  return id && *id == TargetId{header.pid, header.start_time} && !process::has_ended(header.pid);
 }
 
 std::string why_not_ours(pid_t pid) {
@@ -449,19 +480,22 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
   }
   TargetMemory memory = TargetMemory::open(result.pid);
   Text text(memory, journal.records);
-  result.places = text.put_back();
+  text.take_out_breakpoints();
   text.lower_semaphores(journal);
   if (threads.stop()) {
+    text.take_out_jumps();
     threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal.header);
     give_back_signals(threads, journal);
   } else {
+    text.take_out_running_jumps();
     spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",
                  result.pid);
   }
   threads.let_go();
+  result.places = text.places();
   return result;
 }
 

@@ -28,7 +28,8 @@ class TargetMemory;
 
 class TextPages {
  public:
-  static constexpr std::size_t kSmall = 64;  // bytes of the reads it is for; others go to the memory itself
+  static constexpr std::size_t kSmall = 64;       // bytes of the reads it is for; others go to the memory itself
+  static constexpr std::size_t kLargeBatch = 64;  // sites from which on it is worth while
 
   // maps: of the process whose memory it is, as they are now.
   TextPages(TargetMemory& memory, std::span<const symbols::Mapping> maps);

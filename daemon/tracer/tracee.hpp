@@ -58,13 +58,15 @@ struct Arrangement {
 struct LandingAction {
   Action ours, before;
   bool in_place = true;  // as far as is known; the program may put it back by itself, having kept it
-  bool shared = false;   // the program has been seen to set the action itself since
+  bool shared = false;   // the program, not the kernel, has been seen to set the action itself since
 };
 
 struct Arrangements {
   std::array<Arrangement, kForcedSignals.size()> all;  // by forced_index()
   std::chrono::steady_clock::time_point looked{};      // when /proc was last asked whether there are any
-  bool with_faults = false;  // detours may follow bad pointers here: SIGSEGV and SIGBUS matter, too
+  std::optional<Waiter::Clock::time_point> look_at;    // when it is to be asked again: nobody has since a trap of ours
+  unsigned mended = 0;                   // times that the landing has been put back, since the last look but these
+  bool with_faults = false;              // detours may follow bad pointers here: SIGSEGV and SIGBUS matter, too
   std::optional<LandingAction> landing;  // nullopt: it never was
 
   Arrangement& of(int signal) { return all[forced_index(signal)]; }
@@ -85,7 +87,7 @@ struct MaskWatch {
   std::optional<std::chrono::steady_clock::time_point> until;
   bool always = false;
   bool first_faults = false;  // those of jumps have been watched for
-  bool breakpoints = false;  // some probe was one that can be run into, when last counted
+  bool breakpoints = false;   // some probe was one that can be run into, when last counted
   std::chrono::steady_clock::time_point counted{};
 };
 
@@ -139,14 +141,14 @@ struct Tracee {
   // The one stack that it began on, and nothing else; empty: not known. nullopt: nobody has looked yet.
   std::optional<arch::CodeRange> own_stack;
   bool stack_limited = false;  // its lanes don't know yet that own_stack has become smaller
-  bool vforked = false;              // its creator sleeps until it execs or ends
+  bool vforked = false;        // its creator sleeps until it execs or ends
   pid_t lender = 0;  // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
-  // Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile, which
-  // it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues in
-  // their order; those that had been taken from there wait here. Outside it is sent a signal of ours, the mark, in whose
-  // delivery the first of them is put.
+  // Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile,
+  // which it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues
+  // in their order; those that had been taken from there wait here. Outside it is sent a signal of ours, the mark, in
+  // whose delivery the first of them is put.
   struct Leaving {
     struct Held {
       int signal = 0;
@@ -213,7 +215,7 @@ struct Process {
   bool detaching = false;
   bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
   bool interrupt_all_sent = false;
-  bool filtered = false;            // a seccomp filter is in force, which is for good
+  bool filtered = false;  // a seccomp filter is in force, which is for good
   Waiter::Clock::time_point filter_looked_for{};
   std::deque<Job> jobs;
   std::vector<std::function<void(Result<void>)>> detach_replies;

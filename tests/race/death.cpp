@@ -111,12 +111,15 @@ class Sender {
   std::thread thread_;
 };
 
-// What the main thread blocks, but for the signal whose handler it may be in.
-std::uint64_t blocked_but(pid_t pid, int handled) {
+// One of the sets in /proc/PID/status, of the main thread; 0: it has ended.
+std::uint64_t signals_of(pid_t pid, const std::string& name) {
   const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
-  const auto at = status.find("SigBlk:\t");
-  return at == status.npos ? 0 : std::stoull(status.substr(at + 8), nullptr, 16) & ~(1ULL << (handled - 1));
+  const auto at = status.find(name + ":\t");
+  return at == status.npos ? 0 : std::stoull(status.substr(at + name.size() + 2), nullptr, 16);
 }
+
+// What the main thread blocks, but for the signal whose handler it may be in.
+std::uint64_t blocked_but(pid_t pid, int handled) { return signals_of(pid, "SigBlk") & ~(1ULL << (handled - 1)); }
 
 // A daemon that has its guard and takes clients.
 std::unique_ptr<Process> start_daemon(const std::string& socket) {
@@ -259,6 +262,8 @@ void check_computes(Target& target) {
   CHECK(target.next_line());
 }
 
+bool handles_trap(pid_t pid) { return (signals_of(pid, "SigCgt") & 1ULL << (SIGTRAP - 1)) != 0; }
+
 // Keeps one CPU busy for a while, and everybody off it who isn't as urgent.
 pid_t start_hog(int cpu, std::chrono::seconds time) {
   const pid_t hog = fork();
@@ -334,6 +339,69 @@ TEST_CASE("a target that could not be recovered whole survives the death of the 
     const auto differences = text_differences(target.pid());
     CHECK_MESSAGE(differences.empty(), joined(differences));
     CHECK(state_of(target.pid()).signals == before.signals);
+  }
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
+// The kernel takes SIGTRAP's handler away when a thread that blocks the signal runs into a breakpoint. It has to be
+// back when the daemon dies, even if nobody has run into a breakpoint since.
+TEST_CASE(
+    "a daemon that is killed after threads with all signals blocked have hit its breakpoints leaves the others alive") {
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  Target target("soaked", {"2"});
+  target.go();
+  const auto ask = [&](const std::string& question) {
+    target.send(question + "\n");
+    return target.next_line().value_or("no answer");
+  };
+  CHECK(ask("pause").starts_with("paused"));
+  const auto daemon = start_daemon(socket);
+  RpcClient client(socket);
+  client.call("daemon.optimize", {{"enabled", false}});
+  const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
+  CHECK(handles_trap(target.pid()));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(ask("burst 5") == "burst 0");
+    CHECK(eventually([&] { return handles_trap(target.pid()); }));
+  }
+  CHECK(ask("burst 500") == "burst 0");
+  CHECK(eventually([&] { return handles_trap(target.pid()); }));
+  kill(guard_of(socket + ".state"), SIGKILL);
+  daemon->signal(SIGKILL);
+  REQUIRE(daemon->wait());
+  CHECK(ask("resume") == "running");
+  check_computes(target);
+  recover(socket);
+  target.send("quit\n");
+  const TargetReport report = target.finish();
+  CHECK_MESSAGE(report.ok(), report.exit);
+}
+
+// Whoever cleans up behind a daemon puts no breakpoint where a jump was.
+TEST_CASE("a daemon that is killed while threads with all signals blocked run through its jumps leaves them alive") {
+  NEEDS_JUMPS();
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  Target target("soaked", {"2", "blocking"});
+  target.go();
+  for (unsigned i = 0; i < 10; ++i) {
+    CAPTURE(i);
+    const auto daemon = start_daemon(socket);
+    {
+      RpcClient client(socket);
+      const std::vector<Json> probes = add(client, target.pid(), {"work", "leaf", "nest"}, Json::object());
+      const auto is_jump = [](const Json& probe) { return probe.at("tier") == "optimized"; };
+      REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
+    }
+    daemon->signal(SIGKILL);
+    REQUIRE(daemon->wait());
+    REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
+    const auto differences = text_differences(target.pid());
+    CHECK_MESSAGE(differences.empty(), joined(differences));
+    check_computes(target);
+    REQUIRE(target.running());
   }
   target.send("quit\n");
   CHECK(target.finish().ok());

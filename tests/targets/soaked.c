@@ -1,4 +1,4 @@
-// soaked T: T threads that go through the same round of calls all the time and check what each computes; who asks is
+// soaked T [blocking]: T threads that go through the same round of calls all the time and check what each computes; who asks is
 // told how many rounds there were, while they stand still between two.
 //
 //   go       they begin
@@ -6,11 +6,13 @@
 //   resume   "running"
 //   fork     "forked": one more thread is in vfork(2), in an uninterruptible wait
 //   join     "joined": not any more
+//   burst N  "burst WRONG": the main thread has called work() N times, with every signal blocked
 //   quit     the end
 //
-// A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
+// With "blocking" the threads block every signal. A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
 // Prints at the end: rounds, wrong, result.
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -27,6 +29,7 @@ struct Worker {
 
 static struct Worker workers[kMaxThreads];
 static long threads;
+static int blocking;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t all_stand = PTHREAD_COND_INITIALIZER, go_on = PTHREAD_COND_INITIALIZER;
 static long standing;
@@ -67,8 +70,15 @@ static void stand_still(void) {
   pthread_mutex_unlock(&lock);
 }
 
+static void block_all(sigset_t* before) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
 static void* run_worker(void* argument) {
   struct Worker* w = argument;
+  if (blocking) block_all(NULL);
   while (!atomic_load_explicit(&quitting, memory_order_relaxed)) {
     one_round(w);
     if (atomic_load_explicit(&pausing, memory_order_relaxed)) stand_still();
@@ -126,6 +136,16 @@ static void end_forking(void) {
   close(gate[1]);
 }
 
+static long burst(long count) {
+  sigset_t before;
+  long wrong = 0;
+  block_all(&before);
+  for (long n = 0; n < count; ++n)
+    if (work(0, n, work_text(n)) != expected_work(0, n, work_text(n))) ++wrong;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return wrong;
+}
+
 static void obey(const char* line) {
   if (strcmp(line, "pause") == 0) {
     pause_all();
@@ -139,6 +159,8 @@ static void obey(const char* line) {
   } else if (strcmp(line, "join") == 0) {
     end_forking();
     printf("joined\n");
+  } else if (strncmp(line, "burst ", 6) == 0) {
+    printf("burst %ld\n", burst(atol(line + 6)));
   } else {
     printf("unknown %s\n", line);
   }
@@ -148,6 +170,7 @@ static void obey(const char* line) {
 int main(int argc, char** argv) {
   threads = argc > 1 ? atol(argv[1]) : 2;
   if (threads < 1 || threads > kMaxThreads) return 2;
+  blocking = argc > 2 && strcmp(argv[2], "blocking") == 0;
   target_ready("soaked");
   target_wait_go();
   for (long t = 0; t < threads; ++t) {
