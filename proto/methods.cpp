@@ -330,7 +330,7 @@ constexpr std::array kStatus{
 constexpr std::array kFunctions{
     pid(kRequired),
     text("glob", kMaxText, "[MODULE:]GLOB, matched against plain and demangled names; absent: all", kOptional),
-    integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
+    integer("limit", 10000000, "at most so many; absent: all that there is room for", kOptional, 1),
 };
 constexpr std::array kFunction{
     said("name", "as people write it, demangled"), said("linkageName", "as in the symbol table"),
@@ -340,12 +340,12 @@ constexpr std::array kFunction{
 constexpr Field kFunctionItem = record("function", kFunction, "one function");
 constexpr std::array kFunctionsResult{
     list("functions", kFunctionItem, kMax64, "in order of their addresses"),
-    flag("truncated", "there are more than limit", kRequired),
+    flag("truncated", "there are more than limit, or than 32 MiB of text", kRequired),
 };
 constexpr std::array kUsdt{
     pid(kRequired),
     text("glob", kMaxText, "[[MODULE:]PROVIDER:]NAME, globs; absent: all", kOptional),
-    integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
+    integer("limit", 10000000, "at most so many; absent: all that there is room for", kOptional, 1),
 };
 constexpr Field kPlace = address("address", "of one place, in the target");
 constexpr std::array kUsdtProbe{
@@ -360,7 +360,7 @@ constexpr std::array kUsdtProbe{
 constexpr Field kUsdtItem = record("probe", kUsdtProbe, "one static probe");
 constexpr std::array kUsdtResult{
     list("probes", kUsdtItem, kMax64, "in order of their providers and names"),
-    flag("truncated", "there are more than limit", kRequired),
+    flag("truncated", "there are more than limit, or than 32 MiB of text", kRequired),
 };
 constexpr std::array kVariables{pid(kRequired),
                                 text("location", kMaxText, "a place, as in a definition", kRequired, 1)};
@@ -377,7 +377,7 @@ constexpr std::array kVariablesResult{
 constexpr std::array kLines{
     pid(kRequired),
     text("file", kMaxText, "[MODULE:]FILE, or the last parts of its path", kRequired, 1),
-    integer("limit", 10000000, "at most so many; absent: all", kOptional, 1),
+    integer("limit", 10000000, "at most so many; absent: all that there is room for", kOptional, 1),
 };
 constexpr std::array kLine{
     said("file", "its whole path, as the compiler saw it"),        integer("line", kMax32, "the line's number"),
@@ -387,7 +387,7 @@ constexpr std::array kLine{
 constexpr Field kLineItem = record("line", kLine, "one line that has code");
 constexpr std::array kLinesResult{
     list("lines", kLineItem, kMax64, "in order of files and lines"),
-    flag("truncated", "there are more than limit", kRequired),
+    flag("truncated", "there are more than limit, or than 32 MiB of text", kRequired),
 };
 constexpr std::array kFunctionsErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module};
 constexpr std::array kVariablesErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_module,

@@ -157,6 +157,8 @@ void comment(const Document& reply, const Options& options) {
     for (const auto& definition : options.probes)
       if (definition.starts_with("-:") && !options.json()) print_line("removed " + display(definition.substr(2)));
   }
+  if (reply["truncated"].boolean_or(false) && !options.json() && !options.count)
+    note("there are more than an answer has room for: name fewer, with a narrower GLOB or one module");
   const bool tells_state = options.command == Command::add || options.command == Command::list;
   if (tells_state && !options.json() && shows_disarmed(probes)) note(fmt::format("{} ({})", kDisarmed, kArmHint));
 }
@@ -325,7 +327,8 @@ int run_stream(Connection& connection, const Options& options) {
   stream.on_other([&stream](const Notification& notification) {
     if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
-    if (notification.method == "probe.unplaced") note("still pending: " + display(notification.params["message"].string()));
+    if (notification.method == "probe.unplaced")
+      note("still pending: " + display(notification.params["message"].string()));
     if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
   });
   Subscriber subscriber(connection, stream, options);

@@ -196,10 +196,12 @@ struct CommonField {
   bool returns_only;
 };
 constexpr std::array kCommonFields{
-    CommonField{"probe", "string", false}, CommonField{"id", "u32", false},      CommonField{"pid", "s32", false},
-    CommonField{"tid", "s32", false},      CommonField{"comm", "string", false}, CommonField{"cpu", "u32", false},
-    CommonField{"time", "u64", false},     CommonField{"ip", "x64", false},      CommonField{"symbol", "string", false},
-    CommonField{"ret_ip", "x64", true},    CommonField{"func", "string", true},  CommonField{"duration", "u64", true},
+    CommonField{"probe", "string", false},  CommonField{"id", "u32", false},
+    CommonField{"pid", "s32", false},       CommonField{"tid", "s32", false},
+    CommonField{"comm", "string", false},   CommonField{"cpu", "u32", false},
+    CommonField{"time", "u64", false},      CommonField{"ip", "x64", false},
+    CommonField{"symbol", "string", false}, CommonField{"ret_ip", "x64", true},
+    CommonField{"func", "string", true},    CommonField{"duration", "u64", true},
     CommonField{"tail_call", "bool", true},
 };
 
@@ -288,14 +290,17 @@ std::string status_json(const control::Status& s) {
   return std::move(w).text();
 }
 
-// The first `limit` of them (0: all), and whether that leaves some out.
+constexpr std::size_t kMostListed = 32 << 20;  // bytes of a list; at least as many as the names in it
+
+// The first `limit` of them (0: all), as far as there is room for them, and whether that leaves some out.
 template <typename T>
 static std::string truncated_json(std::string_view key, const std::vector<T>& all, std::size_t limit,
                                   void (*put_one)(JsonWriter&, const T&)) {
-  const std::size_t shown = limit == 0 ? all.size() : std::min(limit, all.size());
+  const std::size_t most = limit == 0 ? all.size() : std::min(limit, all.size());
+  std::size_t shown = 0;
   JsonWriter w;
   w.begin_object().key(key).begin_array();
-  for (std::size_t i = 0; i < shown; ++i) put_one(w, all[i]);
+  for (; shown < most && w.text().size() < kMostListed; ++shown) put_one(w, all[shown]);
   w.end_array();
   put(w, "truncated", shown < all.size());
   w.end_object();

@@ -14,14 +14,17 @@ namespace probed::symbols {
 namespace {
 
 constexpr std::size_t kMaxListed = 10;
-constexpr std::size_t kMaxShown = 1000;  // bytes of a name that is suggested
+constexpr std::size_t kMaxShown = 1000;     // bytes of a name that is suggested
+constexpr std::size_t kMaxCompared = 1000;  // candidates, when looking for names that tell them apart
 
-std::string join(const std::vector<std::string>& names) {
+// all: how many there are, of which `names` has the first ones.
+std::string join(const std::vector<std::string>& names, std::size_t all) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kMaxListed; ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kMaxListed) text += ", and " + std::to_string(names.size() - kMaxListed) + " more";
+  if (all > kMaxListed) text += ", and " + std::to_string(all - kMaxListed) + " more";
   return text;
 }
+std::string join(const std::vector<std::string>& names) { return join(names, names.size()); }
 
 // The name as a definition can write it: MODULE:0xFILEOFFSET.
 std::string by_offset(const Found& f) {
@@ -296,8 +299,12 @@ std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Fo
   const Notation by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
   const bool one_module =
       std::all_of(found.begin(), found.end(), [&](const Found& f) { return f.in->module == found[0].in->module; });
-  // The first of these notations in which all candidates differ.
   std::vector<std::string> names;
+  if (found.size() > kMaxCompared) {
+    for (const Found& f : found.first(kMaxListed)) names.push_back(one_module ? by_offset(f) : by_address(f));
+    return names;
+  }
+  // The first of these notations in which all candidates differ.
   const auto tells_apart = [&](const auto& notation) {
     names.clear();
     for (const Found& f : found)
@@ -337,7 +344,7 @@ Error TargetSymbols::Impl::ambiguous(const NameQuery& query, std::span<const Fou
   const std::string count = std::to_string(found.size());
   return {Reason::ambiguous_symbol,
           std::string(query.text) + " names " + count + " places in process " + std::to_string(pid_),
-          "say which one: " + join(candidate_names(found)),
+          "say which one: " + join(candidate_names(found), found.size()),
           {}};
 }
 

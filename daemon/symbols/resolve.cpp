@@ -73,6 +73,8 @@ Result<std::shared_ptr<const TargetSymbols>> TargetSymbols::load(pid_t pid, Modu
 Result<Places> TargetSymbols::places(const lang::Location& location) const {
   return with_column(impl_->places(location), location);
 }
+void TargetSymbols::spare_candidates() const { impl_->spare_candidates(); }
+
 Result<std::vector<Site>> TargetSymbols::resolve(const lang::Location& location) const {
   Result<Places> found = places(location);
   if (!found) return std::move(found).error();
@@ -199,8 +201,16 @@ Result<Places> TargetSymbols::Impl::places_of_glob(std::span<const Found> found,
     for (const RemoteAddr a : chosen) starts.try_emplace(a, f);
   }
   make_room(places.sites, starts.size());
+  std::size_t names = 0;  // bytes
   for (const auto& [start, f] : starts) {
     Result<Site> site = site_of(f, start, offset);
+    names += site ? site->symbol.size() : 0;
+    if (names > kMostNames)
+      return Error{Reason::limit_exceeded,
+                   "this glob matches " + std::to_string(starts.size()) + " functions, whose names are more than " +
+                       std::to_string(kMostNames >> 20) + " MiB",
+                   "use a narrower glob",
+                   {}};
     if (site)
       places.sites.push_back(std::move(site).value());
     else
@@ -379,14 +389,11 @@ std::vector<Function> TargetSymbols::Impl::functions(std::string_view glob, std:
 
 std::vector<Function> TargetSymbols::Impl::functions_of(std::span<const Instance* const> instances,
                                                         std::string_view glob, std::size_t limit) const {
-  std::map<RemoteAddr, Function> found;
+  std::map<RemoteAddr, Found> found;
   if (glob.size() > kMaxGlob) return {};
   const auto add = [&](RemoteAddr address, const Found& f) {
     const Mapping* mapping = mapping_at(address);
-    if (!mapping || !mapping->executable) return;
-    Function function{f.in->module->symbols().display(*f.symbol), std::string(f.symbol->name()),
-                      std::string(f.in->name()), address, f.symbol->size};
-    found.try_emplace(address, std::move(function));
+    if (mapping && mapping->executable) found.try_emplace(address, f);
   };
   for (const Instance* in : instances) {
     for (const Found& f : matching(*in, glob.empty() ? "*" : glob)) {
@@ -398,9 +405,12 @@ std::vector<Function> TargetSymbols::Impl::functions_of(std::span<const Instance
     if (limit != 0 && found.size() >= limit) break;  // instances are in address order
   }
   std::vector<Function> list;
-  for (auto& [address, function] : found) {
-    if (limit != 0 && list.size() >= limit) break;
-    list.push_back(std::move(function));
+  std::size_t names = 0;  // bytes
+  for (const auto& [address, f] : found) {
+    if ((limit != 0 && list.size() >= limit) || names > kMostNames) break;
+    list.push_back({f.in->module->symbols().display(*f.symbol), std::string(f.symbol->name()),
+                    std::string(f.in->name()), address, f.symbol->size});
+    names += list.back().name.size() + list.back().linkage_name.size();
   }
   return list;
 }

@@ -25,6 +25,10 @@ class Module;       // one ELF file, parsed once: symbols, build-id, function ta
 class ModuleCache;  // shared, thread-safe; module_cache.hpp
 
 // One place to probe.
+// What is kept at one time, at most, of the names that one question is answered with: programs may have a hundred
+// thousand functions, and names of some thousand bytes.
+inline constexpr std::size_t kMostNames = 32 << 20;  // bytes
+
 struct Site {
   RemoteAddr address;
   std::string symbol;             // demangled-or-plain name of the enclosing function; empty when unknown
@@ -117,6 +121,9 @@ class TargetSymbols {
   // everything is left out, why the first one is.
   // Only names and mappings are checked here; instruction boundaries and blacklists are the caller's.
   Result<Places> places(const lang::Location& location) const;
+  // From now on errors about ambiguous names don't look into debug information for better ones, which takes time:
+  // nobody is going to read them.
+  void spare_candidates() const;
   // Its sites alone.
   Result<std::vector<Site>> resolve(const lang::Location& location) const;
 
@@ -147,7 +154,8 @@ class TargetSymbols {
   // The symbol that covers an address; nullopt when no module or symbol does.
   std::optional<SymbolizedAddress> symbolize(RemoteAddr address) const;
 
-  // What can be probed, in address order; glob matches plain and demangled names (empty: all); at most limit (0: all).
+  // What can be probed, in address order; glob matches plain and demangled names (empty: all); at most limit (0: all),
+  // and none behind the one with whose names they are more than kMostNames.
   std::vector<Function> functions(std::string_view glob, std::size_t limit) const;
   // The same for [MODULE:]GLOB. Errors: no_such_module.
   Result<std::vector<Function>> list_functions(std::string_view pattern, std::size_t limit) const;

@@ -55,6 +55,7 @@ class TargetSymbols::Impl {
   Result<void> load(pid_t pid, ModuleCache& cache);
 
   // ---- resolve.cpp
+  void spare_candidates() const { file_notations_left_.store(0, std::memory_order_relaxed); }
   Result<Places> places(const lang::Location& location) const;
   Result<RemoteAddr> resolve_data(std::string_view text) const;
   Result<Site> site_at(RemoteAddr address) const;
@@ -111,6 +112,7 @@ class TargetSymbols::Impl {
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,
                   Want want) const;
   Error ambiguous(const NameQuery& query, std::span<const Found> found) const;
+  // Of very many the first few alone.
   std::vector<std::string> candidate_names(std::span<const Found> found) const;
   // FILE:FUNCTION of a function of which its file has no other; "": that isn't known.
   std::string by_file(const Found& found) const;

@@ -129,6 +129,21 @@ TEST_CASE("every method answers in the shape its table says") {
   CHECK(client.error("events.unsubscribe", subscription)["data"]["reason"] == "no-such-subscription");
 }
 
+TEST_CASE("a list is cut where it gets too long to be kept for a client that may not read it, and says so") {
+  LiveServer server;
+  const std::string name(1 << 20, 'f');
+  server.loop([&] {
+    for (int i = 0; i < 40; ++i) server.controller().function_views.push_back({name, "f", "m", {0x1000}, 16});
+  });
+  TestClient client(server.path());
+  const Json all = client.result("symbols.functions", {{"pid", 5}});
+  CHECK(all["truncated"] == true);
+  CHECK(all["functions"].size() == 32);
+  const Json few = client.result("symbols.functions", {{"pid", 5}, {"limit", 20}});
+  CHECK(few["truncated"] == true);
+  CHECK(few["functions"].size() == 20);
+}
+
 TEST_CASE("what a glob matches and can't be probed is told beside what was added") {
   LiveServer server;
   server.loop([&] {
