@@ -335,6 +335,7 @@ class Engine : private Waiter::Guardian {
   std::optional<Dispositions> look_at_actions(Tracee& tracee);
   bool must_learn_actions(const Process& process) const;
   void look_behind_traps(Process& process);
+  bool put_actions_back(Tracee& tracee);
   void settle_actions(Process& process);
   void learn_actions(Tracee& tracee);
   static bool must_mend_landing(Process& process, int signal, const AfterTrap& after);

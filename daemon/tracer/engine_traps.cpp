@@ -39,8 +39,10 @@ using ptrace::Outcome;
 constexpr auto kLookAge = 10ms;
 constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
-constexpr auto kMostPatience = 2s;                  // for threads that only wait for a processor
-constexpr unsigned kMostMended = 64;                // landings, between looks
+constexpr auto kMostPatience = 2s;    // for threads that only wait for a processor
+constexpr auto kMostPause = 60s;      // between two threads that are asked to put it back
+constexpr unsigned kMostMended = 64;  // landings, in a kLookAge
+constexpr unsigned kMostInVain = 5;
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most
@@ -196,9 +198,7 @@ std::optional<Dispositions> Engine::actions_now(Tracee& tracee) {
 
 // The same, where what is found to have changed is then fetched.
 std::optional<Dispositions> Engine::look_at_actions(Tracee& tracee) {
-  Arrangements& actions = tracee.process->actions;
-  const auto now = coarse_now();
-  if (now - std::exchange(actions.looked, now) > kLookAge) actions.mended = 0;
+  tracee.process->actions.looked = coarse_now();
   return actions_now(tracee);
 }
 
@@ -215,26 +215,40 @@ void Engine::learn_actions(Tracee& tracee) {
   if (!now) return;
   const bool as_known = !others_changed(process, *now, 0) && !process.actions.any_owed();
   if (!as_known) stop_few_others(tracee);
-  const bool alive = as_known || with_actions(tracee, 0, [&](ActionCalls& calls) {
-                       for (const int signal : kForcedSignals)
-                         if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
-                           put_back(process, signal, calls);
-                     });
-  if (!alive) return;
+  if (!as_known && !put_actions_back(tracee)) return;
   watch_at_first(process);
   stop_to_watch(tracee);
 }
 
-// Some time after a trap of ours behind which nobody has looked. What isn't in place then is looked for once more.
+// Some time after the last trap of ours, behind which nobody has looked. Asking a thread to stop for it may make a wait
+// of its begin anew: that happens less and less often.
 void Engine::look_behind_traps(Process& process) {
-  process.actions.look_at.reset();
-  process.actions.looked = coarse_now();
-  process.actions.mended = 0;
-  const auto now = dispositions_of(process.id.pid);
-  if (process.detaching || !now || !others_changed(process, *now, 0)) return;
-  process.actions.look_at = Waiter::Clock::now() + kLandingAge;
-  if (process.jobs.empty())
-    request_job(process, Job{[this](Tracee& tracee) { learn_actions(tracee); }, [](const Error&) {}, {}});
+  Arrangements& actions = process.actions;
+  const auto now = Waiter::Clock::now();
+  actions.look_at.reset();
+  if (process.detaching) return;
+  if (now - actions.trapped < kLookAge) return void(actions.look_at = now + kLookAge);  // more have come
+  actions.looked = now;
+  const auto all = dispositions_of(process.id.pid);
+  if (!all) return;
+  if (!others_changed(process, *all, 0)) return void(actions.looked_in_vain = 0);
+  if (actions.looked_in_vain >= kMostInVain) return;  // it can't be put back: a seccomp filter, say
+  if (now < actions.ask_at) return void(actions.look_at = actions.ask_at);
+  ++actions.looked_in_vain;
+  actions.ask_at = now + actions.ask_pause;
+  actions.ask_pause = std::min<Waiter::Clock::duration>(4 * actions.ask_pause, kMostPause);
+  actions.look_at = now + kLandingAge;
+  request_job(process, Job{[this](Tracee& tracee) { put_actions_back(tracee); }, [](const Error&) {}, {}});
+}
+
+// False: the thread has died.
+bool Engine::put_actions_back(Tracee& tracee) {
+  Process& process = *tracee.process;
+  return with_actions(tracee, 0, [&](ActionCalls& calls) {
+    for (const int signal : kForcedSignals)
+      if (matters(process, signal) && reconcile(process, signal, calls) == Seen::reset)
+        put_back(process, signal, calls);
+  });
 }
 
 // Puts back what is owed, when there may be nothing left in the way of it.
@@ -249,7 +263,12 @@ void Engine::settle_actions(Process& process) {
 // dies. Only where threads that block the signal do all the time, which nothing saves then, it waits for the next look.
 bool Engine::must_mend_landing(Process& process, int signal, const AfterTrap& after) {
   if (signal != SIGTRAP || !after.blocks || !process.actions.landing_in_place()) return false;
-  return process.actions.mended++ < kMostMended;
+  Arrangements& actions = process.actions;
+  if (const auto now = coarse_now(); now - actions.mended_from > kLookAge) {
+    actions.mended_from = now;
+    actions.mended = 0;
+  }
+  return actions.mended++ < kMostMended;
 }
 
 // `merged`: the stop's siginfo is the program's, so its signal was there first.
@@ -269,8 +288,10 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
     if (!inside) tracee.trap_frame.reset();
   }
   if (signal == SIGTRAP) after.blocks |= std::exchange(tracee.trap_suspect, false) && after.in_handler && !before;
-  if (merged || process.actions.of(signal).known || after.in_handler ||
-      coarse_now() - process.actions.looked > kLookAge || must_mend_landing(process, signal, after))
+  const auto now = coarse_now();
+  process.actions.trapped = now;
+  if (merged || process.actions.of(signal).known || after.in_handler || now - process.actions.looked > kLookAge ||
+      must_mend_landing(process, signal, after))
     mend_action(tracee, regs, signal, merged, after);
   else if (process.actions.landing_in_place() && !process.actions.look_at)
     process.actions.look_at = Waiter::Clock::now() + kLookAge;

@@ -20,6 +20,7 @@
 #include "daemon/tracer/journal.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/sharing.hpp"
 #include "daemon/tracer/text_pages.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -74,14 +75,21 @@ class Text {
 
   // Behind a breakpoint may be the rest of a jump: the program's bytes come first.
   void take_out_breakpoints() {
-    by_pages(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::begun); });
-    by_pages(JournalRecord::Kind::breakpoint, [this](const JournalRecord& r) { take_out_breakpoint(r); });
+    for_each(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::begun); });
+    for_each(JournalRecord::Kind::breakpoint, [this](const JournalRecord& r) { take_out_breakpoint(r); });
   }
 
-  // Every thread stands still.
+  // Every thread stands still: many by the page.
   void take_out_jumps() {
+    const auto take_out = [this](const JournalRecord& r) { take_out_jump(r, Jumps::standing); };
     layout_ = Layout::of(memory_);
-    by_pages(JournalRecord::Kind::patch, [this](const JournalRecord& r) { take_out_jump(r, Jumps::standing); });
+    bool failed = true;
+    if (layout_.known() && records_.size() >= TextPages::kLargeBatch) {
+      TextPages pages(memory_, layout_.mappings());
+      for_each(JournalRecord::Kind::patch, take_out);
+      failed = pages.flush().has_value();
+    }
+    if (failed) for_each(JournalRecord::Kind::patch, take_out);
   }
 
   // Some thread runs, or may: by way of breakpoints. Who runs into one lands in the detour's tail.
@@ -114,17 +122,6 @@ class Text {
     for (const JournalRecord& record : records_)
       if (record.kind == kind) f(record);
   }
-  // Many by the page; one after the other where the program writes to them meanwhile.
-  template <class F>
-  void by_pages(JournalRecord::Kind kind, F f) {
-    bool failed = true;
-    if (layout_.known() && records_.size() >= TextPages::kLargeBatch) {
-      TextPages pages(memory_, layout_.mappings());
-      for_each(kind, f);
-      failed = pages.flush().has_value();
-    }
-    if (failed) for_each(kind, f);
-  }
   bool is_island(const JournalRecord& record) const { return !breakpoints_.contains(record.address); }
 
   bool is_there(const Patch& patch) const {
@@ -142,7 +139,8 @@ class Text {
     std::array<std::uint8_t, Patch::kMaxSize> now{};
     const auto bytes = std::span(now).first(patch.size);
     if (memory_.read_some(patch.at, std::as_writable_bytes(bytes)) != bytes.size()) return;
-    if (which == Jumps::begun && !native::is_breakpoint(bytes)) return;
+    // Ours have been taken out first: one that stands there still is the program's.
+    if (native::is_breakpoint(bytes) ? which == Jumps::standing : which == Jumps::begun) return;
     if (!settle(bytes, patch, which != Jumps::standing)) return;
     if (which == Jumps::standing) {
       if (memory_.write(patch.at, std::as_bytes(bytes))) restored_.insert(record.address);
@@ -483,7 +481,11 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
   text.take_out_breakpoints();
   text.lower_semaphores(journal);
   if (threads.stop()) {
-    text.take_out_jumps();
+    // What another process that shares the memory runs through is not to change under it.
+    if (processes_sharing_memory(result.pid).empty())
+      text.take_out_jumps();
+    else
+      text.take_out_running_jumps();
     threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));

@@ -65,7 +65,12 @@ struct Arrangements {
   std::array<Arrangement, kForcedSignals.size()> all;  // by forced_index()
   std::chrono::steady_clock::time_point looked{};      // when /proc was last asked whether there are any
   std::optional<Waiter::Clock::time_point> look_at;    // when it is to be asked again: nobody has since a trap of ours
-  unsigned mended = 0;                   // times that the landing has been put back, since the last look but these
+  std::chrono::steady_clock::time_point trapped{};     // when a trap of ours came last
+  std::chrono::steady_clock::time_point mended_from{}, ask_at{};
+  unsigned mended = 0;          // times that the landing has been put back since mended_from
+  unsigned looked_in_vain = 0;  // times in a row that what should be in place was not
+  // A thread is asked to put it back not before ask_at, and so much later the next time.
+  Waiter::Clock::duration ask_pause = std::chrono::milliseconds(10);
   bool with_faults = false;              // detours may follow bad pointers here: SIGSEGV and SIGBUS matter, too
   std::optional<LandingAction> landing;  // nullopt: it never was
 

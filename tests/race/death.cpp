@@ -4,6 +4,7 @@
 // PROBED_TEST_SEED=N repeats a run; PROBED_TEST_KILLS=N says how often (default 50).
 #include <dirent.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -241,6 +242,30 @@ TEST_CASE("a jump of the program's own that was probed once is whole when daemon
   CHECK(target.finish().ok());
 }
 
+// Where a jump of ours was once.
+TEST_CASE("a breakpoint of the program's own stays when daemon and guard have been killed") {
+  NEEDS_JUMPS();
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  Target target("soaked", {"1"});
+  const auto daemon = start_daemon(socket);
+  RpcClient client(socket);
+  const std::vector<Json> probes = add(client, target.pid(), {"leaf", "nest"}, Json::object());
+  REQUIRE(eventually([&] { return list_probes(client)[0].at("tier") == "optimized"; }));
+  client.call("probe.disable", {{"ids", {probes[0].at("id")}}});
+  const std::uint64_t at = std::stoull(probes[0].at("address").get<std::string>(), nullptr, 16);
+  const UniqueFd memory(::open(("/proc/" + std::to_string(target.pid()) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+  const std::uint8_t breakpoint = 0xcc;
+  std::uint8_t now = 0;
+  REQUIRE(::pwrite(memory.get(), &breakpoint, 1, static_cast<off_t>(at)) == 1);
+  kill(guard_of(socket + ".state"), SIGKILL);
+  daemon->signal(SIGKILL);
+  REQUIRE(daemon->wait());
+  recover(socket);
+  CHECK(::pread(memory.get(), &now, 1, static_cast<off_t>(at)) == 1);
+  CHECK(now == breakpoint);
+}
+
 namespace {
 
 // Arms a breakpoint there, and kills the guard and the daemon when it is hit.
@@ -377,6 +402,26 @@ TEST_CASE(
   target.send("quit\n");
   const TargetReport report = target.finish();
   CHECK_MESSAGE(report.ok(), report.exit);
+}
+
+// And that costs nobody else's waits their end.
+TEST_CASE("threads with all signals blocked that run into breakpoints don't make others wait longer") {
+  Target target("soaked", {"1", "blocking"});
+  target.go();
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  client.call("daemon.optimize", {{"enabled", false}});
+  const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
+  CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 1000; }));
+  target.send("wait 5\n");
+  long longest = 0;
+  const auto line = target.next_line();
+  REQUIRE(line);
+  CHECK(std::sscanf(line->c_str(), "waited %ld", &longest) == 1);
+  CHECK_MESSAGE(longest < 1200, longest);  // one that is made anew once takes 800 at most
+  remove_all(client, probes);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
 }
 
 // Whoever cleans up behind a daemon puts no breakpoint where a jump was.

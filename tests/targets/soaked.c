@@ -7,6 +7,7 @@
 //   fork     "forked": one more thread is in vfork(2), in an uninterruptible wait
 //   join     "joined": not any more
 //   burst N  "burst WRONG": the main thread has called work() N times, with every signal blocked
+//   wait N   "waited MS": the longest of N waits of the main thread, each for 400 ms
 //   quit     the end
 //
 // With "blocking" the threads block every signal. A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
@@ -15,8 +16,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "work.h"
 
@@ -146,6 +150,22 @@ static long burst(long count) {
   return wrong;
 }
 
+static long longest_wait(long count) {
+  long longest = 0;
+  const int nothing = epoll_create1(0);
+  for (long n = 0; n < count; ++n) {
+    struct epoll_event event;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    epoll_wait(nothing, &event, 1, 400);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const long took = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
+    if (took > longest) longest = took;
+  }
+  close(nothing);
+  return longest;
+}
+
 static void obey(const char* line) {
   if (strcmp(line, "pause") == 0) {
     pause_all();
@@ -161,6 +181,8 @@ static void obey(const char* line) {
     printf("joined\n");
   } else if (strncmp(line, "burst ", 6) == 0) {
     printf("burst %ld\n", burst(atol(line + 6)));
+  } else if (strncmp(line, "wait ", 5) == 0) {
+    printf("waited %ld\n", longest_wait(atol(line + 5)));
   } else {
     printf("unknown %s\n", line);
   }
