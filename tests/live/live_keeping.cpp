@@ -365,10 +365,13 @@ TEST_CASE("very many probes outlive their daemon, each with its own counter") {
   daemons.end(SIGKILL);
   daemons.start();
   RpcClient client(daemons.daemon->socket());
-  const auto probes = list_probes(client, target.pid());
-  CHECK(probes.size() == count);
-  const auto is_back = [](const Json& probe) { return probe.at("state") == "enabled"; };
-  CHECK(std::ranges::count_if(probes, is_back) == static_cast<std::ptrdiff_t>(count));
+  CHECK(list_probes(client, target.pid()).size() == count);
+  // A daemon serves its clients after some seconds, whether all is in place or not.
+  CHECK(eventually([&] {
+    const auto probes = list_probes(client, target.pid());
+    const auto is_back = [](const Json& probe) { return probe.at("state") == "enabled"; };
+    return std::ranges::count_if(probes, is_back) == static_cast<std::ptrdiff_t>(count);
+  }));
   const std::uint64_t before = hits_of_round(client);
   CHECK(before > 10);
   CHECK(eventually([&] { return hits_of_round(client) > before; }));
