@@ -290,9 +290,8 @@ std::string status_json(const control::Status& s) {
   return std::move(w).text();
 }
 
-constexpr std::size_t kMostListed = 32 << 20;  // bytes of a list; at least as many as the names in it
-
-// The first `limit` of them (0: all), as far as there is room for them, and whether that leaves some out.
+// The first `limit` of them (0: all), as far as there is room for them, and whether that leaves some out. No element is
+// shorter than the names in it: what was left out before, for these, is left out here as well.
 template <typename T>
 static std::string truncated_json(std::string_view key, const std::vector<T>& all, std::size_t limit,
                                   void (*put_one)(JsonWriter&, const T&)) {
@@ -300,7 +299,7 @@ static std::string truncated_json(std::string_view key, const std::vector<T>& al
   std::size_t shown = 0;
   JsonWriter w;
   w.begin_object().key(key).begin_array();
-  for (; shown < most && w.text().size() < kMostListed; ++shown) put_one(w, all[shown]);
+  for (; shown < most && w.text().size() < symbols::kMostNames; ++shown) put_one(w, all[shown]);
   w.end_array();
   put(w, "truncated", shown < all.size());
   w.end_object();

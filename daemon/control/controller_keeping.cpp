@@ -297,10 +297,9 @@ void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void
 std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) const {
   const pid_t pid = kept.id.pid;
   const auto now = process::target_id(pid);
-  if (!now) return gone(fmt::format("process {} has ended while no daemon ran", pid));
+  if (!now || process::has_ended(pid)) return gone(fmt::format("process {} has ended while no daemon ran", pid));
   if (now->start_time != kept.id.start_time)
     return gone(fmt::format("process {} has ended while no daemon ran; another one has its number now", pid));
-  if (process::has_ended(pid)) return gone(fmt::format("process {} has ended while no daemon ran", pid));
   if (kept.program == 0 || process::program_mark(pid) != kept.program)
     return gone(fmt::format("process {} has begun to run another program while no daemon ran", pid));
   if (kept.attempts >= kMostAttempts)

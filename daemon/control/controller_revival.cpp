@@ -370,8 +370,8 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
     const auto symbols = symbols::TargetSymbols::load(revival->pid, modules_);
     if (symbols) {
       revival->symbols = *symbols;
-      const auto by_itself = [](const Item& i) { return i.expected.has_value(); };
-      if (std::ranges::all_of(revival->items, by_itself)) (*symbols)->spare_candidates();
+      const auto was_kept = [](const Item& i) { return i.expected.has_value(); };
+      if (std::ranges::all_of(revival->items, was_kept)) (*symbols)->spare_candidates();
       Planner planner(revival->pid, **symbols, revival->known, revival->overlay.get());
       for (Item& item : revival->items) item.plan(planner);
       const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };

@@ -24,11 +24,11 @@ struct UsdtSite;    // usdt.hpp
 class Module;       // one ELF file, parsed once: symbols, build-id, function table
 class ModuleCache;  // shared, thread-safe; module_cache.hpp
 
-// One place to probe.
 // What is kept at one time, at most, of the names that one question is answered with: programs may have a hundred
 // thousand functions, and names of some thousand bytes.
 inline constexpr std::size_t kMostNames = 32 << 20;  // bytes
 
+// One place to probe.
 struct Site {
   RemoteAddr address;
   std::string symbol;             // demangled-or-plain name of the enclosing function; empty when unknown

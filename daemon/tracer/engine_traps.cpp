@@ -39,10 +39,10 @@ using ptrace::Outcome;
 constexpr auto kLookAge = 10ms;
 constexpr auto kLandingAge = 100ms;  // of hits, until a handler that has taken the landing's place is noticed
 constexpr auto kStopPatience = 100ms;
-constexpr auto kMostPatience = 2s;    // for threads that only wait for a processor
-constexpr auto kMostPause = 60s;      // between two threads that are asked to put it back
-constexpr unsigned kMostMended = 64;  // landings, in a kLookAge
-constexpr unsigned kMostInVain = 5;
+constexpr auto kMostPatience = 2s;                  // for threads that only wait for a processor
+constexpr auto kMostPause = 60s;                    // between two threads that are asked to put it back
+constexpr unsigned kMostMended = 64;                // landings, in a kLookAge
+constexpr unsigned kMostInVain = 5;                 // looks at what isn't as it should be, in a row
 constexpr unsigned kMostInterrupts = 8;             // that a signal on its way to a thread may be behind
 constexpr std::size_t kMostLookedAt = 256;          // threads, when asking which of them ran into a breakpoint
 constexpr std::uint64_t kHandlerDepth = 256 << 10;  // bytes of stack that a SIGTRAP handler is thought to use at most

@@ -1,5 +1,5 @@
-// soaked T [blocking]: T threads that go through the same round of calls all the time and check what each computes; who asks is
-// told how many rounds there were, while they stand still between two.
+// soaked T [blocking]: T threads that go through the same round of calls all the time and check what each computes; who
+// asks is told how many rounds there were, while they stand still between two. "blocking": they block every signal.
 //
 //   go       they begin
 //   pause    "paused ROUNDS FIRST WRONG": rounds of all threads, of thread 0, calls that computed something else
@@ -10,7 +10,7 @@
 //   wait N   "waited MS": the longest of N waits of the main thread, each for 400 ms
 //   quit     the end
 //
-// With "blocking" the threads block every signal. A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
+// A round: work() once, leaf() twice, nest() four times (of which three by itself); every 64th also getppid().
 // Prints at the end: rounds, wrong, result.
 #include <pthread.h>
 #include <signal.h>
