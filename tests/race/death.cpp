@@ -375,28 +375,25 @@ TEST_CASE(
     "a daemon that is killed after threads with all signals blocked have hit its breakpoints leaves the others alive") {
   TempDir directory;
   const std::string socket = directory.path() + "/s";
-  Target target("soaked", {"2"});
+  Watched soaked("soaked", {"2"});
+  Target& target = soaked.target;
   target.go();
-  const auto ask = [&](const std::string& question) {
-    target.send(question + "\n");
-    return target.next_line().value_or("no answer");
-  };
-  CHECK(ask("pause").starts_with("paused"));
+  CHECK(soaked.ask("pause").starts_with("paused"));
   const auto daemon = start_daemon(socket);
   RpcClient client(socket);
   client.call("daemon.optimize", {{"enabled", false}});
   const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
   CHECK(handles_trap(target.pid()));
   for (int i = 0; i < 3; ++i) {
-    CHECK(ask("burst 5") == "burst 0");
+    CHECK(soaked.ask("burst 5") == "burst 0");
     CHECK(eventually([&] { return handles_trap(target.pid()); }));
   }
-  CHECK(ask("burst 500") == "burst 0");
+  CHECK(soaked.ask("burst 500") == "burst 0");
   CHECK(eventually([&] { return handles_trap(target.pid()); }));
   kill(guard_of(socket + ".state"), SIGKILL);
   daemon->signal(SIGKILL);
   REQUIRE(daemon->wait());
-  CHECK(ask("resume") == "running");
+  CHECK(soaked.ask("resume") == "running");
   check_computes(target);
   recover(socket);
   target.send("quit\n");
@@ -434,12 +431,11 @@ TEST_CASE("a daemon that is killed while threads with all signals blocked run th
   for (unsigned i = 0; i < 10; ++i) {
     CAPTURE(i);
     const auto daemon = start_daemon(socket);
-    {
-      RpcClient client(socket);
-      const std::vector<Json> probes = add(client, target.pid(), {"work", "leaf", "nest"}, Json::object());
-      const auto is_jump = [](const Json& probe) { return probe.at("tier") == "optimized"; };
-      REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
-    }
+    RpcClient client(socket);
+    const std::vector<Json> probes = add(client, target.pid(), {"work", "leaf", "nest"}, Json::object());
+    const auto is_jump = [](const Json& probe) { return probe.at("tier") == "optimized"; };
+    REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
+    check_computes(target);  // nobody is on the way out of a breakpoint any more
     daemon->signal(SIGKILL);
     REQUIRE(daemon->wait());
     REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
