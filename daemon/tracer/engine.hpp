@@ -334,6 +334,7 @@ class Engine : private Waiter::Guardian {
   std::optional<Dispositions> actions_now(Tracee& tracee);
   std::optional<Dispositions> look_at_actions(Tracee& tracee);
   bool must_learn_actions(const Process& process) const;
+  static void will_look_behind_traps(Process& process);
   void look_behind_traps(Process& process);
   bool put_actions_back(Tracee& tracee);
   void settle_actions(Process& process);

@@ -92,6 +92,8 @@ void Engine::claim(Tracee& child, Process& parent) {
   process.follow_fork = parent.follow_fork;
   process.detaching = parent.detaching;
   process.actions = parent.actions;
+  // A thread of the creator's may have had the kernel reset them before they were copied, which we hear of later.
+  will_look_behind_traps(process);
   process.watch = parent.watch;
   if (parent.space && shares_memory(child.tid, parent.id.pid))
     process.space = parent.space;

@@ -220,6 +220,11 @@ void Engine::learn_actions(Tracee& tracee) {
   stop_to_watch(tracee);
 }
 
+void Engine::will_look_behind_traps(Process& process) {
+  if (process.actions.landing_in_place() && !process.actions.look_at)
+    process.actions.look_at = Waiter::Clock::now() + kLookAge;
+}
+
 // Some time after the last trap of ours, behind which nobody has looked. Asking a thread to stop for it may make a wait
 // of its begin anew: that happens less and less often.
 void Engine::look_behind_traps(Process& process) {
@@ -293,8 +298,8 @@ Engine::AfterTrap Engine::mend_after_trap(Tracee& tracee, const ptrace::Register
   if (merged || process.actions.of(signal).known || after.in_handler || now - process.actions.looked > kLookAge ||
       must_mend_landing(process, signal, after))
     mend_action(tracee, regs, signal, merged, after);
-  else if (process.actions.landing_in_place() && !process.actions.look_at)
-    process.actions.look_at = Waiter::Clock::now() + kLookAge;
+  else
+    will_look_behind_traps(process);
   if (!after.alive || after.program_first) return after;
   if (before) after.blocks = (*before & bit) != 0;
   after.blocks &= (mask & bit) == 0;

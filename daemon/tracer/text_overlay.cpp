@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arch/arch.hpp"
+#include "daemon/tracer/xol.hpp"
 
 namespace probed::tracer {
 
@@ -13,10 +14,18 @@ bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap) {
   const auto begins_with = [&](std::span<const std::uint8_t> head) {
     return std::ranges::equal(bytes.first(kHead), head.first(kHead));
   };
-  const bool whole_tail = std::ranges::equal(bytes.subspan(kHead), written.subspan(kHead));
-  const bool old_tail = std::ranges::equal(bytes.subspan(kHead), old.subspan(kHead));
+  const auto is_there = [&](std::span<const std::uint8_t> whole, std::size_t from, std::size_t size) {
+    return std::ranges::equal(bytes.subspan(from, size), whole.subspan(from, size));
+  };
+  const std::size_t size = bytes.size(), next_page = kPageSize - patch.at.value % kPageSize;
+  const std::size_t middle = std::clamp(next_page, kHead, size);
+  const auto is_either = [&](std::size_t from, std::size_t n) {
+    return is_there(written, from, n) || is_there(old, from, n);
+  };
+  const bool old_tail = is_there(old, kHead, size - kHead);
   const bool trapped = begins_with(trap) || begins_with(written);
-  if ((!trapped && !begins_with(old)) || (!whole_tail && !old_tail)) return false;
+  if (!trapped && !begins_with(old)) return false;
+  if (!is_either(kHead, middle - kHead) || !is_either(middle, size - middle)) return false;
   const auto wanted = keep_trap && trapped ? trap : old;
   if (begins_with(wanted) && old_tail) return false;  // a breakpoint that is to stay
   std::ranges::copy(old, bytes.begin());

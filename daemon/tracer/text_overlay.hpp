@@ -25,8 +25,9 @@ inline std::span<const std::uint8_t> before(const Patch& p) { return std::span(p
 inline std::span<const std::uint8_t> after(const Patch& p) { return std::span(p.after).first(p.size); }
 
 // Takes the patch's bytes, in whatever stage they are, back to the original ones, or to the breakpoint: where the
-// breakpoint is that, the jump's or the original ones, behind it the jump's or the original ones. Anything else is the
-// program's. True: they changed.
+// breakpoint is that, the jump's or the original ones, behind it the jump's or the original ones, on each of two pages:
+// who is killed while it writes may have written to the first (ptrace writes page by page, mm/memory.c,
+// __access_remote_vm). Anything else is the program's. True: they changed.
 bool settle(std::span<std::uint8_t> bytes, const Patch& patch, bool keep_trap);
 
 class TextOverlay {

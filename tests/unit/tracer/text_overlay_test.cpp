@@ -45,6 +45,28 @@ TEST_CASE("a jump in every stage goes back to the breakpoint, or to the program'
   }
 }
 
+// Whoever wrote it, or took it out, was killed between two pages.
+TEST_CASE("a jump of which one page was written goes back") {
+  for (std::size_t first = 1; first < kOld.size(); ++first) {
+    CAPTURE(first);
+    Patch p = patch(kOld, kNew);
+    p.at = RemoteAddr{0x2000 - first};
+    const auto mixed = [&](const Bytes& before_page, const Bytes& behind_page, std::uint8_t head) {
+      Bytes bytes = behind_page;
+      std::copy_n(before_page.begin(), first, bytes.begin());
+      bytes[0] = head;
+      return bytes;
+    };
+    for (const std::uint8_t head : {kTrap, kNew[0], kOld[0]}) {
+      CHECK(settled(mixed(kOld, kNew, head), p, false) == kOld);
+      CHECK(settled(mixed(kNew, kOld, head), p, false) == kOld);
+    }
+    Bytes others = mixed(kOld, kNew, kTrap);
+    others[first] ^= 0x80;
+    CHECK(settled(others, p, false) == others);
+  }
+}
+
 // It has the first byte of what replaces it.
 TEST_CASE("a jump of the program's own is left alone once it is back") {
   const Bytes own{0xe9, 5, 6, 7, 8}, trap{kTrap, 5, 6, 7, 8};
