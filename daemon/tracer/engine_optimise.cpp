@@ -65,19 +65,27 @@ void Engine::wake_optimiser(AddressSpace& space, Clock::duration in) {
   work.at = std::min(work.at, Clock::now() + in);
 }
 
-// Whether a jump may lead there; if not, its programs know why.
+// Why this program can be in no jump, nor can its neighbours be; null: it can. One without a detour knows by itself
+// why.
+static const char* keeps_breakpoint(const ProbeProgram& program) {
+  if (!program.detour) return "";
+  if (program.limit) return "it ends after a number of hits, which the breakpoint counts exactly";
+  return program.force_step ? "it is to be stepped" : nullptr;
+}
+
+// Whether a jump may lead there; if not, its programs know why. None of them keeps a reason that another one owns.
 bool Engine::eligible(const AddressSpace& space, const Site& site) {
   const char* why = nullptr;
-  for (const ProgramPtr& program : site.programs) {
-    if (program->force_step) why = "it is to be stepped";
-    if (program->limit) why = "it ends after a number of hits, which the breakpoint counts exactly";
-    if (!program->detour) why = program->no_detour.c_str();
-  }
-  if (!why && space.optimisation().refused) why = space.optimisation().refused;
-  if (!why && site.why_not) why = site.why_not;
-  if (!why && !site.flow) why = "nothing is known of the code around it";
+  if (!site.flow) why = "nothing is known of the code around it";
+  if (site.why_not) why = site.why_not;
+  if (space.optimisation().refused) why = space.optimisation().refused;
+  const auto keeps = [](const ProgramPtr& program) { return keeps_breakpoint(*program) != nullptr; };
+  if (std::ranges::any_of(site.programs, keeps)) why = "another probe at the same place keeps the breakpoint there";
   if (!why) return true;
-  for (const ProgramPtr& program : site.programs) program->not_optimized = why;
+  for (const ProgramPtr& program : site.programs) {
+    const char* own = keeps_breakpoint(*program);
+    program->not_optimized = !program->detour ? nullptr : (own ? own : why);
+  }
   return false;
 }
 

@@ -86,7 +86,7 @@ struct ProbeProgram {
   std::shared_ptr<Counters> counters = std::make_shared<Counters>();
   std::atomic<bool> streaming{false};  // written by the controller: somebody subscribes to it
   // Written by the tracer: a jump leads to its detour; if not, why not (of static life time; null: it wasn't tried
-  // yet).
+  // yet, or no_detour says it).
   std::atomic<bool> optimized{false};
   std::atomic<const char*> not_optimized{nullptr};
 

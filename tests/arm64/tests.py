@@ -29,12 +29,12 @@ def introspect(build, what):
 
 def chosen(options):
     wanted = [name for name in options.test.split(",") if name]
-    folders = tuple(f"{options.build}/tests/{folder}/" for folder in options.only.split(","))
+    folders = tuple(f"{options.build}/tests/{folder}/" for folder in options.only.split(",") if folder)
     for test in introspect(options.build, "tests"):
         program = test["cmd"][0]
         if any(f"/{folder}" in program for folder in NOT_IN_GUEST):
             continue
-        if test["name"] in wanted if wanted else program.startswith(folders):
+        if test["name"] in wanted or program.startswith(folders):
             yield test
 
 
@@ -123,7 +123,7 @@ def main():
     parser.add_argument("what", choices=["targets", "pack", "log"])
     parser.add_argument("build")
     parser.add_argument("path", nargs="?")
-    parser.add_argument("--only", default="arch")
+    parser.add_argument("--only", default="")
     parser.add_argument("--test", default="")
     parser.add_argument("--patience", type=int, default=1)
     options = parser.parse_intermixed_args()

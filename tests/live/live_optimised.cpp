@@ -54,6 +54,30 @@ TEST_CASE("K11: a probe is armed as a breakpoint, becomes a jump by itself, and 
   CHECK(counter.target.finish().ok());
 }
 
+TEST_CASE(
+    "K11: probes that share a place say why it has no jump, each for itself, and still do when others have gone") {
+  NEEDS_JUMPS();
+  const std::string asked = "it was added so (optimize: false)";
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"1", "1000"});
+  const auto unoptimised = [](const char* definition) { return Json{{"definition", definition}, {"optimize", false}}; };
+  const Json plain =
+      client.call("probe.add", {{"pid", counter.pid()}, {"probes", {unoptimised("p:a work"), unoptimised("p:b work")}}})
+          .at("probes");
+  for (const Json& probe : plain) CHECK(reason(client, probe) == asked);
+  client.call("probe.disable", ids_of(plain));
+  remove_all(client, {plain[1]});
+  CHECK(reason(client, plain[0]) == asked);
+  client.call("probe.enable", ids_of({plain[0]}));
+  const auto other = add(client, counter.pid(), {"p:c work"});
+  CHECK(eventually([&] { return reason(client, other[0]).starts_with("another probe at the same place"); }));
+  remove_all(client, {plain[0]});
+  CHECK(reaches_tier(client, other[0], "optimized"));
+  remove_all(client, other);
+  CHECK(counter.unharmed());
+}
+
 TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with its own thread and arguments") {
   NEEDS_JUMPS();
   // As many as the rings hold, should nobody look at them meanwhile. Forty threads are more than the channel has lanes:
