@@ -72,7 +72,11 @@ void daemon_grows_not(const Daemon& daemon, int count, Cycle cycle) {
   // Not "equal": the look between two cycles may have caught a descriptor that the cycle before was about to close.
   CHECK(end.fds <= warm.fds);
   CHECK(end.threads <= warm.threads);
-  CHECK(end.rss_kb <= warm.rss_kb + kSlackKb);
+  // A sanitizer keeps what has been freed, and reports what hasn't been at the daemon's end.
+  if (std::getenv("PROBED_TEST_SANITIZED"))
+    MESSAGE("not judged: the memory of a daemon with a sanitizer");
+  else
+    CHECK(end.rss_kb <= warm.rss_kb + kSlackKb);
 }
 
 const std::vector<std::string> kProbes = {"work", "work+0x" SECOND, "libc:write", "libc:getppid"};
