@@ -48,9 +48,11 @@ std::string wide_list_line(JsonView probe) {
   const auto filter = display(probe["filter"].string());
   if (!filter.empty()) line += "  if " + filter;
   if (const auto unwatched = probe["unwatched"]["total"].u64(); unwatched.value_or(0) > 0)
-    line += fmt::format("  (no daemon for {:.3f} s)", static_cast<double>(*unwatched) / 1e9);
-  const auto why = display(probe["stateReason"].string());
-  return why.empty() ? line : line + "  (" + why + ")";
+    line +=
+        fmt::format("  (not counted for {:.3f} s in all: there was no daemon)", static_cast<double>(*unwatched) / 1e9);
+  for (const char* reason : {"stateReason", "tierReason"})
+    if (const auto why = display(probe[reason].string()); !why.empty()) line += "  (" + why + ")";
+  return line;
 }
 
 std::string list_header() { return "ADDRESS  KIND  SYMBOL  MODULE  NAME  [TAGS]  ID  PROCESS  FILTER"; }

@@ -164,11 +164,18 @@ void comment(const Document& reply, const Options& options) {
 }
 
 Error nothing_matches(const Options& options) {
-  return {Reason::no_such_symbol,
-          fmt::format("no {} matches {} in process {}", options.usdt ? "static probe" : "function", options.pattern,
-                      *options.pid),
-          "without a GLOB all are listed; quote it, or the shell may expand it",
-          {}};
+  const bool is_glob = options.pattern.find_first_of("*?[") != std::string::npos;
+  const auto what = fmt::format("no {} matches {} in process {}", options.usdt ? "static probe" : "function",
+                                options.pattern, *options.pid);
+  if (is_glob || options.usdt)
+    return {Reason::no_such_symbol, what, "without a GLOB all are listed; quote it, or the shell may expand it", {}};
+  return {
+      Reason::no_such_symbol,
+      what,
+      fmt::format("names are matched whole: try '*{}*'; inlined functions have none, and a stripped file shows only "
+                  "what it exports: `probectl trace -p {} -e {}` says more",
+                  options.pattern, *options.pid, options.pattern),
+      {}};
 }
 
 int print_array(const Document& reply, const Options& options, const Query& query) {
@@ -181,6 +188,8 @@ int print_array(const Document& reply, const Options& options, const Query& quer
   comment(reply, options);
   if (printed == 0 && options.command == Command::functions && !options.pattern.empty())
     return fail(nothing_matches(options), options.json());
+  if (printed == 0 && options.usdt && !options.json())
+    note(fmt::format("process {} has no static probes", *options.pid));
   return finish_output(options);
 }
 

@@ -25,7 +25,7 @@ namespace probed::client {
 namespace {
 
 constexpr auto kStartLimit = std::chrono::seconds(10);
-constexpr int kEndLimit = 1'000;    // ms; for a daemon that has just let go of its connection
+constexpr int kEndLimit = 1'000;  // ms; for a daemon that has just let go of its connection
 constexpr auto kGuardLimit = std::chrono::seconds(10);
 constexpr int kStopLimit = 15'000;  // ms; the daemon gives itself 10 s to detach
 
@@ -165,6 +165,8 @@ std::string PrivateDaemon::sudden_end() {
                                     : fmt::format("was killed by signal {}", info.si_status);
 }
 
+bool PrivateDaemon::left_nothing() const { return wait_for_guard(state_directory()); }
+
 void PrivateDaemon::stop() {
   if (directory_.empty()) return;
   lifetime_.reset();
@@ -175,11 +177,10 @@ void PrivateDaemon::stop() {
              directory_.clear();
     ::waitpid(pid_, nullptr, 0);
   }
-  const std::string state = socket_ + ".state";
-  if (!wait_for_guard(state))
+  if (!left_nothing())
     return note(fmt::format("what the private daemon has left in its targets is still there; put it back with "
                             "probed --recover --state-dir {}",
-                            state)),
+                            state_directory())),
            directory_.clear();
   std::error_code error;
   std::filesystem::remove_all(directory_, error);

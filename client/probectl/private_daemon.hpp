@@ -37,12 +37,15 @@ class PrivateDaemon {
   // How it ended, when it has, before its time: "killed by signal 9", "ended with status 1". Empty: it runs, or its end
   // was asked for.
   std::string sudden_end();
+  // After a sudden end: whether all that it had put into its targets has been taken out again; waits for that, 10 s.
+  bool left_nothing() const;
 
  private:
   PrivateDaemon() = default;
   Result<void> make_directory();
   Result<void> spawn(const std::string& program, const Signals& signals);
   Result<void> wait_until_ready(const Signals& signals);
+  std::string state_directory() const { return socket_ + ".state"; }
 
   std::string directory_, socket_;
   UniqueFd lifetime_, ready_, pidfd_;

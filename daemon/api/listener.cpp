@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@ namespace probed::api {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr int kDying = 1'000;  // ms: a daemon that was killed takes connections until it is gone
 
 Error failed(std::string what, const std::string& path, int code, std::string hint = {}) {
   const Reason reason = code == EACCES || code == EPERM ? Reason::permission_denied : Reason::internal;
@@ -70,17 +72,33 @@ Error answered(const std::string& path) {
   return {Reason::unsupported, "another daemon answers at " + path, "stop it first, or give this one another --socket"};
 }
 
+// Whether somebody listens there, and goes on doing so: who is about to be gone takes connections, and drops them.
+Result<bool> somebody_answers(const std::string& path, const sockaddr_un& address) {
+  for (int waited = 0;;) {
+    const UniqueFd probe = stream_socket();
+    // EAGAIN: somebody listens, but his queue is full.
+    if (connect(probe.get(), generic(address), sizeof address) != 0)
+      return errno == EAGAIN         ? Result<bool>(true)
+             : errno == ECONNREFUSED ? Result<bool>(false)
+                                     : failed("find out who answers at", path, errno);
+    constexpr int kLook = 50;
+    pollfd hung_up{probe.get(), POLLRDHUP, 0};
+    while (waited < kDying && poll(&hung_up, 1, kLook) == 0) waited += kLook;
+    if (waited >= kDying) return true;
+    ++waited;
+    usleep(1'000);
+  }
+}
+
 // Whether the file at path may be replaced: ok when there is none, or it is a socket nobody listens on.
 Result<void> clear_stale(const std::string& path, const sockaddr_un& address) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0) return errno == ENOENT ? Result<void>() : failed("look at", path, errno);
   if (!S_ISSOCK(file.st_mode))
     return Error{Reason::unsupported, path + " exists and is not a socket", "remove it, or choose another --socket"};
-  const UniqueFd probe = stream_socket();
-  if (connect(probe.get(), generic(address), sizeof address) == 0) return answered(path);
-  // EAGAIN: somebody listens, but his queue is full.
-  if (errno == EAGAIN) return answered(path);
-  if (errno != ECONNREFUSED) return failed("find out who answers at", path, errno);
+  const auto answers = somebody_answers(path, address);
+  if (!answers) return answers.error();
+  if (*answers) return answered(path);
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return failed("remove the stale socket", path, errno);
   return {};
 }

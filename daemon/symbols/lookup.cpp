@@ -121,7 +121,9 @@ Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
     if (std::string name(in.name()); std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   const std::string what = module.empty() ? "process " + std::to_string(pid_) + " has no readable module"
                                           : "process " + std::to_string(pid_) + " has no module " + std::string(module);
-  return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names), {}};
+  // PROVIDER:NAME looks alike.
+  const std::string providers = "; probectl functions --usdt -p " + std::to_string(pid_) + " lists static probes";
+  return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names) + providers, {}};
 }
 
 std::vector<std::vector<const Instance*>> TargetSymbols::Impl::stages(std::span<const Instance* const> selected,
@@ -321,7 +323,8 @@ std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Fo
   return names;
 }
 
-// With as much of the file's path as it takes to be the only one. Empty: there is no such, or too many have been asked for.
+// With as much of the file's path as it takes to be the only one. Empty: there is no such, or too many have been asked
+// for.
 std::string TargetSymbols::Impl::by_file(const Found& found) const {
   if (file_notations_left_.fetch_sub(1, std::memory_order_relaxed) <= 0) return "";
   const auto info = found.symbol->code() && ready(*found.in) ? debug_info(*found.in) : nullptr;

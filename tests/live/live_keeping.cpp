@@ -103,7 +103,7 @@ void is_back_after(int how) {
         now.at("unwatched").at("to").get<std::uint64_t>() - now.at("unwatched").at("from").get<std::uint64_t>());
   CHECK_FALSE(before.contains("unwatched"));
   const CommandResult shown = probectl(*daemons.daemon, {"list", "--verbose"});
-  CHECK_MESSAGE(shown.out.find("(no daemon for ") != std::string::npos, shown.out);
+  CHECK_MESSAGE(shown.out.find("(not counted for ") != std::string::npos, shown.out);
   CHECK(named(client, "probes/off").at("state") == "disabled");
   CHECK(named(client, "probes/off").at("filter") == "x == 3");
   // It makes events, and counts on.

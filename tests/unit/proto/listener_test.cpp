@@ -3,11 +3,14 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "harness.hpp"
 
@@ -72,6 +75,28 @@ TEST_CASE("a daemon that answers is never displaced") {
   REQUIRE_FALSE(second.ok());
   CHECK(second.error().message.find("another daemon answers") != std::string::npos);
   CHECK(file_at(path).st_ino == inode);
+  CHECK(connect_to(path));
+}
+
+// Killed, it takes connections until the kernel has come to its socket.
+TEST_CASE("a daemon that is dying is waited for, and its place taken") {
+  TempDir dir;
+  const std::string path = dir / "sock";
+  std::optional<Listener> dying;
+  {
+    auto first = listen_at(path);
+    REQUIRE(first.ok());
+    dying.emplace(std::move(*first));
+  }
+  const int fd = dying->release_fd();
+  std::thread end([fd] {
+    pollfd asked{fd, POLLIN, 0};
+    poll(&asked, 1, 10'000);
+    close(fd);
+  });
+  auto second = listen_at(path);
+  end.join();
+  REQUIRE(second.ok());
   CHECK(connect_to(path));
 }
 
