@@ -24,7 +24,11 @@ void append_hex_escapes(std::string& out, std::string_view bytes) {
   }
 }
 
-bool is_control(std::uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
+// What a terminal obeys, and what turns the order of the text around it (Unicode UAX #9: bidirectional formatting).
+bool is_control(std::uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
+         (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
 
 struct Escaped {
   bool backslash = true, quote = false;

@@ -43,7 +43,8 @@ class StateDirectory {
   UniqueFd lock_;
 };
 
-// Before the first thread. The answer is to be kept open; without one there is no guard, which the log says.
+// The answer is to be kept open; without one there is no guard, which the log says. Its other end is closed when the guard
+// ends.
 UniqueFd start_guard(const std::string& state_directory, const std::string& log_level);
 
 // The guard's life; `lifetime`: its end of the pipe. An exit status.

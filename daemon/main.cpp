@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>  // before Asio
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <systemd/sd-daemon.h>
 
 #include "daemon/api/listener.hpp"
@@ -28,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
-constexpr auto kReadoptLimit = 10s;    // after which clients are served, whatever is in place by then
+constexpr auto kReadoptLimit = 10s;  // after which clients are served, whatever is in place by then
 constexpr auto kStartPatience = 2s;  // for targets of a killed daemon that another tracer holds
 
 void set_up_log(const std::string& level) {
@@ -86,6 +88,41 @@ void announce(const Options& options, const std::string& where) {
   ::close(options.ready_fd);
 }
 
+// Should something end the guard (the OOM killer, somebody's kill), another one takes its place.
+class GuardKeeper {
+ public:
+  GuardKeeper(boost::asio::io_context& io, UniqueFd guard, std::string state_directory, std::string log_level)
+      : state_directory_(std::move(state_directory)), log_level_(std::move(log_level)), pipe_(io), pause_(io) {
+    watch(std::move(guard));
+  }
+
+ private:
+  // Nobody reads of the pipe any more: it is in error (poll(2)).
+  void watch(UniqueFd guard) {
+    began_ = std::chrono::steady_clock::now();
+    pipe_.assign(guard.release());
+    pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_error, [this](const boost::system::error_code& error) {
+      if (!error) replace();
+    });
+  }
+  void replace() {
+    constexpr auto kLeast = std::chrono::seconds(10);  // between two guards
+    spdlog::warn("the guard has ended: another one takes its place");
+    pipe_.close();
+    const auto lived = std::chrono::steady_clock::now() - began_;
+    pause_.expires_after(lived > kLeast ? std::chrono::seconds(0) : kLeast);
+    pause_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      if (UniqueFd guard = start_guard(state_directory_, log_level_)) watch(std::move(guard));
+    });
+  }
+
+  std::string state_directory_, log_level_;
+  boost::asio::posix::stream_descriptor pipe_;
+  boost::asio::steady_timer pause_;
+  std::chrono::steady_clock::time_point began_{};
+};
+
 int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
@@ -105,16 +142,19 @@ int run(const Options& options) {
   if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
   if (state) tracer::recover_all(state->path(), kStartPatience);
   if (state && !options.keep_probes) control::drop_kept(state->path());
-  const UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
+  UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
 
   const std::string where = *inherited ? "the socket that systemd passed" : options.socket;
   boost::asio::io_context io(1);
+  std::optional<GuardKeeper> guard_keeper;
+  if (guard) guard_keeper.emplace(io, std::move(guard), state->path(), options.log_level);
   control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
   controller.set_max_rate(options.max_rate);
   controller.set_probe_limits({options.max_probes, options.max_user_probes});
   api::ServerOptions server_options;
   server_options.max_sessions = options.max_clients;
   server_options.max_user_sessions = options.max_user_clients;
+  server_options.user_events = options.max_user_events;
   server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
   api::Server server(io, controller, std::move(listener).value(), server_options);
 

@@ -69,6 +69,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   options.log_level = "info";
   std::string mode = "0600", group;
   unsigned queue_mib = kDefaultQueueMiB;
+  std::size_t user_events_mib = 256;
 
   CLI::App app("probed - the probe daemon: plants probes in running processes for its clients (see probectl)",
                "probed");
@@ -76,19 +77,22 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--socket", options.socket, "Unix socket to listen on (or $PROBED_SOCKET)")->capture_default_str();
   app.add_option("--socket-mode", mode, "its permissions, octal")->capture_default_str();
   app.add_option("--socket-group", group, "its group");
-  app.add_option("--state-dir", options.state_dir, "made when it is missing: what has to be put back in targets should this daemon be killed "
+  app.add_option("--state-dir", options.state_dir,
+                 "made when it is missing: what has to be put back in targets should this daemon be killed "
                  "[the socket's path and .state]");
-  app.add_flag("--keep-probes", options.keep_probes,
-               "persistent probes (probectl add) outlive this daemon, however it ends: the next one with this option and "
-               "the same --state-dir puts them back");
+  app.add_flag(
+      "--keep-probes", options.keep_probes,
+      "persistent probes (probectl add) outlive this daemon, however it ends: the next one with this option and "
+      "the same --state-dir puts them back");
   app.add_flag("--recover", options.recover, "put back what a killed daemon has left in its targets, and exit");
   app.add_option("--guard", options.guard_fd)->group("");  // guard.hpp
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--max-rate", options.max_rate,
-                 "hits a second, for twenty seconds on end, after which a breakpoint without a rate of its own is disabled; "
-                 "0: any number")
+  app.add_option(
+         "--max-rate", options.max_rate,
+         "hits a second, for twenty seconds on end, after which a breakpoint without a rate of its own is disabled; "
+         "0: any number")
       ->capture_default_str();
   const auto limit = [&app](const char* name, std::size_t& value, const char* what) {
     app.add_option(name, value, what)->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))->capture_default_str();
@@ -97,6 +101,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   limit("--max-user-clients", options.max_user_clients, "of them of one user other than root");
   limit("--max-probes", options.max_probes, "probes in one process");
   limit("--max-user-probes", options.max_user_probes, "probes of one user other than root, in all processes");
+  app.add_option("--max-user-events", user_events_mib, "room for events that wait for the clients of one user, MiB")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{65'536}))
+      ->capture_default_str();
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}))
       ->capture_default_str();
@@ -106,6 +113,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   try {
     app.parse(argc, argv);
     check(options, app, mode, queue_mib);
+    options.max_user_events = user_events_mib << 20;
   } catch (const CLI::Success& asked) {  // --help, --version
     status = app.exit(asked);
     return std::nullopt;

@@ -2,6 +2,7 @@
 #include "daemon/api/outbox.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace probed::api {
@@ -11,10 +12,21 @@ constexpr std::size_t kAroundEvents = 256;  // bytes of a notification in front 
 
 }  // namespace
 
+Outbox::Outbox(OutboxLimits limits) : limits_(std::move(limits)) {
+  if (!limits_.shared) limits_.shared = std::make_shared<EventRoom>(EventRoom{SIZE_MAX, 0});
+}
+
+Outbox::~Outbox() { limits_.shared->used -= event_bytes_ + spare_.size() * limits_.batch_size; }
+
+const Outbox::Subscription* Outbox::known(std::uint64_t id) const {
+  const auto at = std::ranges::lower_bound(subscriptions_, id, {}, &Subscription::id);
+  return at != subscriptions_.end() && at->id == id ? &*at : nullptr;
+}
+
 Outbox::Subscription& Outbox::subscription(std::uint64_t id) {
-  const auto found = std::ranges::find(subscriptions_, id, &Subscription::id);
-  if (found != subscriptions_.end()) return *found;
-  return subscriptions_.emplace_back(Subscription{id});
+  const auto at = std::ranges::lower_bound(subscriptions_, id, {}, &Subscription::id);
+  if (at != subscriptions_.end() && at->id == id) return *at;
+  return *subscriptions_.insert(at, Subscription{id});
 }
 
 std::string Outbox::fresh_buffer() {
@@ -22,6 +34,7 @@ std::string Outbox::fresh_buffer() {
   if (!spare_.empty()) {
     buffer = std::move(spare_.back());
     spare_.pop_back();
+    limits_.shared->used -= limits_.batch_size;
     buffer.clear();
   }
   buffer.reserve(limits_.batch_size + kAroundEvents);
@@ -40,19 +53,20 @@ Outbox::Item& Outbox::open_batch(Subscription& s) {
 }
 
 void Outbox::close_batch(const Item& item) {
-  for (Subscription& s : subscriptions_)
-    if (s.open == &item) s.open = nullptr;
+  if (const Subscription* s = known(item.subscription); s && s->open == &item) subscription(s->id).open = nullptr;
 }
 
 bool Outbox::held(const Item& item) const {
   if (!item.batch) return false;
-  const auto s = std::ranges::find(subscriptions_, item.subscription, &Subscription::id);
-  return s != subscriptions_.end() && s->held;
+  const Subscription* s = known(item.subscription);
+  return s && s->held;
 }
 
 bool Outbox::offer(std::uint64_t id, std::string_view event) {
   const std::size_t cost = event.size() + 1;
-  if (event_bytes_ + cost > limits_.event_buffer) return false;
+  EventRoom& shared = *limits_.shared;
+  if (event_bytes_ + cost > limits_.event_buffer || cost > shared.most - std::min(shared.used, shared.most))
+    return false;
   Subscription& s = subscription(id);
   if (s.open && s.open->count > 0 && s.open->text.size() + cost > limits_.batch_size) s.open = nullptr;
   Item& batch = s.open ? *s.open : open_batch(s);
@@ -60,6 +74,7 @@ bool Outbox::offer(std::uint64_t id, std::string_view event) {
   batch.text += event;
   batch.charged += cost;
   event_bytes_ += cost;
+  shared.used += cost;
   return true;
 }
 
@@ -135,15 +150,21 @@ bool Outbox::next(proto::Framing framing, Outgoing& out) {
   return true;
 }
 
+// All that the buffer can be made of: fresh memory would cost a page fault for every few events, of which there are
+// most when the client is behind. Not while others of its user need the room.
+bool Outbox::keeps_spare() const {
+  const std::size_t most = limits_.event_buffer / limits_.batch_size + 1;
+  return spare_.size() < most && limits_.shared->used < limits_.shared->most / 2;
+}
+
 void Outbox::done(Outgoing&& sent) {
   answer_bytes_ -= sent.answers;
   event_bytes_ -= sent.events;
+  limits_.shared->used -= sent.events;
   notification_bytes_ -= sent.notifications;
-  // All that the buffer can be made of: fresh memory would cost a page fault for every few events, of which there are
-  // most when the client is behind.
-  const std::size_t most = limits_.event_buffer / limits_.batch_size + 1;
-  const bool reusable = sent.events > 0 && sent.body.capacity() <= 2 * limits_.batch_size;
-  if (reusable && spare_.size() < most) spare_.push_back(std::move(sent.body));
+  if (sent.events == 0 || sent.body.capacity() > 2 * limits_.batch_size || !keeps_spare()) return;
+  spare_.push_back(std::move(sent.body));
+  limits_.shared->used += limits_.batch_size;
 }
 
 }  // namespace probed::api

@@ -24,10 +24,17 @@
 
 namespace probed::api {
 
+// What several outboxes may hold in all.
+struct EventRoom {
+  std::size_t most = 256 << 20;  // bytes
+  std::size_t used = 0;          // events unsent, and buffers that are kept for the next ones
+};
+
 struct OutboxLimits {
   std::size_t event_buffer = 8 << 20;    // bytes of events unsent: 20 ms of two million events a second
   std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
   std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
+  std::shared_ptr<EventRoom> shared{};   // of all outboxes of a user; null: there is no such limit
 };
 
 // One message on its way out.
@@ -40,7 +47,10 @@ struct Outgoing {
 
 class Outbox {
  public:
-  explicit Outbox(OutboxLimits limits = {}) : limits_(limits) {}
+  explicit Outbox(OutboxLimits limits = {});
+  ~Outbox();
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
 
   void answer(std::string message);
   void notification(std::string message);
@@ -80,17 +90,19 @@ class Outbox {
   };
   using ItemPtr = std::unique_ptr<Item>;
 
+  const Subscription* known(std::uint64_t id) const;
   Subscription& subscription(std::uint64_t id);
   Item& open_batch(Subscription& subscription);
   void close_batch(const Item& item);
   Outgoing finish(Item& item);
   bool held(const Item& item) const;
   std::string fresh_buffer();
+  bool keeps_spare() const;
 
   OutboxLimits limits_;
   std::deque<Outgoing> answers_;
   std::deque<ItemPtr> stream_;
-  std::vector<Subscription> subscriptions_;  // few; those seen since their start
+  std::vector<Subscription> subscriptions_;  // by id; those seen since their start
   std::vector<std::string> spare_;           // buffers of sent batches, to be used again
   std::size_t answer_bytes_ = 0, event_bytes_ = 0, notification_bytes_ = 0;
 };

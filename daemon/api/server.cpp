@@ -117,6 +117,15 @@ bool Server::scarce(int fd) {
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= limit.rlim_cur - limit.rlim_cur / 4;
 }
 
+// As long as one of the user's sessions lives.
+std::shared_ptr<EventRoom> Server::event_room_of(uid_t user) {
+  std::erase_if(event_rooms_, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto known = event_rooms_[user].lock()) return known;
+  const auto room = std::make_shared<EventRoom>(EventRoom{options_.user_events, 0});
+  event_rooms_[user] = room;
+  return room;
+}
+
 void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
@@ -130,7 +139,9 @@ void Server::admit(UniqueFd fd) {
   if (error) return options_.log("cannot watch a client's socket: " + error.message());
   fd.release();
   const ClientId id{++last_id_};
-  const auto session = std::make_shared<Session>(*this, std::move(socket), std::move(*peer), id, options_.session);
+  SessionLimits limits = options_.session;
+  limits.outbox.shared = event_room_of(peer->uid);
+  const auto session = std::make_shared<Session>(*this, std::move(socket), std::move(*peer), id, limits);
   sessions_.emplace(id, session);
   session->start();
 }

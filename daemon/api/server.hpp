@@ -24,6 +24,7 @@ struct ServerOptions {
   std::size_t max_sessions = 1024;
   std::size_t max_user_sessions = 256;  // of one user; root is exempt
   std::size_t reserved_for_root = 32;   // of all, so that users can't lock the administrator out
+  std::size_t user_events = 256 << 20;  // bytes of events that wait for the clients of one user, root's too
   Procfs procfs = Procfs();
   std::function<void(std::string_view)> log = [](std::string_view) {};  // one line, for the operator
 };
@@ -52,6 +53,7 @@ class Server final : public SessionOwner {
   static bool scarce(int fd);
   bool room_for(const Peer& peer) const;
   std::size_t sessions_of(uid_t user) const;
+  std::shared_ptr<EventRoom> event_room_of(uid_t user);
 
   boost::asio::io_context& io_;
   ServerOptions options_;
@@ -61,6 +63,7 @@ class Server final : public SessionOwner {
   boost::asio::local::stream_protocol::acceptor acceptor_;
   boost::asio::steady_timer pause_;
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
+  std::map<uid_t, std::weak_ptr<EventRoom>> event_rooms_;
   std::uint64_t last_id_ = 0;
   bool stopped_ = false, short_of_files_ = false;
 };

@@ -12,7 +12,8 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr int kMessagesPerTurn = 64;             // then other connections have theirs
+constexpr int kMessagesPerTurn = 64;  // then other connections have theirs
+constexpr std::chrono::milliseconds kTimePerTurn{5};
 constexpr std::size_t kBytesPerWrite = 1 << 20;  // gathered into one system call
 constexpr std::size_t kMessagesPerWrite = 16;    // Asio passes at most 64 buffers on, two for each
 // Bytes that the kernel keeps for a client that is sent events (unix(7); twice that in its own counting), so that it
@@ -68,8 +69,12 @@ bool Session::can_run() const {
 void Session::pump() {
   if (closed_ || ending_) return;
   int budget = kMessagesPerTurn;
+  const auto until = std::chrono::steady_clock::now() + kTimePerTurn;
   bool more = true;
-  while (more && can_run() && budget-- > 0) more = run_next_frame();
+  while (more && can_run() && budget-- > 0) {
+    more = run_next_frame();
+    if (std::chrono::steady_clock::now() > until) budget = 0;
+  }
   write_more();
   if (ending_) return;
   if (!can_run()) return hung_up_ ? close() : void();

@@ -19,8 +19,10 @@ constexpr auto kPollInterval = 1ms;
 constexpr auto kIdleInterval = 4ms;
 constexpr unsigned kBusyTurns = 20;
 constexpr unsigned kMostTurns = 64;         // empty any queue
-constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn
-constexpr auto kLossReports = 50ms;         // looks at every probe, of which there may be many thousands
+constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn; of each lane, as far as recorded
+constexpr std::size_t kLeastPerTurn = 64;
+constexpr std::size_t kOffersPerTurn = 1 << 18;
+constexpr auto kLossReports = 50ms;  // looks at every probe, of which there may be many thousands
 
 // Empty: no symbol covers it. context: the TargetSymbols of when the probe was added, all read.
 std::string name_of_address(const void* context, std::uint64_t address) {
@@ -43,18 +45,21 @@ void ControllerImpl::wait_for_hits() {
       });
 }
 
+// The more listen the fewer.
+std::size_t ControllerImpl::hits_per_turn() const {
+  return std::clamp(kOffersPerTurn / (subscriptions_.size() + 1), kLeastPerTurn, kHitsPerTurn);
+}
+
 // Nobody rings for what detours record: while some of it is wanted we look, the less often the longer nothing comes.
 void ControllerImpl::poll_hits() {
-  const std::size_t taken = drain(kHitsPerTurn);
+  const std::size_t limit = hits_per_turn(), taken = drain(limit);
   idle_turns_ = taken == 0 ? idle_turns_ + 1 : 0;
   if (taken == 0 && !feeds_record_ && queue_.prepare_to_sleep()) {
     report_queue_losses();
     return wait_for_hits();
   }
   report_queue_losses_in_time();
-  const auto pause = taken >= kHitsPerTurn                       ? 0ms
-                     : feeds_record_ && idle_turns_ > kBusyTurns ? kIdleInterval
-                                                                 : kPollInterval;
+  const auto pause = taken >= limit ? 0ms : feeds_record_ && idle_turns_ > kBusyTurns ? kIdleInterval : kPollInterval;
   poll_timer_.expires_after(pause);
   poll_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) poll_hits();
@@ -62,22 +67,32 @@ void ControllerImpl::poll_hits() {
 }
 
 void ControllerImpl::offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed) {
-  const std::string_view event =
-      encoder_.encode(probe.schema, header, packed, probe.symbols ? name_of_address : nullptr, probe.symbols.get());
-  for (Subscription* subscription : probe.subscriptions) {
-    Client* client = subscription->client;
-    if (client->offer_event(subscription->id, event)) {
-      ++subscription->totals.delivered;
-    } else {
-      ++subscription->totals.missed;
-      client->report_missed(subscription->id, 1);
-    }
-    if (std::ranges::find(touched_, client) == touched_.end()) touched_.push_back(client);
-  }
+  std::string_view event;
+  if (probe.audience.has_room())
+    event =
+        encoder_.encode(probe.schema, header, packed, probe.symbols ? name_of_address : nullptr, probe.symbols.get());
+  const bool first = probe.audience.offer([&](Subscription& subscription) {
+    if (!subscription.client->offer_event(subscription.id, event)) return false;
+    ++subscription.totals.delivered;
+    if (!std::exchange(subscription.touched, true)) touched_.push_back(&subscription);
+    return true;
+  });
+  if (first) offered_.push_back(&probe);
 }
 
+// The end of a turn: what has been offered goes out, and so does what nobody had room for.
 void ControllerImpl::flush_touched() {
-  for (Client* client : touched_) client->flush_events();
+  for (Probe* probe : offered_) {
+    probe->audience.settle([&](Subscription& subscription, std::uint64_t count) {
+      subscription.totals.missed += count;
+      subscription.client->report_missed(subscription.id, count);
+    });
+  }
+  offered_.clear();
+  for (Subscription* subscription : touched_) {
+    subscription->touched = false;
+    subscription->client->flush_events();
+  }
   touched_.clear();
 }
 
@@ -88,7 +103,7 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
         last_hit_ = header.time;
         const auto it = probes_.find(header.probe);
         if (it == probes_.end()) return;  // its owner has gone
-        if (!it->second.subscriptions.empty()) offer(it->second, header, packed);
+        if (!it->second.audience.empty()) offer(it->second, header, packed);
       },
       limit);
 }
@@ -137,11 +152,10 @@ void ControllerImpl::report_queue_losses() {
     if (missed == probe.reported_missed) continue;
     const std::uint64_t count = missed - std::exchange(probe.reported_missed, missed);
     if (count == 0) continue;
-    for (Subscription* subscription : probe.subscriptions) {
-      subscription->totals.missed += count;
-      subscription->client->report_missed(subscription->id, count);
-      subscription->client->flush_events();
-    }
+    probe.audience.each([&](Subscription& subscription) {
+      subscription.totals.missed += count;
+      subscription.client->report_missed(subscription.id, count);
+    });
   }
 }
 
@@ -160,16 +174,16 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
 
 void ControllerImpl::link(Probe& probe) {
   for (auto& [id, subscription] : subscriptions_)
-    if (matches(subscription, probe)) probe.subscriptions.push_back(&subscription);
-  probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+    if (matches(subscription, probe)) probe.audience.add(subscription);
+  probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
 }
 
 void ControllerImpl::unlink(const Subscription& subscription) {
   std::vector<ProbeId> changed;
   for (auto& [id, probe] : probes_) {
-    if (std::erase(probe.subscriptions, &subscription) == 0) continue;
-    probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
-    if (probe.subscriptions.empty()) changed.push_back(id);
+    if (!probe.audience.remove(subscription)) continue;
+    probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
+    if (probe.audience.empty()) changed.push_back(id);
   }
   tell_streaming(std::move(changed));
 }
@@ -193,8 +207,8 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   std::vector<ProbeId> changed;
   for (auto& [id, probe] : probes_) {
     if (!matches(subscription, probe)) continue;
-    if (probe.subscriptions.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
-    probe.subscriptions.push_back(&subscription);
+    if (probe.audience.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
+    probe.audience.add(subscription);
     probe.program->streaming.store(true, std::memory_order_relaxed);
     // At once: from the answer on every hit is either delivered or missed.
     for (const Probe::Source& source : probe.sources) source.feed->feed->channel->start_recording(source.index);

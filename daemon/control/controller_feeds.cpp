@@ -210,7 +210,7 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   if (!tap.probe || !tap.program) return;
   const events::DetourPlan& plan = recorded_by(*tap.program);
   const bool filtered_here = !plan.filter_in_daemon.empty();
-  if (tap.probe->subscriptions.empty() && !filtered_here) return;
+  if (tap.probe->audience.empty() && !filtered_here) return;
 
   events::RecordHeader header;
   header.probe = tap.program->id;
@@ -229,7 +229,7 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
     const tracer::ReturnProbe* returns = tap.program->returns.get();
     if (!(returns ? returns->exit_filter : tap.program->filter)->matches(packed, common)) return void(++tap.rejected);
   }
-  if (!tap.probe->subscriptions.empty()) offer(*tap.probe, header, packed);
+  if (!tap.probe->audience.empty()) offer(*tap.probe, header, packed);
 }
 
 // The arguments of a record; what else it says of a return goes into the header.

@@ -220,6 +220,7 @@ class ControllerImpl final : public Controller {
   void tell_streaming(std::vector<ProbeId> ids);
   void offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed);
   void flush_touched();
+  std::size_t hits_per_turn() const;
 
   // controller_feeds.cpp
   FeedState* find_feed(const events::FeedPtr& feed);
@@ -281,7 +282,9 @@ class ControllerImpl final : public Controller {
   std::uint64_t last_hit_ = 0;                   // of a breakpoint that was taken from the queue: when, ns
   std::array<std::byte, events::kMaxArgumentBytes> packed_{};
   events::UnpackScratch scratch_{};
-  std::vector<Client*> touched_;     // clients that have been offered events since the last flush
+  // Since the last flush: who has been offered events, and whose events they were.
+  std::vector<Subscription*> touched_;
+  std::vector<Probe*> offered_;
   std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;

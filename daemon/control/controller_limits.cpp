@@ -149,7 +149,7 @@ void ControllerImpl::tell_disabled(const std::vector<ProbeId>& ids, std::string_
       spdlog::info("{} of process {} is disabled: {}", probe.full_name(), probe.pid, probe.why_disabled);
     std::set<Client*> clients;
     if (const auto owner = clients_.find(probe.owner); owner != clients_.end()) clients.insert(owner->second);
-    for (const Subscription* subscription : probe.subscriptions) clients.insert(subscription->client);
+    probe.audience.each([&](const Subscription& subscription) { clients.insert(subscription.client); });
     for (Client* client : clients) {
       Told& t = told[client];
       if (t.ids.empty())

@@ -434,7 +434,7 @@ void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   found.program = program_of(probe, found.planned);
   if (!probe.optimize) found.program->no_detour = probe.program->no_detour;
   found.program->counters = probe.program->counters;
-  found.program->streaming = !probe.subscriptions.empty();
+  found.program->streaming = !probe.audience.empty();
   if (found.program->returns && probe.program->returns && found.program->role == tracer::ProbeProgram::Role::entry)
     found.program->returns->take_over(*probe.program->returns);
   step.parts.push_back({{plan, found.program}, joins ? leaders : probe.program, joins});
@@ -561,7 +561,7 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       if (const auto shown = probes_.find(probe.shown()); shown != probes_.end()) note_watched(shown->second);
       probe.committed = true;
       probe.program = found.program;
-      probe.program->streaming.store(!probe.subscriptions.empty(), std::memory_order_relaxed);
+      probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
       if (back.empty() || back.back() != probe.shown()) back.push_back(probe.shown());  // an item's are in a row
       sites.push_back(probe.address);
     }

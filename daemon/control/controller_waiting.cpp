@@ -114,7 +114,7 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
     probe.match = match_of(plan.planned[i].where);
     probe.why_disabled = glob.why_disabled;
     probe.expires = glob.expires;
-    probe.program->streaming = !probe.subscriptions.empty();
+    probe.program->streaming = !probe.audience.empty();
     step.parts.push_back({{plan.planned[i].plan, probe.program}, glob.program, true});
     item.found.push_back({probe.id, {}, probe.program, {}});
   }
@@ -166,7 +166,7 @@ void ControllerImpl::tell_added(const Probe& glob, const std::vector<ProbeId>& a
                                 const std::vector<Skipped>& skipped) {
   std::set<Client*> clients;
   if (const auto owner = clients_.find(glob.owner); owner != clients_.end()) clients.insert(owner->second);
-  for (const Subscription* subscription : glob.subscriptions) clients.insert(subscription->client);
+  glob.audience.each([&](const Subscription& subscription) { clients.insert(subscription.client); });
   std::map<std::string, std::string> ids;  // by arguments
   for (const ProbeId id : added) {
     std::string& list = ids[args_of(probes_.at(id))];

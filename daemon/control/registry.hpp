@@ -31,6 +31,60 @@ struct Subscription {
   SubscribeRequest request;
   std::unordered_set<std::string> wanted;  // request.probes, to be looked up for each probe there is
   SubscriptionTotals totals;
+  bool touched = false;  // it has been offered events since the last flush
+};
+
+// Who listens to a probe. Whoever has no room for an event is passed over until the next settle(), which says how many
+// that one has missed: a thousand clients that don't read cost no more than one.
+class Audience {
+ public:
+  bool empty() const { return listeners_.empty(); }
+  bool has_room() const { return with_room_ > 0; }
+  void add(Subscription& subscription) {
+    listeners_.push_back({&subscription, offered_});
+    std::swap(listeners_[with_room_++], listeners_.back());
+  }
+  // After settle().
+  bool remove(const Subscription& subscription) {
+    const bool was_there =
+        std::erase_if(listeners_, [&](const Listener& l) { return l.subscription == &subscription; });
+    with_room_ = listeners_.size();
+    return was_there;
+  }
+  template <class F>
+  void each(F&& call) const {
+    for (const Listener& listener : listeners_) call(*listener.subscription);
+  }
+  // take(Subscription&) -> bool: whether it had room for the event. True: the first since settle().
+  template <class Take>
+  bool offer(Take&& take) {
+    for (std::size_t i = 0; i < with_room_;) {
+      if (take(*listeners_[i].subscription)) {
+        ++i;
+        continue;
+      }
+      listeners_[i].missed_from = offered_;
+      std::swap(listeners_[i], listeners_[--with_room_]);
+    }
+    return offered_++ == 0;
+  }
+  // missed(Subscription&, count) for each that has been passed over.
+  template <class Missed>
+  void settle(Missed&& missed) {
+    for (std::size_t i = with_room_; i < listeners_.size(); ++i)
+      missed(*listeners_[i].subscription, offered_ - listeners_[i].missed_from);
+    with_room_ = listeners_.size();
+    offered_ = 0;
+  }
+
+ private:
+  struct Listener {
+    Subscription* subscription;
+    std::uint64_t missed_from;
+  };
+  std::vector<Listener> listeners_;
+  std::size_t with_room_ = 0;  // the first so many
+  std::uint64_t offered_ = 0;
 };
 
 struct Probe;
@@ -48,7 +102,7 @@ struct FeedState {
     std::chrono::steady_clock::time_point read{};
   };
   events::FeedPtr feed;
-  char comm[16] = {};     // the process's name when this began: of threads that ended before their first record was read
+  char comm[16] = {};  // the process's name when this began: of threads that ended before their first record was read
   std::vector<Tap> taps;  // by index
   std::unordered_map<pid_t, Thread> threads;
   Thread* last = nullptr;  // of them; the one asked for last, as records come in runs
@@ -115,7 +169,7 @@ struct Probe {
   tracer::ProgramPtr program;
   events::EventSchema schema;
   std::shared_ptr<const symbols::TargetSymbols> symbols;  // for arguments of type symbol; null: it has none
-  std::vector<Subscription*> subscriptions;
+  Audience audience;
   // Where its detours record.
   struct Source {
     FeedState* feed = nullptr;

@@ -366,12 +366,13 @@ Die DebugInfo::type_named(std::string_view text, const Unit* near) const {
 FileFunctions DebugInfo::functions_of(std::string_view file, std::string_view function) const {
   const std::lock_guard lock(mutex_);
   FileFunctions out;
+  const WantedFile wanted(file);
   std::unordered_map<const Unit*, std::vector<bool>> fits;  // by number of the unit's files
   const auto fitting = [&](const Unit& unit) -> const std::vector<bool>& {
     const auto [known, fresh] = fits.try_emplace(&unit);
     if (fresh)
       for (const std::string& name : read_line_table(unit, false).files)
-        known->second.push_back(is_same_file(name, file));
+        known->second.push_back(wanted.is(name));
     return known->second;
   };
   each_unit([&](const Unit& unit) {

@@ -11,16 +11,17 @@ namespace probed::dwarf {
 namespace {
 
 // The names of files in a line table that a user's FILE may mean, by number.
-std::map<std::uint32_t, std::string> matching_files(const LineTable& table, std::string_view wanted) {
+std::map<std::uint32_t, std::string> matching_files(const LineTable& table, const WantedFile& wanted) {
   std::map<std::uint32_t, std::string> out;
   for (std::uint32_t i = 0; i < table.files.size(); ++i)
-    if (is_same_file(table.files[i], wanted)) out.emplace(i, normalised_path(table.files[i]));
+    if (wanted.is(table.files[i])) out.emplace(i, normalised_path(table.files[i]));
   return out;
 }
 
 // Calls for each row of the lines of a file, or of those of that name, with the file's name.
 template <class F>
-void each_row(const File& debug, std::string_view wanted, F&& call) {
+void each_row(const File& debug, std::string_view file, F&& call) {
+  const WantedFile wanted(file);
   for (const auto& unit : debug.units()) {
     if (unit->is_type_unit()) continue;
     const auto fits = matching_files(read_line_table(*unit, false), wanted);
@@ -67,7 +68,7 @@ class LineOwner {
     return number <= UINT32_MAX && known->second.contains(static_cast<std::uint32_t>(number));
   }
 
-  std::string_view file_;
+  WantedFile file_;
   std::map<const Unit*, std::map<std::uint32_t, std::string>> files_;
 };
 

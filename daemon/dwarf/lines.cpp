@@ -196,15 +196,15 @@ class Reader {
         append(s, false);
         s.prologue_end = false;
         break;
-      case 2: s.address += c_.uleb() * minimum_; break;                       // LNS_advance_pc
-      case 3: s.line += static_cast<std::uint64_t>(c_.sleb()); break;         // LNS_advance_line
-      case 4: s.file = c_.uleb(); break;                                      // LNS_set_file
-      case 5: c_.uleb(); break;                                               // LNS_set_column
-      case 6: s.is_statement = !s.is_statement; break;                        // LNS_negate_stmt
-      case 7: break;                                                          // LNS_set_basic_block
+      case 2: s.address += c_.uleb() * minimum_; break;                                           // LNS_advance_pc
+      case 3: s.line += static_cast<std::uint64_t>(c_.sleb()); break;                             // LNS_advance_line
+      case 4: s.file = c_.uleb(); break;                                                          // LNS_set_file
+      case 5: c_.uleb(); break;                                                                   // LNS_set_column
+      case 6: s.is_statement = !s.is_statement; break;                                            // LNS_negate_stmt
+      case 7: break;                                                                              // LNS_set_basic_block
       case 8: s.address += std::uint64_t{(255u - opcode_base_) / line_range_} * minimum_; break;  // LNS_const_add_pc
-      case 9: s.address += c_.number(2); break;                               // LNS_fixed_advance_pc
-      case 10: s.prologue_end = true; break;                                  // LNS_set_prologue_end
+      case 9: s.address += c_.number(2); break;  // LNS_fixed_advance_pc
+      case 10: s.prologue_end = true; break;     // LNS_set_prologue_end
       default:
         for (unsigned i = 0; i < lengths_[op]; ++i) c_.uleb();
     }
@@ -245,15 +245,19 @@ LineTable read_line_table(const Unit& unit, bool with_rows) {
   return at ? Reader(unit, at->number).read(with_rows) : LineTable{};
 }
 
+WantedFile::WantedFile(std::string_view wanted)
+    : last_(wanted.substr(wanted.rfind('/') + 1)),
+      asked_(normalised_path(wanted)),
+      is_glob_(symbols::has_glob(wanted)),
+      is_absolute_(wanted.starts_with('/')) {}
+
 // A glob's components are compared with the path's last ones, each for itself.
-bool is_same_file(std::string_view in_table, std::string_view wanted) {
-  const bool is_glob = symbols::has_glob(wanted);
-  const std::string_view last = wanted.substr(wanted.rfind('/') + 1);
-  if (!is_glob && !in_table.ends_with(last)) return false;
-  const std::string known = normalised_path(in_table), asked = normalised_path(wanted);  // both begin with '/'
-  if (wanted.starts_with('/') && std::ranges::count(known, '/') != std::ranges::count(asked, '/')) return false;
-  if (!is_glob) return known.ends_with(asked);
-  std::string_view path = known, pattern = asked;
+bool WantedFile::is(std::string_view in_table) const {
+  if (!is_glob_ && !in_table.ends_with(last_)) return false;
+  const std::string known = normalised_path(in_table);  // begins with '/', as asked_ does
+  if (is_absolute_ && std::ranges::count(known, '/') != std::ranges::count(asked_, '/')) return false;
+  if (!is_glob_) return known.ends_with(asked_);
+  std::string_view path = known, pattern = asked_;
   while (!pattern.empty()) {
     const std::size_t slash = path.rfind('/'), in_pattern = pattern.rfind('/');
     if (path.empty() || !symbols::glob_match(pattern.substr(in_pattern + 1), path.substr(slash + 1))) return false;

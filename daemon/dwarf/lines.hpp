@@ -30,7 +30,17 @@ LineTable read_line_table(const Unit& unit, bool with_rows);
 
 // a/./b//../c as /a/c.
 std::string normalised_path(std::string_view path);
-// Whether a file as the compiler wrote it is the one a user means: the same last components.
-bool is_same_file(std::string_view in_table, std::string_view wanted);
+
+// The file that a user means, by its last components; each may be a glob.
+class WantedFile {
+ public:
+  explicit WantedFile(std::string_view wanted);
+  // in_table: a file as the compiler wrote it.
+  bool is(std::string_view in_table) const;
+
+ private:
+  std::string last_, asked_;  // the last component, and all of them, each behind a '/'
+  bool is_glob_, is_absolute_;
+};
 
 }  // namespace probed::dwarf

@@ -189,6 +189,13 @@ class Channel {
     take(std::as_const(call));
     return true;
   }
+  // As many as there are; as many as there can be when the target goes on writing some.
+  template <class Take>
+  void take_calls(LaneId lane, std::uint64_t highest_slot, Take&& take) {
+    std::size_t most = layout_.call_stack / arch::channel::kCallFixed;
+    while (most-- > 0 && take_call(lane, highest_slot, take)) {
+    }
+  }
   // A call that belongs to nobody's detours: whatever the thread does there or above finds that it isn't the last.
   void mark_call(LaneId lane, std::uint64_t slot);
 

@@ -134,8 +134,7 @@ void Engine::take_calls(Tracee& tracee, const ptrace::Registers& regs, const Sta
     const auto take = [&](const events::ChannelCall& call) {
       take_call(space, tracee.tid, call, call.slot < place.slot);
     };
-    while (channel.take_call(lane, place.slot, take)) {
-    }
+    channel.take_calls(lane, place.slot, take);
   }
 }
 
@@ -170,8 +169,7 @@ void Engine::take_all_calls(Tracee& tracee) {
       lowest = std::min(lowest, call.slot);
       take_call(*space, tracee.tid, call, false);
     };
-    while (channel.take_call(tracee.lanes[i], ~0ull, take)) {
-    }
+    channel.take_calls(tracee.lanes[i], ~0ull, take);
     if (lowest != ~0ull) channel.mark_call(tracee.lanes[i], lowest);
   }
 }
@@ -210,8 +208,7 @@ void Engine::abandon_calls(const Tracee& tracee) {
       const auto probe = known == calls_by_tag_.end() ? nullptr : known->second.lock();
       if (probe && !call.silent) probe->abandoned.fetch_add(1, std::memory_order_relaxed);
     };
-    while (detours.lines()[i].feed->channel->take_call(tracee.lanes[i], ~0ull, abandon)) {
-    }
+    detours.lines()[i].feed->channel->take_calls(tracee.lanes[i], ~0ull, abandon);
   }
 }
 

@@ -9,7 +9,7 @@ _probed() {
   --log-level) mapfile -t COMPREPLY < <(compgen -W 'trace debug info warn error' -- "$word") ;;
   *)
     mapfile -t COMPREPLY < <(compgen -W '--socket --socket-mode --socket-group --state-dir --keep-probes --recover --queue --max-rate --max-clients
-      --max-user-clients --max-probes --max-user-probes --log-level
+      --max-user-clients --max-probes --max-user-probes --max-user-events --log-level
       --ready-fd --lifetime-fd --help --version' -- "$word")
     ;;
   esac

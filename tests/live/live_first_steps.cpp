@@ -115,6 +115,31 @@ TEST_CASE("what stands in a state directory under a journal's or the lock's name
   CHECK(has(refused.err, state + " is refused: its file named lock: it is no regular file with one name"));
 }
 
+// Ten seconds after its start at the earliest: nothing is gained by guards that come and go.
+TEST_CASE("a guard that is killed is replaced, and its successor cleans up behind the daemon") {
+  Daemon daemon;
+  const std::string state = daemon.socket() + ".state";
+  const pid_t guard = guard_of(state);
+  REQUIRE(guard != 0);
+  Target target("soaked", {"1"});
+  RpcClient client(daemon.socket());
+  add(client, target.pid(), {"work"}, Json::object());
+  CHECK(::kill(guard, SIGKILL) == 0);
+  const auto is_replaced = [&] {
+    const pid_t now = guard_of(state);
+    return now != 0 && now != guard;
+  };
+  REQUIRE(eventually(is_replaced, Millis{30'000}));
+  CHECK(has(daemon.process().errors(), "the guard has ended: another one takes its place"));
+  daemon.process().signal(SIGKILL);
+  CHECK(daemon.process().wait());
+  CHECK(eventually([&] { return guard_of(state) == 0; }));
+  CHECK(text_differences(target.pid()).empty());
+  target.go();
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
 TEST_CASE("a start that fails at its socket leaves no state directory") {
   TempDir dir;
   REQUIRE(write_file(dir / "s", ""));

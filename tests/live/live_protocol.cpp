@@ -32,9 +32,7 @@ struct Scene {
   }
 };
 
-Json read_json(RpcClient& client) {
-  return parse_json(client.receive_line().value_or("null"));
-}
+Json read_json(RpcClient& client) { return parse_json(client.receive_line().value_or("null")); }
 
 // ---- wrong messages -------------------------------------------------------------------------------------------------
 
@@ -366,6 +364,33 @@ TEST_CASE("a client that does not read loses events, which are counted; target a
   CHECK(target.unharmed());
 }
 
+TEST_CASE("hundreds of subscriptions of clients that don't read hold up nobody, and each is told of every hit") {
+  constexpr std::size_t kClients = 8, kSubscriptions = 60;
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched counter("counter", {"2", "0"});
+  const std::vector<Json> probes = add(client, counter.pid(), {"work number=$arg1:s32"});
+  std::vector<std::unique_ptr<RpcClient>> sleeping;
+  std::vector<std::vector<Json>> subscriptions(kClients);
+  for (std::size_t i = 0; i < kClients; ++i) {
+    sleeping.push_back(std::make_unique<RpcClient>(daemon.socket()));
+    for (std::size_t n = 0; n < kSubscriptions; ++n) subscriptions[i].push_back(sleeping[i]->call("events.subscribe"));
+  }
+  counter.target.go();
+  CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 100'000; }));
+  for (int i = 0; i < 20; ++i) remove_all(client, add(client, counter.pid(), {"work+0x" SECOND}));
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+  const std::uint64_t hits = counts_of(client, probes[0]).hits;
+  for (std::size_t i = 0; i < kClients; ++i)
+    for (const Json& subscription : subscriptions[i]) {
+      const Json totals = sleeping[i]->call("events.unsubscribe", subscription);
+      const std::uint64_t delivered = totals.at("delivered"), missed = totals.at("missed");
+      CHECK(delivered + missed >= hits);  // those of the short-lived probes besides
+      CHECK(missed > 0);
+    }
+}
+
 TEST_CASE("a limit disables the batch after exactly so many hits, whatever the threads do, and its owner is told") {
   Daemon daemon;
   RpcClient client(daemon.socket());
@@ -491,9 +516,7 @@ TEST_CASE("symbols.functions lists what can be probed, by glob, with its place a
   CHECK(few.at("truncated") == true);
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -1,5 +1,6 @@
-// Everything at once, at random, with a printed seed: clients add, remove, enable, disable, arm, disarm, detach and vanish
-// while their targets run, fork, exec, get signals and end. The targets check their own results; a difference is harm.
+// Everything at once, at random, with a printed seed: clients add, remove, enable, disable, arm, disarm, detach and
+// vanish while their targets run, fork, exec, get signals and end. The targets check their own results; a difference is
+// harm.
 //
 // PROBED_TEST_SEED=N repeats a run; PROBED_TEST_SECONDS=N makes it longer (default 8 a storm).
 #include <doctest/doctest.h>
@@ -32,22 +33,25 @@ unsigned seed() {
   return value;
 }
 
-Clock::time_point end_of_storm() { return Clock::now() + std::chrono::seconds(from_environment("PROBED_TEST_SECONDS", 8)); }
+Clock::time_point end_of_storm() {
+  return Clock::now() + std::chrono::seconds(from_environment("PROBED_TEST_SECONDS", 8));
+}
 
 // Fewer would show nothing: on a full machine a storm goes on until it has done so much, within reason.
 constexpr long kLeastBatches = 11, kLeastKilled = 6;
 constexpr std::chrono::minutes kLongestStorm{2};
 
-const std::vector<std::string> kDefinitions = {
-    "work", "work a=$arg1:s32 s=+0($arg3):string", "work+4", STORM_SHAPES, "libc:getppid"};
+using Definitions = std::vector<std::string>;
+const Definitions kAnywhere = {"work", "work a=$arg1:s32 s=+0($arg3):string", "work+4", "libc:getppid"};
+const Definitions kInCounter = {"work", "work a=$arg1:s32 s=+0($arg3):string", "work+4", STORM_SHAPES, "libc:getppid"};
 
 // One client doing one random thing after the other to one target. Refusals are fine (work+4 may be no boundary, the
 // target may just be being detached by another client); only harm is not.
 class Chaos {
  public:
   // added: batches that all of the clients have added.
-  Chaos(const Daemon& daemon, pid_t pid, unsigned random_seed, std::atomic<long>& added)
-      : daemon_(daemon), pid_(pid), random_(random_seed), added_(added) {}
+  Chaos(const Daemon& daemon, pid_t pid, const Definitions& definitions, unsigned random_seed, std::atomic<long>& added)
+      : daemon_(daemon), pid_(pid), definitions_(definitions), random_(random_seed), added_(added) {}
 
   void run_until(Clock::time_point end) {
     auto client = std::make_unique<RpcClient>(daemon_.socket());
@@ -69,8 +73,12 @@ class Chaos {
 
   void act(RpcClient& client) {
     switch (random_() % 10) {
-      case 0: case 1: case 2: case 3: return add_some(client);
-      case 4: case 5: client.request("probe.remove", mine()); return ids_.clear();
+      case 0:
+      case 1:
+      case 2:
+      case 3: return add_some(client);
+      case 4:
+      case 5: client.request("probe.remove", mine()); return ids_.clear();
       case 6: client.request("probe.disable", mine()); return;
       case 7: client.request("probe.enable", mine()); return;
       case 8:
@@ -86,13 +94,15 @@ class Chaos {
   void add_some(RpcClient& client) {
     Json probes = Json::array();
     for (unsigned n = 1 + random_() % 4; n > 0; --n) {
-      Json probe = {{"definition", any(kDefinitions)}, {"disabled", one_in(5)}};
+      Json probe = {{"definition", any(definitions_)}, {"disabled", one_in(5)}};
       if (one_in(5)) probe["filter"] = "pid > 1";
       probes.push_back(probe);
     }
     const Json reply = client.request("probe.add", {{"pid", pid_}, {"probes", probes}, {"x-step", one_in(4)}});
     if (!reply.contains("result")) {
-      if (reply.contains("error")) ++refused_[reply.at("error").at("data").value("reason", "") + ": " + reply.at("error").at("message").get<std::string>()];
+      if (reply.contains("error"))
+        ++refused_[reply.at("error").at("data").value("reason", "") + ": " +
+                   reply.at("error").at("message").get<std::string>()];
       return;
     }
     for (const Json& probe : reply.at("result").at("probes")) ids_.push_back(probe.at("id").get<int>());
@@ -103,6 +113,7 @@ class Chaos {
 
   const Daemon& daemon_;
   pid_t pid_;
+  const Definitions& definitions_;
   std::mt19937 random_;
   std::vector<int> ids_;
   std::atomic<long>& added_;
@@ -111,12 +122,14 @@ class Chaos {
 };
 
 // Two clients per target, until the end; what each did is said, and that probes were really added is checked.
-void unleash(const Daemon& daemon, const std::vector<pid_t>& targets, Clock::time_point end) {
+void unleash(const Daemon& daemon, const std::vector<pid_t>& targets, const Definitions& definitions,
+             Clock::time_point end) {
   std::vector<std::unique_ptr<Chaos>> clients;
   std::vector<std::thread> threads;
   std::atomic<long> added = 0;
   for (std::size_t i = 0; i < 2 * targets.size(); ++i)
-    clients.push_back(std::make_unique<Chaos>(daemon, targets[i / 2], seed() + static_cast<unsigned>(i), added));
+    clients.push_back(
+        std::make_unique<Chaos>(daemon, targets[i / 2], definitions, seed() + static_cast<unsigned>(i), added));
   for (auto& client : clients) threads.emplace_back([&client, end] { client->run_until(end); });
   for (auto& thread : threads) thread.join();
   long actions = 0;
@@ -135,7 +148,7 @@ TEST_CASE("U9: sixteen threads running through probes that come and go compute w
   Target counter("counter", {"16", "0"});
   const TargetState before = state_of(counter.pid());
   counter.go();
-  unleash(daemon, {counter.pid()}, end_of_storm());
+  unleash(daemon, {counter.pid()}, kInCounter, end_of_storm());
   RpcClient(daemon.socket()).request("target.detach", {{"pid", counter.pid()}});
   CHECK(eventually([&] { return tracer_of(counter.pid()) == 0; }));
   CHECK(text_differences(counter.pid()).empty());
@@ -151,8 +164,9 @@ TEST_CASE("U5: processes that fork, vfork, spawn, clone and thread under probes 
   Target threads("threads", {"4000"});
   forker.go();
   threads.go();
-  unleash(daemon, {forker.pid(), threads.pid()}, end_of_storm());
-  for (const pid_t pid : {forker.pid(), threads.pid()}) RpcClient(daemon.socket()).request("target.detach", {{"pid", pid}});
+  unleash(daemon, {forker.pid(), threads.pid()}, kAnywhere, end_of_storm());
+  for (const pid_t pid : {forker.pid(), threads.pid()})
+    RpcClient(daemon.socket()).request("target.detach", {{"pid", pid}});
   const TargetReport forked = forker.finish(Millis{120'000});
   CHECK_MESSAGE(forked.ok(), forked.out);
   const TargetReport threaded = threads.finish(Millis{120'000});
@@ -171,7 +185,8 @@ TEST_CASE("U5: a target killed at any moment leaves the daemon well and its othe
     Target victim("counter", {"8", "0"});
     victim.go();
     RpcClient client(daemon.socket());
-    client.request("probe.add", {{"pid", victim.pid()}, {"probes", {{{"definition", "work"}}, {{"definition", "shape_*"}}}}});
+    client.request("probe.add",
+                   {{"pid", victim.pid()}, {"probes", {{{"definition", "work"}}, {{"definition", "shape_*"}}}}});
     client.request("probe.add", {{"pid", survivor.pid()}, {"probes", {{{"definition", "work"}}}}});
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));  // a random moment is the point
     kill(victim.pid(), SIGKILL);

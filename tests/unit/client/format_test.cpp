@@ -69,6 +69,7 @@ TEST_CASE("values keep their notation") {
       {R"({"s":"\u001b]0;owned\u0007"})", R"(s="\x1b]0;owned\x07")"},
       {R"({"s":"line\nbreak\ttab"})", R"(s="line\x0abreak\x09tab")"},
       {R"({"s":"\u009b31m"})", R"(s="\xc2\x9b31m")"},
+      {R"({"s":"a\u202eb\u2066c\u200fd\u061c"})", R"(s="a\xe2\x80\xaeb\xe2\x81\xa6c\xe2\x80\x8fd\xd8\x9c")"},
       {R"({"s":"\udc9b31m\udcff"})", R"(s="\x9b31m\xff")"},
       {R"({"s":"\u007f"})", R"(s="\x7f")"},
       {R"({"s":"caf\u00e9 \ud83d\ude00"})", "s=\"caf\u00e9 \U0001f600\""},

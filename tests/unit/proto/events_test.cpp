@@ -1,6 +1,8 @@
 // The event path: batching, order, accounting with slow readers, control calls beside a stream.
 #include <doctest/doctest.h>
 
+#include <memory>
+
 #include "daemon/api/outbox.hpp"
 #include "harness.hpp"
 
@@ -90,6 +92,41 @@ TEST_CASE("the event buffer is bounded, and has room again when its contents hav
   CHECK_FALSE(outbox.offer(1, "1"));  // on its way is not written
   outbox.done(std::move(message));
   CHECK(outbox.offer(1, "1"));
+}
+
+TEST_CASE("the outboxes of one user share their room, and what one leaves is the others'") {
+  const auto room = std::make_shared<api::EventRoom>(api::EventRoom{30, 0});
+  const OutboxLimits limits{20, 100, 1000, room};
+  ReadyOutbox first(limits);
+  CHECK(first.offer(1, std::string(14, 'a')));
+  {
+    ReadyOutbox second(limits);
+    CHECK_FALSE(second.offer(1, std::string(15, 'b')));
+    CHECK(second.offer(1, std::string(14, 'b')));
+    CHECK_FALSE(first.offer(1, ""));
+  }
+  CHECK(room->used == 15);
+  CHECK(drained(first).size() == 1);
+  CHECK(room->used == 0);
+  CHECK(first.offer(1, std::string(19, 'a')));
+}
+
+// They are of the same user's room.
+TEST_CASE("buffers are kept for the next events as long as there is room for others' events, too") {
+  const auto room = std::make_shared<api::EventRoom>(api::EventRoom{10'000, 0});
+  const auto fill = [](Outbox& outbox) {
+    for (std::uint64_t i = 0; i < 12; ++i) CHECK(outbox.offer(1 + i % 2, std::string(600, 'x')));
+  };
+  {
+    ReadyOutbox first(OutboxLimits{20'000, 1000, 1000, room});
+    fill(first);
+    CHECK(drained(first).size() == 12);
+    CHECK(room->used >= 4000);
+    CHECK(room->used <= 6000);
+    fill(first);
+    CHECK(room->used < 12 * 601 + 1000);
+  }
+  CHECK(room->used == 0);
 }
 
 TEST_CASE("losses are told with the events around them, or alone") {
