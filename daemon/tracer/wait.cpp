@@ -18,17 +18,15 @@
 namespace probed::tracer {
 namespace {
 
-// Not a real-time signal: one pending instance is all a wake-up needs.
+// Not a real-time signal: one pending instance is all a wake-up needs. ThreadSanitizer puts a handler off until the
+// thread's next call that it intercepts, but for the signals of instructions: a request that waits would never end.
+#ifdef __SANITIZE_THREAD__
+constexpr int kWakeSignal = SIGSYS;
+#else
 constexpr int kWakeSignal = SIGUSR2;
+#endif
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
-// ThreadSanitizer puts a handler off until the thread's next call that it intercepts: none runs for a signal that comes
-// just before the thread blocks, and one for several signals. So there the signal comes all the time.
-#ifdef __SANITIZE_THREAD__
-constexpr auto kAgainEvery = std::chrono::milliseconds(10);
-#else
-constexpr auto kAgainEvery = std::chrono::milliseconds(0);
-#endif
 constexpr unsigned kMostInARow = 8;
 constexpr unsigned kMostCutShort = 4;
 
@@ -145,8 +143,6 @@ void Waiter::bind_to_this_thread() {
   collect_ = make_timer(kCollect);
   bound_ = true;
   waiter_of_this_thread = this;
-  const itimerspec every{timespec_of(kAgainEvery), timespec_of(kAgainEvery)};
-  timer_settime(again_, 0, &every, nullptr);
   const sigset_t set = wake_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
@@ -164,7 +160,7 @@ void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
     self->woken_.store(true);
   }
   if (self->woken_.load() && self->blocking_.load()) {
-    const itimerspec again{timespec_of(kAgainEvery), timespec_of(kAgainAfter)};
+    const itimerspec again{{}, timespec_of(kAgainAfter)};
     timer_settime(self->again_, 0, &again, nullptr);
   }
   errno = saved;
