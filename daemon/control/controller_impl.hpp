@@ -138,12 +138,14 @@ class ControllerImpl final : public Controller {
   struct KeptFile {
     std::string path;
     std::size_t written = 0;  // hash of what stands there; 0: nothing
+    std::string failure{};    // why there is nothing; empty: there is
     std::uint64_t attempts = 0;
     std::optional<std::chrono::steady_clock::time_point> proven_at;  // when putting it back has done no harm
   };
   void keep(pid_t pid);
   void keep_all();
   void keep(const KeptTarget& target);
+  void note_unkept(ProbeView& view) const;
   void forget_kept(pid_t pid);
   std::map<pid_t, KeptTarget> kept_targets(std::optional<pid_t> pid) const;
   KeptProbe kept(const Probe& probe) const;

@@ -198,10 +198,19 @@ void ControllerImpl::keep(const KeptTarget& target) {
     spdlog::warn("{} probes of process {} won't outlive this daemon: their names are no UTF-8", left_out,
                  target.id.pid);
   auto written = write_kept(path, text);
-  if (written) return void(file.written = now);
-  spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, written.error().message);
-  ::unlink(path.c_str());  // what stands there is not so any more
-  file.written = 0;
+  if (!written) {
+    ::unlink(path.c_str());  // what stands there is not so any more, and may be what there is no room for
+    written = write_kept(path, text);
+  }
+  file.failure = written ? "" : written.error().message;
+  file.written = written ? now : 0;
+  if (!written) spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, file.failure);
+}
+
+void ControllerImpl::note_unkept(ProbeView& view) const {
+  const auto file = kept_.find(view.pid);
+  if (view.persist && file != kept_.end() && !file->second.failure.empty())
+    view.notes.push_back("it won't outlive this daemon: " + file->second.failure);
 }
 
 void ControllerImpl::forget_kept(pid_t pid) {

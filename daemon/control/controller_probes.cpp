@@ -391,6 +391,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
           it->second.committed = true;
         }
         look_at_limits_at(std::chrono::steady_clock::now());
+        if (plan->request.persist) keep(plan->request.pid);
         make_room(added.probes, plan->ids.size());
         for (const ProbeId id : plan->ids)
           if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
@@ -411,7 +412,6 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
                 is_named(p, [&d](const Probe& probe) { return named_by(probe, d); }))
               cleared.push_back(id);
         }
-        if (plan->request.persist) keep(plan->request.pid);
         if (cleared.empty()) return plan->reply(std::move(added));
         take_out(std::move(cleared), [plan, added = std::move(added)](auto) { plan->reply(added); });
       });
@@ -640,6 +640,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
   view.notes = probe.notes;
   view.persist = probe.owner == ClientId::none;
+  note_unkept(view);
   view.armed = armed_ && probe.enabled && !gone;
   view.hits = counts.hits;
   view.missed = counts.missed;

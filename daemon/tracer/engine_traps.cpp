@@ -28,6 +28,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/engine_stops.hpp"
+#include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -470,8 +471,14 @@ void Engine::mend_entry_mask(Tracee& tracee) {
   if (mask == (began & ~signal_bit(SIGTRAP))) ptrace::set_sigmask(tracee.tid, began);
 }
 
+// Not what is another process's as well, which goes on being traced.
 bool Engine::must_leave_actions(const Process& process) const {
-  return process.actions.any_ours() && process.threads.size() == 1;
+  if (!process.actions.any_ours() || process.threads.size() != 1) return false;
+  const pid_t pid = process.id.pid;
+  return std::ranges::none_of(processes_, [&](const auto& entry) {
+    const Process& other = *entry.second;
+    return &other != &process && other.space == process.space && !other.detaching && shares_actions(pid, other.id.pid);
+  });
 }
 
 // The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile, or

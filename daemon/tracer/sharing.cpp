@@ -15,6 +15,8 @@ namespace probed::tracer {
 
 bool shares_memory(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0; }
 
+bool shares_actions(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_SIGHAND, 0, 0) == 0; }
+
 std::vector<pid_t> processes_sharing_memory(pid_t pid) {
   std::vector<pid_t> sharing;
   const auto closer = [](DIR* d) { ::closedir(d); };

@@ -12,7 +12,10 @@ namespace probed::tracer {
 // Asks the kernel (kcmp, KCMP_VM). False also when one of them is gone.
 bool shares_memory(pid_t a, pid_t b);
 
-// The other processes that do, wherever in the tree of processes they are. A kcmp for each process there is.
+// Their signal actions: CLONE_SIGHAND without CLONE_THREAD (KCMP_SIGHAND).
+bool shares_actions(pid_t a, pid_t b);
+
+// The other processes that share memory, wherever in the tree of processes they are. A kcmp for each process there is.
 std::vector<pid_t> processes_sharing_memory(pid_t pid);
 
 }  // namespace probed::tracer

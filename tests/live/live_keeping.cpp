@@ -547,6 +547,31 @@ TEST_CASE("the file is its user's alone, and there only as long as there is some
   CHECK(eventually([&] { return daemons.files().empty(); }));
 }
 
+TEST_CASE("whoever adds a probe that can't be kept is told so, and why, as long as it can't") {
+  Daemons daemons;
+  Watched user("soaked", {"1"});
+  daemons.start();
+  RpcClient client(daemons.daemon->socket());
+  const auto add_kept = [&](const char* definition) {
+    const Json request = {{"pid", user.pid()}, {"persist", true}, {"probes", {{{"definition", definition}}}}};
+    return client.call("probe.add", request).at("probes").at(0).dump();
+  };
+  CHECK(add_kept("work").find("notes") == std::string::npos);
+  const std::string path = daemons.file(), obstacle = path + ".new/x";
+  fs::create_directories(obstacle);
+  const std::string told = add_kept("leaf");
+  CHECK_MESSAGE(told.find("it won't outlive this daemon: cannot write " + path) != std::string::npos, told);
+  CHECK(Json(list_probes(client)).dump().find("won't outlive") != std::string::npos);
+  fs::remove_all(path + ".new");
+  CHECK(add_kept("nest").find("notes") == std::string::npos);
+  CHECK(Json(list_probes(client)).dump().find("won't outlive") == std::string::npos);
+  CHECK(daemons.files().size() == 1);
+  client.call("probe.remove", {{"all", true}});
+  user.target.go();
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 TEST_CASE("a directory that others can write to is refused") {
   Daemons daemons;
   REQUIRE(::mkdir(daemons.state.c_str(), 0700) == 0);
