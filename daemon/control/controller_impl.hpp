@@ -247,6 +247,7 @@ class ControllerImpl final : public Controller {
     std::uint64_t hits = 0, missed = 0, filtered = 0;
   };
   Counts counts_of(const Probe& probe) const;
+  const tracer::ProbeProgram& dearest(const Probe& probe) const;
   void put_tier(ProbeView& view, const Probe& probe) const;
   std::uint64_t missed_of(const Probe& probe) const;
   void watch_feeds();

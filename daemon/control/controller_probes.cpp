@@ -584,17 +584,23 @@ void ControllerImpl::mark_gone(pid_t pid) {
   tracer_->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
 }
 
-// What a probe costs now, and why it doesn't cost less: a return probe as much as the dearest of its places.
-void ControllerImpl::put_tier(ProbeView& view, const Probe& probe) const {
+// A return probe costs as much as the dearest of its places.
+const tracer::ProbeProgram& ControllerImpl::dearest(const Probe& probe) const {
   const tracer::ProbeProgram* program = probe.program.get();
   for (const ProbeId id : probe.followers) {
     const tracer::ProbeProgram& other = *probes_.at(id).program;
     if (program->returns && other.returns == program->returns && program->optimized) program = &other;
   }
-  if (program->optimized) return void(view.tier = "optimized");
-  view.tier = program->force_step ? "stepped" : "boosted";
-  if (const char* why = program->not_optimized) view.tier_reason = why;
-  if (view.tier_reason.empty()) view.tier_reason = program->no_detour;
+  return *program;
+}
+
+// What a probe costs now, and why it doesn't cost less.
+void ControllerImpl::put_tier(ProbeView& view, const Probe& probe) const {
+  const tracer::ProbeProgram& program = dearest(probe);
+  if (program.optimized) return void(view.tier = "optimized");
+  view.tier = program.force_step ? "stepped" : "boosted";
+  if (const char* why = program.not_optimized) view.tier_reason = why;
+  if (view.tier_reason.empty()) view.tier_reason = program.no_detour;
 }
 
 // A function's exits are no places of their own.
@@ -735,7 +741,7 @@ Status ControllerImpl::status() const {
   for (const auto& [id, probe] : probes_) {
     if (!probe.committed) continue;
     status.probes += is_shown(probe) ? 1 : 0;
-    status.optimized += is_shown(probe) && probe.program->optimized ? 1 : 0;
+    status.optimized += is_shown(probe) && dearest(probe).optimized ? 1 : 0;
     const Counts counts = counts_of(probe);
     status.hits += counts.hits;
     status.missed += counts.missed;

@@ -279,6 +279,9 @@ TEST_CASE("what stays a breakpoint says why") {
     CHECK(eventually([&] { return view_of(s.client, tiny).value("tier", "") == "optimized"; }));
   else
     CHECK(says(tiny, "another probe"));
+  const auto all = list_probes(s.client);
+  const auto jumps = std::ranges::count_if(all, [](const Json& probe) { return probe.at("tier") == "optimized"; });
+  CHECK(s.client.call("daemon.status").at("optimized") == jumps);
   CHECK(s.leaves_no_harm());
 }
 
