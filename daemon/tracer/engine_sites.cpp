@@ -25,11 +25,12 @@ namespace native = arch::native;
 constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
 
-// What is emulated while somebody traces needs a copy for when nobody does (landing.hpp), if it can have one.
+// What is emulated while somebody traces needs a copy to be stepped, or for when nobody traces (landing.hpp), if it can
+// have one.
 bool needs_slot(const SiteRequest& request) {
   const SitePlan& plan = request.plan;
-  if (!plan.insn.emulable || request.program->force_step) return true;
-  if (!native::kHasLanding) return false;
+  if (!plan.insn.emulable) return true;
+  if (!native::kHasLanding && !request.program->force_step) return false;
   const std::uint64_t anywhere = plan.address.value;
   return native::relocate(plan.code(), plan.insn, anywhere, anywhere).refusal != arch::Refusal::unsupported;
 }

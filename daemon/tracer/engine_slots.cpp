@@ -157,7 +157,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
 void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
-  } else if (site.plan.insn.emulable && !step) {
+  } else if (site.plan.insn.emulable && (!step || !site.slot)) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "what is said to be emulable is");
     if (native::kTrapMovesPc && site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;

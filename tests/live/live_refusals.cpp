@@ -249,11 +249,14 @@ TEST_CASE("allowed: a user's own process") {
   SpawnOptions as_nobody;
   as_nobody.user = "nobody";
   as_nobody.directory = "/";
-  Process sleeper({"/bin/sleep", "1000"}, as_nobody);
-  REQUIRE(eventually([&] { return read_file("/proc/" + std::to_string(sleeper.pid()) + "/comm") == "sleep\n"; }));
+  TempDir directory;
+  fs::permissions(directory.path(), fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+  fs::copy_file(target_path("soaked"), directory / "soaked");
+  Process sleeper({directory / "soaked", "1"}, as_nobody);
+  REQUIRE(sleeper.next_line().value_or("").starts_with("ready"));
   REQUIRE(eventually([&] { return stat_field(sleeper.pid(), 3) == "S"; }));  // past its own start-up
   const TargetState before = state_of(sleeper.pid());
-  const std::vector<Json> probes = add(*nobody.client, sleeper.pid(), {"libc:nanosleep"});
+  const std::vector<Json> probes = add(*nobody.client, sleeper.pid(), {"work"});
   CHECK(list_probes(*nobody.client) == probes);
   CHECK(has_breakpoint(sleeper.pid(), address_of(probes[0])));
   remove_all(*nobody.client, probes);
