@@ -108,7 +108,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
     for (const pid_t tid : *ids) {
       if (process.threads.contains(tid) || never_runs_user_code(tid)) continue;
       collecting.note_progress();
-      const Outcome outcome = ptrace::seize(tid);
+      const Outcome outcome = collecting.during([tid] { return ptrace::seize(tid); });
       if (outcome == Outcome::ok) {
         add_tracee(tid, process);
         found = true;

@@ -282,13 +282,14 @@ class Threads {
   // True: there were some that we didn't have. A daemon that is dying lets its tracees go one after the other: those
   // that it still has are refused, and may have a trap on their way.
   bool seize_others() {
+    const Waiter::Collecting collecting(waiter_);
     bool found = false;
     refused_ = false;
     const auto ids = process::thread_ids(pid_);
     for (const pid_t tid : ids ? *ids : std::vector<pid_t>()) {
       if (running_.contains(tid) || stopped_.contains(tid)) continue;
       // The kernel has attached us to those that one of ours has made (PTRACE_O_TRACECLONE).
-      if (ptrace::seize(tid) == Outcome::ok || traced_by_us(tid))
+      if (collecting.during([tid] { return ptrace::seize(tid); }) == Outcome::ok || traced_by_us(tid))
         found = running_.insert(tid).second;
       else
         refused_ |= !process::is_exiting(tid);

@@ -18,15 +18,20 @@
 namespace probed::tracer {
 namespace {
 
-// Not a real-time signal: one pending instance is all a wake-up needs. ThreadSanitizer puts a handler off until the
-// thread's next call that it intercepts, but for the signals of instructions: a request that waits would never end.
-#ifdef __SANITIZE_THREAD__
-constexpr int kWakeSignal = SIGSYS;
-#else
+// Not a real-time signal: one pending instance is all a wake-up needs.
 constexpr int kWakeSignal = SIGUSR2;
-#endif
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
+// ThreadSanitizer puts a handler off until the thread's next call that it intercepts: none runs for a signal that comes
+// just before the thread blocks, and one for several signals. So there the signal comes all the time. In a call that
+// waits as long as no handler has run it has to be a signal whose handler is not put off: one of instructions.
+#ifdef __SANITIZE_THREAD__
+constexpr auto kAgainEvery = std::chrono::milliseconds(10);
+constexpr int kCollectSignal = SIGSYS;
+#else
+constexpr auto kAgainEvery = std::chrono::milliseconds(0);
+constexpr int kCollectSignal = kWakeSignal;
+#endif
 constexpr unsigned kMostInARow = 8;
 constexpr unsigned kMostCutShort = 4;
 
@@ -34,6 +39,7 @@ sigset_t wake_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, kWakeSignal);
+  sigaddset(&set, kCollectSignal);
   return set;
 }
 
@@ -47,10 +53,10 @@ constexpr auto kCollectEvery = std::chrono::milliseconds(5);
 constexpr unsigned kTicksUntilAll = 4;  // of that
 
 // A timer whose signal goes to the calling thread and carries `value`.
-timer_t make_timer(int value) {
+timer_t make_timer(int value, int signal = kWakeSignal) {
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = kWakeSignal;
+  event.sigev_signo = signal;
   event.sigev_value.sival_int = value;
   event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));  // glibc 2.36 has no public name for this field
   timer_t timer{};
@@ -133,6 +139,7 @@ void Waiter::block_signals() {
   action.sa_sigaction = on_wake_signal;
   action.sa_flags = SA_SIGINFO;
   sigaction(kWakeSignal, &action, nullptr);
+  if (kCollectSignal != kWakeSignal) sigaction(kCollectSignal, &action, nullptr);
 }
 
 void Waiter::bind_to_this_thread() {
@@ -140,27 +147,29 @@ void Waiter::bind_to_this_thread() {
   thread_ = pthread_self();
   alarm_ = make_timer(kAlarm);
   again_ = make_timer(kAgain);
-  collect_ = make_timer(kCollect);
+  collect_ = make_timer(kCollect, kCollectSignal);
   bound_ = true;
   waiter_of_this_thread = this;
+  const itimerspec every{timespec_of(kAgainEvery), timespec_of(kAgainEvery)};
+  timer_settime(again_, 0, &every, nullptr);
   const sigset_t set = wake_signals();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 // On the tracer thread, in the middle of anything. timer_settime, clock_gettime and waitpid are async-signal-safe
 // (signal-safety(7)), and waitid is nothing but a system call either.
-void Waiter::on_wake_signal(int, siginfo_t* info, void*) {
+void Waiter::on_wake_signal(int signal, siginfo_t* info, void*) {
   Waiter* const self = waiter_of_this_thread;
-  if (!self) return;
+  if (!self || (kCollectSignal != kWakeSignal && signal == kCollectSignal && !self->in_waiting_call_)) return;
   const int saved = errno;
-  if (self->collecting_.load()) self->collect();
+  if (self->in_waiting_call_) self->collect();
   const bool is_alarm = info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm;
   if (is_alarm || Clock::now().time_since_epoch().count() >= self->alarm_at_.load()) {
     self->alarm_at_.store(kNever);
     self->woken_.store(true);
   }
   if (self->woken_.load() && self->blocking_.load()) {
-    const itimerspec again{{}, timespec_of(kAgainAfter)};
+    const itimerspec again{timespec_of(kAgainEvery), timespec_of(kAgainAfter)};
     timer_settime(self->again_, 0, &again, nullptr);
   }
   errno = saved;
@@ -185,7 +194,6 @@ void Waiter::collect() {
 Waiter::Collecting::Collecting(Waiter& waiter) : waiter_(waiter) {
   waiter_.take_standing();
   note_progress();
-  waiter_.collecting_.store(true);
   const itimerspec every{timespec_of(kCollectEvery), timespec_of(kCollectEvery)};
   timer_settime(waiter_.collect_, 0, &every, nullptr);
 }
@@ -193,7 +201,6 @@ Waiter::Collecting::Collecting(Waiter& waiter) : waiter_(waiter) {
 Waiter::Collecting::~Collecting() {
   const itimerspec never{};
   timer_settime(waiter_.collect_, 0, &never, nullptr);
-  waiter_.collecting_.store(false);
   const std::size_t count = waiter_.collected_count_.exchange(0);
   for (std::size_t i = 0; i < count; ++i)
     waiter_.gathered_.push_back({waiter_.collected_[i].tid, WaitStatus(waiter_.collected_[i].raw)});

@@ -42,6 +42,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -126,8 +127,8 @@ class Waiter {
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit);
   // The same, but `most` as long as some of them only wait for a processor.
   bool gather_from(std::span<const pid_t> tids, Clock::duration limit, Clock::duration most);
-  // The report of the stop that was handed out last, if it is this thread's, stands no longer: should we die, the thread
-  // goes on without its signal. Before another signal than that is put in its place, whose siginfo wouldn't fit.
+  // The report of the stop that was handed out last, if it is this thread's, stands no longer: should we die, the
+  // thread goes on without its signal. Before another signal than that is put in its place, whose siginfo wouldn't fit.
   void take_report(pid_t tid);
   // For wait() to hand out, in its turn, what wait_for() gave.
   void give_back(const Stop& stop);
@@ -150,6 +151,16 @@ class Waiter {
     Collecting& operator=(const Collecting&) = delete;
     // The tracer thread isn't blocked for good. Until it has been for some ticks signals' reports stay where they are.
     void note_progress() const { waiter_.ticks_.store(0); }
+    // Makes the call that may wait.
+    template <class Call>
+    auto during(Call&& call) const {
+      waiter_.in_waiting_call_ = 1;
+      const auto result = call();
+      const int error = errno;
+      waiter_.in_waiting_call_ = 0;
+      errno = error;
+      return result;
+    }
 
    private:
     Waiter& waiter_;
@@ -188,8 +199,8 @@ class Waiter {
   timer_t collect_{};  // raises it while Collecting
   std::array<Collected, 4096> collected_{};
   std::atomic<std::size_t> collected_count_{0};
-  std::atomic<bool> collecting_{false};
-  std::atomic<unsigned> ticks_{0};  // of Collecting, since its last progress
+  volatile sig_atomic_t in_waiting_call_ = 0;
+  std::atomic<unsigned> ticks_{0};            // of Collecting, since its last progress
   std::atomic<Clock::rep> alarm_at_{kNever};  // since the clock's epoch
   std::atomic<bool> woken_{false};
   std::atomic<bool> blocking_{false};
