@@ -24,8 +24,8 @@ namespace probed {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kLockPatience = 15s;      // a guard's work, at most
-constexpr auto kRecoverPatience = 10s;   // for a target that another tracer holds
+constexpr auto kLockPatience = 15s;     // a guard's work, at most
+constexpr auto kRecoverPatience = 10s;  // for a target that another tracer holds
 constexpr auto kLockAgain = 5ms;
 constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
 
@@ -51,7 +51,8 @@ Own try_lock(const std::string& directory) {
 }
 
 Error refused(const std::string& path, const std::string& why) {
-  return {StateDirectory::kRefused, "the state directory " + path + " is refused: " + why,
+  return {StateDirectory::kRefused,
+          "the state directory " + path + " is refused: " + why,
           "it has to be this user's, and one that nobody else can write to: look at what is in it, then remove it or "
           "set it right, or name another one with --state-dir",
           {}};
@@ -99,8 +100,10 @@ Result<void> StateDirectory::lock() {
     if (lock.error == 0) return refused(path_, "its file named lock: " + lock.why());
     if (lock.error != EWOULDBLOCK && lock.error != ENOENT) return cannot("lock", lock_name(path_), lock.error, kHint);
     if (std::chrono::steady_clock::now() > until)
-      return Error{Reason::internal, "the state directory " + path_ + " is in use by another probed",
-                   "give each daemon its own --state-dir", {}};
+      return Error{Reason::internal,
+                   "the state directory " + path_ + " is in use by another probed",
+                   "give each daemon its own --state-dir",
+                   {}};
     std::this_thread::sleep_for(kLockAgain);
     // Another daemon's end takes it away.
     if (auto made = make_directory(path_, made_); !made) return made;
@@ -125,13 +128,18 @@ void StateDirectory::remove() {
 // copies of our descriptors, the socket that we listen on among them: should we be killed then, somebody would still
 // seem to listen. So this waits until then: `executed` ends with it.
 UniqueFd start_guard(const std::string& state_directory, const std::string& log_level) {
+  const auto none = [] {
+    spdlog::warn("no guard can be started: {}; should this daemon be killed, start another one to clean up",
+                 std::strerror(errno));
+    return UniqueFd();
+  };
   int ends[2], execution[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return none();
   UniqueFd theirs(ends[0]), ours(ends[1]);
-  if (::pipe2(execution, O_CLOEXEC) != 0) return {};
+  if (::pipe2(execution, O_CLOEXEC) != 0) return none();
   UniqueFd executed(execution[0]), executing(execution[1]);
   const std::string number = std::to_string(theirs.get());
-  const char* arguments[] = {"probed",      "--guard",         number.c_str(),    "--state-dir", state_directory.c_str(),
+  const char* arguments[] = {"probed",      "--guard",         number.c_str(), "--state-dir", state_directory.c_str(),
                              "--log-level", log_level.c_str(), nullptr};
   const pid_t child = ::fork();
   if (child == 0) {
@@ -141,11 +149,7 @@ UniqueFd start_guard(const std::string& state_directory, const std::string& log_
     ::execv("/proc/self/exe", const_cast<char* const*>(arguments));
     ::_exit(127);
   }
-  if (child < 0) {
-    spdlog::warn("no guard can be started: {}; should this daemon be killed, start another one to clean up",
-                 std::strerror(errno));
-    return {};
-  }
+  if (child < 0) return none();
   ::waitpid(child, nullptr, 0);
   executing.reset();
   char byte = 0;
@@ -154,8 +158,8 @@ UniqueFd start_guard(const std::string& state_directory, const std::string& log_
   return ours;
 }
 
-// On a full machine, too, what the daemon has left is to be put back before much runs into it. Some milliseconds of work;
-// whoever may not ask for that (sched_setscheduler(2): CAP_SYS_NICE) works as others do.
+// On a full machine, too, what the daemon has left is to be put back before much runs into it. Some milliseconds of
+// work; whoever may not ask for that (sched_setscheduler(2): CAP_SYS_NICE) works as others do.
 void go_first() {
   sched_param lowest{};
   lowest.sched_priority = ::sched_get_priority_min(SCHED_RR);

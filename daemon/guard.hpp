@@ -1,9 +1,9 @@
 // The state directory, and who puts targets right when this daemon is killed.
 //
-// The guard is a process of its own, started first of all and in its own session: it waits for the end of a pipe that
-// only the daemon holds. Whatever the daemon has taken out of its targets by then has no journal any more; the rest is
-// recovered (tracer/recover.hpp). A lock keeps the next daemon off until that is done, and the guard off while a daemon
-// works there.
+// The guard is a process of its own and in its own session, started before there is anything to put right, and again
+// should it end: it waits for the end of a pipe that only the daemon holds. Whatever the daemon has taken out of its
+// targets by then has no journal any more; the rest is recovered (tracer/recover.hpp). A lock keeps the next daemon off
+// until that is done, and the guard off while a daemon works there.
 #pragma once
 
 #include <chrono>
@@ -43,8 +43,8 @@ class StateDirectory {
   UniqueFd lock_;
 };
 
-// The answer is to be kept open; without one there is no guard, which the log says. Its other end is closed when the guard
-// ends.
+// The daemon may have any threads and descriptors by then: all of these are closed by the guard's exec. The answer is
+// to be kept open; without one there is no guard, which the log says. Its other end is closed when the guard ends.
 UniqueFd start_guard(const std::string& state_directory, const std::string& log_level);
 
 // The guard's life; `lifetime`: its end of the pipe. An exit status.

@@ -88,32 +88,43 @@ void announce(const Options& options, const std::string& where) {
   ::close(options.ready_fd);
 }
 
-// Should something end the guard (the OOM killer, somebody's kill), another one takes its place.
+// Should something end the guard (the OOM killer, somebody's kill), or should there be no room for one, another one is
+// started.
 class GuardKeeper {
  public:
+  // guard: the first one, which may not have been there to be had.
   GuardKeeper(boost::asio::io_context& io, UniqueFd guard, std::string state_directory, std::string log_level)
       : state_directory_(std::move(state_directory)), log_level_(std::move(log_level)), pipe_(io), pause_(io) {
     watch(std::move(guard));
   }
 
  private:
-  // Nobody reads of the pipe any more: it is in error (poll(2)).
+  static constexpr auto kLeast = std::chrono::seconds(10);  // between two guards
+
   void watch(UniqueFd guard) {
+    boost::system::error_code error;
+    if (guard) pipe_.assign(guard.get(), error);
+    if (error) spdlog::warn("the guard can't be watched: {}", error.message());
+    if (!guard || error) return start_after(kLeast);
+    guard.release();
     began_ = std::chrono::steady_clock::now();
-    pipe_.assign(guard.release());
-    pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_error, [this](const boost::system::error_code& error) {
-      if (!error) replace();
-    });
+    // Nobody reads of the pipe any more: it is in error (poll(2)).
+    pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_error,
+                     [this](const boost::system::error_code& failed) {
+                       if (!failed) replace();
+                     });
   }
   void replace() {
-    constexpr auto kLeast = std::chrono::seconds(10);  // between two guards
     spdlog::warn("the guard has ended: another one takes its place");
-    pipe_.close();
+    boost::system::error_code ignored;
+    pipe_.close(ignored);
     const auto lived = std::chrono::steady_clock::now() - began_;
-    pause_.expires_after(lived > kLeast ? std::chrono::seconds(0) : kLeast);
-    pause_.async_wait([this](const boost::system::error_code& error) {
-      if (error) return;
-      if (UniqueFd guard = start_guard(state_directory_, log_level_)) watch(std::move(guard));
+    start_after(lived > kLeast ? std::chrono::seconds(0) : kLeast);
+  }
+  void start_after(std::chrono::seconds pause) {
+    pause_.expires_after(pause);
+    pause_.async_wait([this](const boost::system::error_code& cancelled) {
+      if (!cancelled) watch(start_guard(state_directory_, log_level_));
     });
   }
 
@@ -147,7 +158,7 @@ int run(const Options& options) {
   const std::string where = *inherited ? "the socket that systemd passed" : options.socket;
   boost::asio::io_context io(1);
   std::optional<GuardKeeper> guard_keeper;
-  if (guard) guard_keeper.emplace(io, std::move(guard), state->path(), options.log_level);
+  if (state) guard_keeper.emplace(io, std::move(guard), state->path(), options.log_level);
   control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
   controller.set_max_rate(options.max_rate);
   controller.set_probe_limits({options.max_probes, options.max_user_probes});

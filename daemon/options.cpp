@@ -69,7 +69,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   options.log_level = "info";
   std::string mode = "0600", group;
   unsigned queue_mib = kDefaultQueueMiB;
-  std::size_t user_events_mib = 256;
+  std::size_t user_events_mib = options.max_user_events >> 20;
 
   CLI::App app("probed - the probe daemon: plants probes in running processes for its clients (see probectl)",
                "probed");

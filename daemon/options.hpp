@@ -24,7 +24,7 @@ struct Options {
   std::uint64_t max_rate = 10'000;  // hits a second of a probe that has none of its own and is a breakpoint; 0: any
   std::size_t max_clients = 1024, max_user_clients = 256;
   std::size_t max_probes = 200'000, max_user_probes = 400'000;  // of a target; of a user other than root
-  std::size_t max_user_events = 0;  // bytes that wait for clients
+  std::size_t max_user_events = 256 << 20;                      // bytes that wait for clients
   int ready_fd = -1;              // gets one byte when the socket listens; checked: open for writing
   int lifetime_fd = -1;           // its end of file ends the daemon; checked: open for reading, can be waited for
   bool remove_directory = false;  // the socket's directory goes with the daemon, when nothing else is in it

@@ -48,17 +48,20 @@ Result<std::array<UniqueFd, 2>> make_pipe() {
 
 void keep_across_exec(const UniqueFd& fd) { ::fcntl(fd.get(), F_SETFD, 0); }
 
-// What a daemon that was killed has left in its targets is put back by its guard, which reads of it there.
-bool guard_is_done(const std::string& state) {
+// What a daemon that was killed has left in its targets is put back by its guard, which reads of it there. nullopt:
+// there is no such directory.
+std::optional<bool> has_journals(const std::string& state) {
   std::error_code error;
+  const std::filesystem::directory_iterator entries(state, error);
+  if (error) return std::nullopt;
   const auto is_journal = [](const auto& entry) { return entry.path().extension() == ".journal"; };
-  return std::ranges::none_of(std::filesystem::directory_iterator(state, error), is_journal);
+  return std::ranges::any_of(entries, is_journal);
 }
 
-bool wait_for_guard(const std::string& state) {
+std::optional<bool> wait_for_guard(const std::string& state) {
   const auto until = Clock::now() + kGuardLimit;
-  while (!guard_is_done(state) && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return guard_is_done(state);
+  while (has_journals(state) == true && Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return has_journals(state);
 }
 
 }  // namespace
@@ -82,7 +85,8 @@ PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
       ready_(std::move(other.ready_)),
       pidfd_(std::move(other.pidfd_)),
       log_(std::move(other.log_)),
-      pid_(std::exchange(other.pid_, -1)) {}
+      pid_(std::exchange(other.pid_, -1)),
+      left_nothing_(other.left_nothing_) {}
 
 Result<void> PrivateDaemon::make_directory() {
   auto name = runtime_directory() + "/probectl-XXXXXX";
@@ -165,7 +169,18 @@ std::string PrivateDaemon::sudden_end() {
                                     : fmt::format("was killed by signal {}", info.si_status);
 }
 
-bool PrivateDaemon::left_nothing() const { return wait_for_guard(state_directory()); }
+bool PrivateDaemon::ended_in_order() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_ &&
+         info.si_code == CLD_EXITED && info.si_status == 0;
+}
+
+// One that ends in order removes the directory when nothing is left; one that never had it, and was killed, has nobody
+// who cleans up.
+bool PrivateDaemon::left_nothing() {
+  if (!left_nothing_) left_nothing_ = !wait_for_guard(state_directory()).value_or(!ended_in_order());
+  return *left_nothing_;
+}
 
 void PrivateDaemon::stop() {
   if (directory_.empty()) return;
@@ -175,9 +190,10 @@ void PrivateDaemon::stop() {
     if (pidfd_ && !wait_for_exit(pidfd_, kStopLimit))
       return note(fmt::format("the private daemon (PID {}) is still busy; it will end by itself", pid_)),
              directory_.clear();
+    left_nothing();
     ::waitpid(pid_, nullptr, 0);
   }
-  if (!left_nothing())
+  if (left_nothing_ == false && has_journals(state_directory()))
     return note(fmt::format("what the private daemon has left in its targets is still there; put it back with "
                             "probed --recover --state-dir {}",
                             state_directory())),

@@ -37,8 +37,9 @@ class PrivateDaemon {
   // How it ended, when it has, before its time: "killed by signal 9", "ended with status 1". Empty: it runs, or its end
   // was asked for.
   std::string sudden_end();
-  // After a sudden end: whether all that it had put into its targets has been taken out again; waits for that, 10 s.
-  bool left_nothing() const;
+  // When it has ended: whether all that it had put into its targets has been taken out again. After a sudden end that
+  // is its guard's work, which is waited for, 10 s.
+  bool left_nothing();
 
  private:
   PrivateDaemon() = default;
@@ -46,11 +47,13 @@ class PrivateDaemon {
   Result<void> spawn(const std::string& program, const Signals& signals);
   Result<void> wait_until_ready(const Signals& signals);
   std::string state_directory() const { return socket_ + ".state"; }
+  bool ended_in_order() const;
 
   std::string directory_, socket_;
   UniqueFd lifetime_, ready_, pidfd_;
   UniqueFd log_;  // in memory: nothing is left of it however we end
   pid_t pid_ = -1;
+  std::optional<bool> left_nothing_;
 };
 
 }  // namespace probed::client

@@ -400,9 +400,11 @@ Error Trace::in_context(Error error) {
   if (!sudden.empty()) {
     const auto words = parts_.daemon->last_words();
     error.message = fmt::format("the private daemon {}{}{}", sudden, words.empty() ? "" : "; its last words: ", words);
-    error.hint = parts_.daemon->left_nothing()
-                     ? fmt::format("PID {} goes on without its probes, which have been taken out", pid_)
-                     : fmt::format("PID {} may have breakpoints left", pid_);
+    const bool clean = parts_.daemon->left_nothing(), runs = ::kill(pid_, 0) == 0 || errno == EPERM;
+    error.hint = fmt::format("PID {} {}", pid_,
+                             !runs   ? "has ended"
+                             : clean ? "goes on without its probes, which have been taken out"
+                                     : "may have breakpoints left");
   }
   if (!armed_ && parts_.signals.take())
     error = {Reason::internal, "interrupted before the probes were in place", "the target goes on without them", {}};

@@ -58,7 +58,7 @@ Result<UniqueFd> lock_directory(const std::string& path) {
   const std::string directory = directory_of(path);
   UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return failed("open the socket's directory", directory, errno);
-  constexpr int kTries = 100;
+  constexpr int kTries = 250;  // several of kDying
   for (int i = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
     if (i == kTries || (errno != EWOULDBLOCK && errno != EINTR))
       return failed("lock the socket's directory", directory, errno,
@@ -76,11 +76,12 @@ Error answered(const std::string& path) {
 Result<bool> somebody_answers(const std::string& path, const sockaddr_un& address) {
   for (int waited = 0;;) {
     const UniqueFd probe = stream_socket();
-    // EAGAIN: somebody listens, but his queue is full.
-    if (connect(probe.get(), generic(address), sizeof address) != 0)
-      return errno == EAGAIN         ? Result<bool>(true)
-             : errno == ECONNREFUSED ? Result<bool>(false)
-                                     : failed("find out who answers at", path, errno);
+    // EAGAIN: somebody listens, but his queue is full. ENOENT: who was stopped has taken his socket away.
+    if (connect(probe.get(), generic(address), sizeof address) != 0) {
+      if (errno == EAGAIN) return true;
+      if (errno == ECONNREFUSED || errno == ENOENT) return false;
+      return failed("find out who answers at", path, errno);
+    }
     constexpr int kLook = 50;
     pollfd hung_up{probe.get(), POLLRDHUP, 0};
     while (waited < kDying && poll(&hung_up, 1, kLook) == 0) waited += kLook;

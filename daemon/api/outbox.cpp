@@ -16,7 +16,17 @@ Outbox::Outbox(OutboxLimits limits) : limits_(std::move(limits)) {
   if (!limits_.shared) limits_.shared = std::make_shared<EventRoom>(EventRoom{SIZE_MAX, 0});
 }
 
-Outbox::~Outbox() { limits_.shared->used -= event_bytes_ + spare_.size() * limits_.batch_size; }
+Outbox::~Outbox() { give_room(room_); }
+
+void Outbox::take_room(std::size_t bytes) {
+  room_ += bytes;
+  limits_.shared->used += bytes;
+}
+
+void Outbox::give_room(std::size_t bytes) {
+  room_ -= bytes;
+  limits_.shared->used -= bytes;
+}
 
 const Outbox::Subscription* Outbox::known(std::uint64_t id) const {
   const auto at = std::ranges::lower_bound(subscriptions_, id, {}, &Subscription::id);
@@ -29,31 +39,41 @@ Outbox::Subscription& Outbox::subscription(std::uint64_t id) {
   return *subscriptions_.insert(at, Subscription{id});
 }
 
-std::string Outbox::fresh_buffer() {
-  std::string buffer;
-  if (!spare_.empty()) {
-    buffer = std::move(spare_.back());
-    spare_.pop_back();
-    limits_.shared->used -= limits_.batch_size;
-    buffer.clear();
-  }
-  buffer.reserve(limits_.batch_size + kAroundEvents);
-  return buffer;
-}
-
-Outbox::Item& Outbox::open_batch(Subscription& s) {
+Outbox::Item& Outbox::add_batch(Subscription& s) {
   auto item = std::make_unique<Item>();
   item->subscription = s.id;
   item->batch = true;
-  item->text = fresh_buffer();
   item->text.append(R"({"jsonrpc":"2.0","method":"events","params":{"subscription":)");
   item->text.append(std::to_string(s.id)).append(R"(,"events":[)");
-  s.open = stream_.emplace_back(std::move(item)).get();
-  return *s.open;
+  s.last = stream_.emplace_back(std::move(item)).get();
+  s.open = true;
+  return *s.last;
 }
 
-void Outbox::close_batch(const Item& item) {
-  if (const Subscription* s = known(item.subscription); s && s->open == &item) subscription(s->id).open = nullptr;
+// With memory for another event of so many bytes: a buffer that was kept, if there is one, or one that grows.
+Outbox::Item& Outbox::batch_for(Subscription& s, std::size_t cost) {
+  if (s.open && s.last->count > 0 && s.last->text.size() + cost > limits_.batch_size) s.open = false;
+  Item& batch = s.open ? *s.last : add_batch(s);
+  const std::size_t wanted = batch.text.size() + cost;
+  if (wanted <= batch.text.capacity()) return batch;
+  if (batch.count == 0 && !spare_.empty()) {
+    std::string kept = std::move(spare_.back());
+    spare_.pop_back();
+    kept.assign(batch.text);
+    batch.text = std::move(kept);
+    batch.room = limits_.batch_size;  // still charged for
+  } else if (wanted > limits_.batch_size / 4) {
+    batch.text.reserve(limits_.batch_size + kAroundEvents);
+  }
+  return batch;
+}
+
+void Outbox::forget_batch(const Item& item) {
+  const Subscription* known = this->known(item.subscription);
+  if (!known || known->last != &item) return;
+  Subscription& s = subscription(known->id);
+  s.last = nullptr;
+  s.open = false;
 }
 
 bool Outbox::held(const Item& item) const {
@@ -62,26 +82,28 @@ bool Outbox::held(const Item& item) const {
   return s && s->held;
 }
 
+bool Outbox::has_room(std::size_t cost) const {
+  if (event_bytes_ + cost > limits_.event_buffer) return false;
+  const EventRoom& shared = *limits_.shared;
+  return cost <= shared.most - std::min(shared.used, shared.most) || event_bytes_ + cost <= limits_.own_share;
+}
+
 bool Outbox::offer(std::uint64_t id, std::string_view event) {
   const std::size_t cost = event.size() + 1;
-  EventRoom& shared = *limits_.shared;
-  if (event_bytes_ + cost > limits_.event_buffer || cost > shared.most - std::min(shared.used, shared.most))
-    return false;
-  Subscription& s = subscription(id);
-  if (s.open && s.open->count > 0 && s.open->text.size() + cost > limits_.batch_size) s.open = nullptr;
-  Item& batch = s.open ? *s.open : open_batch(s);
+  if (!has_room(cost)) return false;
+  Item& batch = batch_for(subscription(id), cost);
   if (batch.count++ > 0) batch.text += ',';
   batch.text += event;
   batch.charged += cost;
   event_bytes_ += cost;
-  shared.used += cost;
+  if (batch.charged > batch.room) take_room(batch.charged - std::exchange(batch.room, batch.charged));
   return true;
 }
 
 void Outbox::missed(std::uint64_t id, std::uint64_t count) {
   if (count == 0) return;
   Subscription& s = subscription(id);
-  (s.open ? *s.open : open_batch(s)).missed += count;
+  (s.last ? *s.last : add_batch(s)).missed += count;
 }
 
 void Outbox::answer(std::string message) {
@@ -94,7 +116,7 @@ void Outbox::answer(std::string message) {
 
 void Outbox::notification(std::string message) {
   // What is offered from now on comes after it.
-  for (Subscription& s : subscriptions_) s.open = nullptr;
+  for (Subscription& s : subscriptions_) s.open = false;
   auto item = std::make_unique<Item>();
   item->charged = message.size();
   item->text = std::move(message);
@@ -111,8 +133,9 @@ Outgoing Outbox::finish(Item& item) {
   out.body = std::move(item.text);
   if (item.batch) {
     out.events = item.charged;
+    out.room = item.room;
     out.body.append(R"(],"missed":)").append(std::to_string(item.missed)).append("}}");
-    close_batch(item);
+    forget_batch(item);
   } else {
     out.notifications = item.charged;
   }
@@ -151,20 +174,21 @@ bool Outbox::next(proto::Framing framing, Outgoing& out) {
 }
 
 // All that the buffer can be made of: fresh memory would cost a page fault for every few events, of which there are
-// most when the client is behind. Not while others of its user need the room.
+// most when the client is behind. No more than half of the room that it shares.
 bool Outbox::keeps_spare() const {
   const std::size_t most = limits_.event_buffer / limits_.batch_size + 1;
-  return spare_.size() < most && limits_.shared->used < limits_.shared->most / 2;
+  return spare_.size() < most && limits_.shared->used + limits_.batch_size <= limits_.shared->most / 2;
 }
 
 void Outbox::done(Outgoing&& sent) {
   answer_bytes_ -= sent.answers;
   event_bytes_ -= sent.events;
-  limits_.shared->used -= sent.events;
   notification_bytes_ -= sent.notifications;
-  if (sent.events == 0 || sent.body.capacity() > 2 * limits_.batch_size || !keeps_spare()) return;
+  give_room(sent.room);
+  const std::size_t size = sent.body.capacity();
+  if (sent.events == 0 || size < limits_.batch_size || size > 2 * limits_.batch_size || !keeps_spare()) return;
   spare_.push_back(std::move(sent.body));
-  limits_.shared->used += limits_.batch_size;
+  take_room(limits_.batch_size);
 }
 
 }  // namespace probed::api

@@ -6,7 +6,8 @@
 //
 // Answers overtake events, so a stream never blocks control calls; a batch of events that is already on its way is
 // finished first. Events of one subscription are gathered into `events` notifications of up to batch_size bytes, one
-// of which is open at a time; the missed ones reported meanwhile go into the open one, or into a new empty one.
+// of which is open at a time; the missed ones reported meanwhile go into the last one that is unsent, or into a new
+// empty one: there is never more than one of these for each subscription.
 //
 // Thread: the Asio thread; no I/O here. Invariant: events accepted by offer() are in exactly one batch, and leave in
 // the order of their acceptance within their subscription.
@@ -24,10 +25,10 @@
 
 namespace probed::api {
 
-// What several outboxes may hold in all.
+// What several outboxes may hold in all, besides the own share of each.
 struct EventRoom {
-  std::size_t most = 256 << 20;  // bytes
-  std::size_t used = 0;          // events unsent, and buffers that are kept for the next ones
+  std::size_t most = 0;  // bytes
+  std::size_t used = 0;  // events unsent, and buffers that are kept for the next ones
 };
 
 struct OutboxLimits {
@@ -35,6 +36,7 @@ struct OutboxLimits {
   std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
   std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
   std::shared_ptr<EventRoom> shared{};   // of all outboxes of a user; null: there is no such limit
+  std::size_t own_share = 256 << 10;     // bytes of events unsent that others of the user never take from this one
 };
 
 // One message on its way out.
@@ -42,6 +44,7 @@ struct Outgoing {
   std::string header;  // of the framing
   std::string body;
   std::size_t events = 0, answers = 0, notifications = 0;  // bytes charged to each account while unsent
+  std::size_t room = 0;                                    // and to the shared room, for events and their buffer
   std::size_t size() const { return header.size() + body.size(); }
 };
 
@@ -81,22 +84,27 @@ class Outbox {
     bool batch = false;
     std::string text;
     std::size_t charged = 0;  // to events (batch) or notifications
+    std::size_t room = 0;     // a batch's, of the shared room: its events, or all of a buffer that was kept
     std::uint64_t count = 0, missed = 0;
   };
   struct Subscription {
     std::uint64_t id = 0;
-    Item* open = nullptr;  // its batch that still grows; owned by stream_
+    Item* last = nullptr;  // its last batch that is unsent; owned by stream_
+    bool open = false;     // which takes more events
     bool held = true;
   };
   using ItemPtr = std::unique_ptr<Item>;
 
   const Subscription* known(std::uint64_t id) const;
   Subscription& subscription(std::uint64_t id);
-  Item& open_batch(Subscription& subscription);
-  void close_batch(const Item& item);
+  Item& add_batch(Subscription& subscription);
+  Item& batch_for(Subscription& subscription, std::size_t cost);
+  void forget_batch(const Item& item);
   Outgoing finish(Item& item);
   bool held(const Item& item) const;
-  std::string fresh_buffer();
+  bool has_room(std::size_t cost) const;
+  void take_room(std::size_t bytes);
+  void give_room(std::size_t bytes);
   bool keeps_spare() const;
 
   OutboxLimits limits_;
@@ -105,6 +113,7 @@ class Outbox {
   std::vector<Subscription> subscriptions_;  // by id; those seen since their start
   std::vector<std::string> spare_;           // buffers of sent batches, to be used again
   std::size_t answer_bytes_ = 0, event_bytes_ = 0, notification_bytes_ = 0;
+  std::size_t room_ = 0;  // of what is used of the shared room
 };
 
 }  // namespace probed::api

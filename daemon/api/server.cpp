@@ -52,9 +52,9 @@ void Server::start() { wait_for_client(); }
 void Server::stop() {
   if (std::exchange(stopped_, true)) return;
   boost::system::error_code ignored;
+  listener_.remove();  // while nobody can take its place, and have his own removed
   acceptor_.close(ignored);
   pause_.cancel(ignored);
-  listener_.remove();
   while (!sessions_.empty()) std::shared_ptr<Session>(sessions_.begin()->second)->close();
 }
 

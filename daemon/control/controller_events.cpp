@@ -45,9 +45,9 @@ void ControllerImpl::wait_for_hits() {
       });
 }
 
-// The more listen the fewer.
+// The more listen to one probe the fewer.
 std::size_t ControllerImpl::hits_per_turn() const {
-  return std::clamp(kOffersPerTurn / (subscriptions_.size() + 1), kLeastPerTurn, kHitsPerTurn);
+  return std::clamp(kOffersPerTurn / (widest_audience_ + 1), kLeastPerTurn, kHitsPerTurn);
 }
 
 // Nobody rings for what detours record: while some of it is wanted we look, the less often the longer nothing comes.
@@ -144,10 +144,13 @@ void ControllerImpl::report_queue_losses_in_time() {
   report_queue_losses();
 }
 
-// Hits that found the queue full, told to whoever listens to their probes.
+// Hits that found the queue full, told to whoever listens to their probes. Every probe is looked at: how many listen to
+// one is counted as well.
 void ControllerImpl::report_queue_losses() {
+  widest_audience_ = 0;
   if (subscriptions_.empty()) return;
   for (auto& [id, probe] : probes_) {
+    widest_audience_ = std::max(widest_audience_, probe.audience.size());
     const std::uint64_t missed = missed_of(probe);
     if (missed == probe.reported_missed) continue;
     const std::uint64_t count = missed - std::exchange(probe.reported_missed, missed);
@@ -175,6 +178,7 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
 void ControllerImpl::link(Probe& probe) {
   for (auto& [id, subscription] : subscriptions_)
     if (matches(subscription, probe)) probe.audience.add(subscription);
+  widest_audience_ = std::max(widest_audience_, probe.audience.size());
   probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
 }
 
@@ -209,6 +213,7 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
     if (!matches(subscription, probe)) continue;
     if (probe.audience.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
     probe.audience.add(subscription);
+    widest_audience_ = std::max(widest_audience_, probe.audience.size());
     probe.program->streaming.store(true, std::memory_order_relaxed);
     // At once: from the answer on every hit is either delivered or missed.
     for (const Probe::Source& source : probe.sources) source.feed->feed->channel->start_recording(source.index);

@@ -137,8 +137,9 @@ class ControllerImpl final : public Controller {
   // controller_keeping.cpp
   struct KeptFile {
     std::string path;
-    std::size_t written = 0;  // hash of what stands there; 0: nothing
-    std::string failure{};    // why there is nothing; empty: there is
+    std::size_t written = 0;       // hash of what stands there; 0: nothing
+    std::string failure{};         // why nothing could be written; empty: it could, or hasn't been tried
+    std::set<ProbeId> left_out{};  // what can't stand there
     std::uint64_t attempts = 0;
     std::optional<std::chrono::steady_clock::time_point> proven_at;  // when putting it back has done no harm
   };
@@ -288,6 +289,7 @@ class ControllerImpl final : public Controller {
   // Since the last flush: who has been offered events, and whose events they were.
   std::vector<Subscription*> touched_;
   std::vector<Probe*> offered_;
+  std::size_t widest_audience_ = 0;  // of a probe, about: how many listen to it
   std::uint64_t longest_pause_ = 0;  // ns
   std::uint32_t last_probe_ = 0;
   std::uint64_t last_subscription_ = 0;

@@ -190,27 +190,31 @@ void ControllerImpl::keep(const KeptTarget& target) {
     if (!file.path.empty()) ::unlink(file.path.c_str());
     file = {.path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at};
   }
-  std::size_t left_out = 0;
+  std::set<ProbeId> left_out;
   const std::string text = kept_text(target, &left_out);
   const std::size_t now = std::hash<std::string>()(text) | 1;
   if (now == file.written) return touch_kept(path);
-  if (left_out > 0)
-    spdlog::warn("{} probes of process {} won't outlive this daemon: their names are no UTF-8", left_out,
+  if (!left_out.empty() && left_out != file.left_out)
+    spdlog::warn("{} probes of process {} won't outlive this daemon: their names are no UTF-8", left_out.size(),
                  target.id.pid);
+  file.left_out = std::move(left_out);
   auto written = write_kept(path, text);
   if (!written) {
     ::unlink(path.c_str());  // what stands there is not so any more, and may be what there is no room for
     written = write_kept(path, text);
   }
-  file.failure = written ? "" : written.error().message;
   file.written = written ? now : 0;
-  if (!written) spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, file.failure);
+  const std::string before = std::exchange(file.failure, written ? "" : written.error().message);
+  if (!written && file.failure != before)
+    spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, file.failure);
 }
 
 void ControllerImpl::note_unkept(ProbeView& view) const {
   const auto file = kept_.find(view.pid);
-  if (view.persist && file != kept_.end() && !file->second.failure.empty())
-    view.notes.push_back("it won't outlive this daemon: " + file->second.failure);
+  if (!view.persist || file == kept_.end()) return;
+  std::string why = file->second.failure;
+  if (why.empty() && file->second.left_out.contains(view.id)) why = "a name in it is no UTF-8";
+  if (!why.empty()) view.notes.push_back("it won't outlive this daemon: " + why);
 }
 
 void ControllerImpl::forget_kept(pid_t pid) {

@@ -299,7 +299,7 @@ std::uint64_t now_of(clockid_t clock) {
 
 std::uint64_t monotonic_now() { return now_of(CLOCK_MONOTONIC); }
 
-std::string kept_text(const KeptTarget& target, std::size_t* left_out) {
+std::string kept_text(const KeptTarget& target, std::set<ProbeId>* left_out) {
   JsonWriter w;
   w.begin_object();
   put(w, "format", kFormat);
@@ -320,7 +320,7 @@ std::string kept_text(const KeptTarget& target, std::size_t* left_out) {
     if (one.find("\\udc") == one.npos)  // what no strict reader takes (proto/json.hpp)
       w.raw(one);
     else if (left_out)
-      ++*left_out;
+      left_out->insert(probe.id);
   }
   w.end_array().end_object();
   return std::move(w).text() + "\n";

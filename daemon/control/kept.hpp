@@ -80,8 +80,8 @@ inline void put_unwatched(proto::JsonWriter& w, const Unwatched& u) {
   w.key("to").number(u.to).key("total").number(u.total).end_object();
 }
 
-// One line of JSON. A probe whose names are no UTF-8 is left out, and counted.
-std::string kept_text(const KeptTarget& target, std::size_t* left_out = nullptr);
+// One line of JSON. Probes with names that are no UTF-8 are left out.
+std::string kept_text(const KeptTarget& target, std::set<ProbeId>* left_out = nullptr);
 // Errors: bad_message, with what is wrong.
 Result<KeptTarget> read_kept_text(std::string_view text);
 

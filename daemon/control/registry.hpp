@@ -35,10 +35,11 @@ struct Subscription {
 };
 
 // Who listens to a probe. Whoever has no room for an event is passed over until the next settle(), which says how many
-// that one has missed: a thousand clients that don't read cost no more than one.
+// that one has missed: once in each turn, and not for each event, a client that doesn't read costs something.
 class Audience {
  public:
   bool empty() const { return listeners_.empty(); }
+  std::size_t size() const { return listeners_.size(); }
   bool has_room() const { return with_room_ > 0; }
   void add(Subscription& subscription) {
     listeners_.push_back({&subscription, offered_});

@@ -429,7 +429,7 @@ void Engine::leave_together(Process& process) {
   const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
   process.leave_together_until.reset();
-  bool left = !process.actions.any_ours();
+  bool left = !owes_actions(process);
   for (const pid_t tid : threads) {
     const auto it = tracees_.find(tid);
     if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;

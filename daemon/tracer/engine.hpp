@@ -346,6 +346,7 @@ class Engine : private Waiter::Guardian {
   bool before_own_signal(Tracee& tracee, int signal);
   void note_own_signal(Tracee& tracee, int signal);
   void actions_after_exec(Tracee& tracee);
+  bool owes_actions(const Process& process) const;
   bool must_leave_actions(const Process& process) const;
   bool leave_actions(Tracee& tracee);
   void mend_entry_mask(Tracee& tracee);

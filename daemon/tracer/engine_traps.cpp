@@ -472,13 +472,17 @@ void Engine::mend_entry_mask(Tracee& tracee) {
 }
 
 // Not what is another process's as well, which goes on being traced.
-bool Engine::must_leave_actions(const Process& process) const {
-  if (!process.actions.any_ours() || process.threads.size() != 1) return false;
+bool Engine::owes_actions(const Process& process) const {
+  if (!process.actions.any_ours()) return false;
   const pid_t pid = process.id.pid;
   return std::ranges::none_of(processes_, [&](const auto& entry) {
     const Process& other = *entry.second;
     return &other != &process && other.space == process.space && !other.detaching && shares_actions(pid, other.id.pid);
   });
+}
+
+bool Engine::must_leave_actions(const Process& process) const {
+  return process.threads.size() == 1 && owes_actions(process);
 }
 
 // The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile, or

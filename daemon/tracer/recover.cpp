@@ -288,6 +288,7 @@ class Threads {
     const auto ids = process::thread_ids(pid_);
     for (const pid_t tid : ids ? *ids : std::vector<pid_t>()) {
       if (running_.contains(tid) || stopped_.contains(tid)) continue;
+      collecting.note_progress();
       // The kernel has attached us to those that one of ours has made (PTRACE_O_TRACECLONE).
       if (collecting.during([tid] { return ptrace::seize(tid); }) == Outcome::ok || traced_by_us(tid))
         found = running_.insert(tid).second;

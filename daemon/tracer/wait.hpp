@@ -139,10 +139,10 @@ class Waiter {
   // Any thread: ends the current or the next wait().
   void wake();
 
-  // While it lives, exits and stops are collected even if the tracer thread is blocked in another system call; wait()
-  // hands them out afterwards. For PTRACE_SEIZE: it waits for cred_guard_mutex, which a thread of the target that is in
-  // execve(2) holds until the others, which may be ours already, have been waited for (kernel/ptrace.c, ptrace_attach;
-  // fs/exec.c, de_thread). Not nested.
+  // While it lives, exits and stops are collected even if the tracer thread is blocked in a call made by during();
+  // wait() hands them out afterwards. For PTRACE_SEIZE: it waits for cred_guard_mutex, which a thread of the target
+  // that is in execve(2) holds until the others, which may be ours already, have been waited for (kernel/ptrace.c,
+  // ptrace_attach; fs/exec.c, de_thread). Not nested.
   class Collecting {
    public:
     explicit Collecting(Waiter& waiter);

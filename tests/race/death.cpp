@@ -448,6 +448,30 @@ TEST_CASE("a daemon that is killed while threads with all signals blocked run th
   CHECK(target.finish().ok());
 }
 
+// A thread that executes another program waits for the end of those that have been seized, and whoever seizes another
+// one waits for it.
+TEST_CASE("a daemon that is killed while threads of its target execute another program leaves nobody waiting") {
+  std::mt19937 random(seed());
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  for (int i = 0; i < 12; ++i) {
+    CAPTURE(i);
+    Target target("lifecycle", {"exec", "400"});
+    const auto daemon = start_daemon(socket);
+    target.go();
+    {
+      RpcClient client(socket);
+      for (auto n = 1 + random() % 20; n > 0 && target.running(); --n)
+        client.request("probe.add", {{"pid", target.pid()}, {"probes", {{{"definition", "work"}}}}});
+      daemon->signal(SIGKILL);
+    }
+    REQUIRE(daemon->wait());
+    REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
+    const TargetReport report = target.finish(Millis{60'000});
+    CHECK_MESSAGE(report.ok(), report.out, report.exit);
+  }
+}
+
 // Signals are held while a thread runs the one instruction that stands in our code. What the daemon doesn't live to
 // give back is given back by whoever cleans up. There are moments, of a microsecond or two for each signal, in which
 // one is lost, or queued behind others; none comes twice.

@@ -1,5 +1,5 @@
 // FakeDaemon as a program, with the options a private daemon is started with. $FAKE_JOURNAL: where it writes what it
-// saw.
+// saw; $FAKE_STATE: it has a state directory, with a target's journal in it that it never removes.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/un.h>
@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "tests/unit/client/fake_daemon.hpp"
@@ -40,6 +41,12 @@ int main(int argc, char** argv) {
   }
   const int listener = listen_at(options["--socket"]);
   if (listener < 0) return 1;
+  if (std::getenv("FAKE_STATE")) {
+    const std::string state = options["--socket"] + ".state";
+    std::filesystem::create_directory(state);
+    std::ofstream(state + "/1-1.journal") << "one";
+    write_journal(journal, "state " + state);
+  }
   write_journal(journal, "pid " + std::to_string(::getpid()));
   if (options.contains("--ready-fd")) {
     const int ready = std::stoi(options["--ready-fd"]);

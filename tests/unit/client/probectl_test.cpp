@@ -79,6 +79,8 @@ class Program {
       if (!read_some()) FAIL("ended without printing '" << text << "': " << finished_.err);
   }
 
+  bool ends_within(int milliseconds) const { return wait_for_exit(pidfd_, milliseconds); }
+
   Finished finish() {
     while (read_some()) continue;
     REQUIRE(wait_for_exit(pidfd_, kLimit));
@@ -140,16 +142,14 @@ class Fixture {
     std::ifstream file(journal());
     std::string all;
     for (std::string line; std::getline(file, line);)
-      if (!line.starts_with("pid ")) all += (all.empty() ? "" : " ") + line;
+      if (!line.starts_with("pid ") && !line.starts_with("state ")) all += (all.empty() ? "" : " ") + line;
     return all;
   }
   pid_t daemon_pid() const {
-    std::ifstream file(journal());
-    std::string word;
-    pid_t pid = 0;
-    file >> word >> pid;
-    return pid;
+    const std::string pid = word_of("pid");
+    return pid.empty() ? 0 : std::stoi(pid);
   }
+  std::string state_directory() const { return word_of("state"); }
   // Nothing of a private daemon is left: neither its directory nor its process.
   void check_clean() const {
     for (const auto& entry : std::filesystem::directory_iterator(directory_))
@@ -158,6 +158,14 @@ class Fixture {
   }
 
  private:
+  // What follows this word in the journal; empty: nothing.
+  std::string word_of(const std::string& name) const {
+    std::ifstream file(journal());
+    for (std::string word, value; file >> word;)
+      if (word == name && file >> value) return value;
+    return "";
+  }
+
   std::string directory_;
 };
 
@@ -468,15 +476,29 @@ TEST_CASE("a trace that ends with its target says how that ended") {
 }
 
 TEST_CASE("a private daemon that is killed is said to be, and what that means for the target") {
-  Fixture fixture;
-  Program program(environment("PROBECTL"), fixture.trace({"-e", "one events=1"}), fixture.variables());
-  program.wait_for_err("armed");
-  ::kill(fixture.daemon_pid(), SIGKILL);
-  const auto done = program.finish();
-  CHECK(done.status == 1);
-  CHECK(done.err.find("the private daemon was killed by signal 9") != std::string::npos);
-  CHECK(done.err.find(fmt::format("PID {} goes on without its probes", ::getpid())) != std::string::npos);
-  fixture.check_clean();
+  for (const bool has_guard : {true, false}) {
+    CAPTURE(has_guard);
+    Fixture fixture;
+    Args variables = fixture.variables();
+    if (has_guard) variables.push_back("FAKE_STATE=yes");
+    Program program(environment("PROBECTL"), fixture.trace({"-e", "one events=1"}), variables);
+    program.wait_for_err("armed");
+    ::kill(fixture.daemon_pid(), SIGKILL);
+    if (has_guard) {
+      // As long as there is something to put right nothing is said.
+      CHECK_FALSE(program.ends_within(200));
+      CHECK(std::filesystem::remove(fixture.state_directory() + "/1-1.journal"));
+    }
+    const auto done = program.finish();
+    CHECK(done.status == 1);
+    CHECK(done.err.find("the private daemon was killed by signal 9") != std::string::npos);
+    const auto says = [&](const char* what) {
+      return done.err.find(fmt::format("PID {} {}", ::getpid(), what)) != std::string::npos;
+    };
+    CHECK(says("goes on without its probes, which have been taken out") == has_guard);
+    CHECK(says("may have breakpoints left") == !has_guard);
+    fixture.check_clean();
+  }
 }
 
 TEST_CASE("^C before the probes are in place is said in plain words") {

@@ -78,26 +78,31 @@ TEST_CASE("a daemon that answers is never displaced") {
   CHECK(connect_to(path));
 }
 
-// Killed, it takes connections until the kernel has come to its socket.
-TEST_CASE("a daemon that is dying is waited for, and its place taken") {
-  TempDir dir;
-  const std::string path = dir / "sock";
-  std::optional<Listener> dying;
-  {
-    auto first = listen_at(path);
-    REQUIRE(first.ok());
-    dying.emplace(std::move(*first));
+// Killed, it takes connections until the kernel has come to its socket; stopped, it takes its socket away, and then
+// lets go of those who have come meanwhile.
+TEST_CASE("a daemon that is dying or stopping is waited for, and its place taken") {
+  for (const bool stopped : {false, true}) {
+    CAPTURE(stopped);
+    TempDir dir;
+    const std::string path = dir / "sock";
+    std::optional<Listener> dying;
+    {
+      auto first = listen_at(path);
+      REQUIRE(first.ok());
+      dying.emplace(std::move(*first));
+    }
+    const int fd = dying->release_fd();
+    std::thread end([&] {
+      pollfd asked{fd, POLLIN, 0};
+      poll(&asked, 1, 10'000);
+      if (stopped) dying->remove();
+      close(fd);
+    });
+    auto second = listen_at(path);
+    end.join();
+    REQUIRE(second.ok());
+    CHECK(connect_to(path));
   }
-  const int fd = dying->release_fd();
-  std::thread end([fd] {
-    pollfd asked{fd, POLLIN, 0};
-    poll(&asked, 1, 10'000);
-    close(fd);
-  });
-  auto second = listen_at(path);
-  end.join();
-  REQUIRE(second.ok());
-  CHECK(connect_to(path));
 }
 
 TEST_CASE("a daemon whose queue is full counts as answering") {
