@@ -18,7 +18,6 @@ using namespace std::chrono_literals;
 constexpr auto kPollInterval = 1ms;
 constexpr auto kIdleInterval = 4ms;
 constexpr unsigned kBusyTurns = 20;
-constexpr unsigned kMostTurns = 64;         // empty any queue
 constexpr std::size_t kHitsPerTurn = 4096;  // before control calls get their turn; of each lane, as far as recorded
 constexpr std::size_t kLeastPerTurn = 64;
 constexpr std::size_t kOffersPerTurn = 1 << 18;
@@ -96,7 +95,9 @@ void ControllerImpl::flush_touched() {
   touched_.clear();
 }
 
-std::size_t ControllerImpl::take_hits(std::size_t limit) {
+// Those that were there when the queue ended at `end`: with each the records come that were made before it, and while
+// these are taken more hits are made.
+std::size_t ControllerImpl::take_hits(std::size_t limit, std::uint64_t end) {
   return queue_.consume(
       [&](const events::RecordHeader& header, std::span<const std::byte> packed) {
         if (!feeds_.empty()) drain_feeds_before(header);
@@ -105,7 +106,7 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
         if (it == probes_.end()) return;  // its owner has gone
         if (!it->second.audience.empty()) offer(it->second, header, packed);
       },
-      limit);
+      limit, end);
 }
 
 // A thread's events come in the order in which they happened, whichever way: what was recorded before a hit of a
@@ -114,7 +115,7 @@ std::size_t ControllerImpl::take_hits(std::size_t limit) {
 std::size_t ControllerImpl::drain(std::size_t limit) {
   if (!feeds_.empty()) clock_.look();
   const std::uint64_t now = arch::native::record_clock();
-  const std::size_t taken = take_hits(limit);
+  const std::size_t taken = take_hits(limit, queue_.end());
   const std::size_t recorded = feeds_.empty() ? 0 : drain_feeds(limit, taken < limit ? now : clock_.counter(last_hit_));
   flush_touched();
   return std::max(taken, recorded);
@@ -124,8 +125,7 @@ std::size_t ControllerImpl::drain(std::size_t limit) {
 void ControllerImpl::drain_known() {
   if (!feeds_.empty()) clock_.look();
   const std::uint64_t now = arch::native::record_clock();
-  for (unsigned turns = 0; turns < kMostTurns && take_hits(kHitsPerTurn) == kHitsPerTurn; ++turns) {
-  }
+  take_hits(SIZE_MAX, queue_.end());
   drain_feeds(SIZE_MAX, now);
   flush_touched();
   report_queue_losses();

@@ -210,7 +210,7 @@ class ControllerImpl final : public Controller {
   // controller_events.cpp
   void wait_for_hits();
   void poll_hits();
-  std::size_t take_hits(std::size_t limit);
+  std::size_t take_hits(std::size_t limit, std::uint64_t end);
   std::size_t drain(std::size_t limit);
   void drain_all();
   // Leaves the records of threads that the tracer is still to be asked about.

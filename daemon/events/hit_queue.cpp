@@ -59,6 +59,11 @@ bool HitQueue::take_wakeup() {
   return asleep_.exchange(false, std::memory_order_acq_rel);
 }
 
+std::uint64_t HitQueue::end() const {
+  // Acquire: pairs with the store in push().
+  return producer_.tail.load(std::memory_order_acquire);
+}
+
 bool HitQueue::front(RecordHeader& header, std::span<const std::byte>& packed) {
   if (consumer_.position == consumer_.tail_seen) {
     // Acquire: pairs with the store in push().

@@ -53,20 +53,26 @@ class HitQueue {
 
   // ---- consumer ----
 
-  // Calls take(const RecordHeader&, std::span<const std::byte> packed) for at most max records, oldest first; returns
-  // how many. What take gets is valid during the call only.
+  // Where the queue ends now.
+  std::uint64_t end() const;
+  // Calls take(const RecordHeader&, std::span<const std::byte> packed) for at most max records, oldest first, of those
+  // that were there when it ended at `end`; returns how many. What take gets is valid during the call only.
   template <class Take>
-  std::size_t consume(Take&& take, std::size_t max) {
+  std::size_t consume(Take&& take, std::size_t max, std::uint64_t end) {
     std::size_t taken = 0;
     RecordHeader header;
     std::span<const std::byte> packed;
-    while (taken < max && front(header, packed)) {
+    while (taken < max && consumer_.position != end && front(header, packed)) {
       take(std::as_const(header), packed);
       release(header.size);
       ++taken;
     }
     publish_head();
     return taken;
+  }
+  template <class Take>
+  std::size_t consume(Take&& take, std::size_t max) {
+    return consume(std::forward<Take>(take), max, end());
   }
   // True: the queue is empty and the next push's take_wakeup() will say so; sleep now. False: consume first.
   bool prepare_to_sleep();

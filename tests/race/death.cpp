@@ -456,7 +456,7 @@ TEST_CASE("a daemon that is killed while threads of its target execute another p
   const std::string socket = directory.path() + "/s";
   for (int i = 0; i < 12; ++i) {
     CAPTURE(i);
-    Target target("lifecycle", {"exec", "400"});
+    Target target("lifecycle", {"crowd", "100"});
     const auto daemon = start_daemon(socket);
     target.go();
     {

@@ -6,6 +6,7 @@
 //   spawn     four threads, each posix_spawns
 //   clones    clone() and clone3() with odd flags
 //   exec      a thread that is not the leader executes the program anew, ROUNDS times
+//   crowd     the same, among 60 threads that do nothing
 //   leader    the leader ends before its threads, which go on and finish the work
 //   exits     children whose threads are all at work when one of them ends the process
 //   kills     the same, ended by SIGKILL from outside
@@ -18,6 +19,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,7 +34,7 @@
 #define CLONE_CLEAR_SIGHAND 0x100000000ULL
 #endif
 
-enum { kThreads = 4, kStack = 64 * 1024, kDepth = 5 };
+enum { kThreads = 4, kCrowd = 60, kStack = 64 * 1024, kDepth = 5 };
 extern char** environ;
 static atomic_long calls, child_calls, wrong;
 static long rounds;
@@ -249,22 +251,44 @@ static void* work_until_stopped(void* argument) {
   return argument;
 }
 
+static void* do_nothing(void* argument) {
+  for (;;) pause();
+  return argument;
+}
+
+static bool crowded;
+
+// Up to 30, so that whoever looks at the program comes at any moment of its life.
+static void some_milliseconds(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  time = (struct timespec){0, time.tv_nsec / 1000 % 30 * 1000000 + time.tv_nsec % 1000000};
+  nanosleep(&time, NULL);
+}
+
 static void* exec_again(void* argument) {
   char left[24], bad[24];
   snprintf(left, sizeof left, "%ld", rounds - 1);
   snprintf(bad, sizeof bad, "%ld", (long)wrong);
   for (int i = 0; i < 20; ++i) do_work(i);
-  execl("/proc/self/exe", "lifecycle", "--again", left, bad, NULL);
+  if (crowded) some_milliseconds();
+  execl("/proc/self/exe", "lifecycle", crowded ? "--crowd" : "--again", left, bad, NULL);
   complain("exec", errno, 0);
   return argument;
 }
 
 static void exec_from_thread(void) {
   if (rounds == 0) return;
-  pthread_t workers[kThreads], caller;
-  for (long i = 0; i < kThreads; ++i) pthread_create(&workers[i], NULL, work_until_stopped, NULL);
+  pthread_t worker, caller;
+  for (int i = 0; i < (crowded ? kCrowd : kThreads); ++i)
+    pthread_create(&worker, NULL, crowded ? do_nothing : work_until_stopped, NULL);
   pthread_create(&caller, NULL, exec_again, NULL);
   pthread_join(caller, NULL);  // only when the exec fails
+}
+
+static void exec_among_many(void) {
+  crowded = true;
+  exec_from_thread();
 }
 
 // ---- leader ----
@@ -340,7 +364,7 @@ static const struct {
   const char* name;
   void (*run)(void);
 } kScenarios[] = {{"threads", threads},    {"tree", tree},     {"vfork", vforks},
-                  {"spawn", spawns},       {"clones", clones}, {"exec", exec_from_thread},
+                  {"spawn", spawns},       {"clones", clones}, {"exec", exec_from_thread}, {"crowd", exec_among_many},
                   {"leader", leader_ends}, {"exits", exits},   {"kills", kills}};
 
 int main(int argc, char** argv) {
@@ -348,7 +372,8 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   rounds = atol(argv[2]);
   signal(SIGUSR1, SIG_IGN);
-  if (strcmp(argv[1], "--again") == 0) {
+  crowded = strcmp(argv[1], "--crowd") == 0;
+  if (crowded || strcmp(argv[1], "--again") == 0) {
     wrong = atol(argv[3]);
     exec_from_thread();
     return finish();

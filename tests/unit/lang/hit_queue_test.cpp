@@ -62,6 +62,23 @@ TEST_CASE("consume stops at its maximum") {
   CHECK(sum == 45);
 }
 
+TEST_CASE("consume leaves what has come meanwhile") {
+  HitQueue queue(HitQueue::kMinCapacity);
+  std::uint64_t next = 200, expected = next;  // long ones, that go once round the ring
+  const auto push = [&] { return queue.push(header(next), payload(next)) && ++next > 0; };
+  const auto take = [&](const RecordHeader& h, std::span<const std::byte>) {
+    CHECK(h.time == expected++);
+    CHECK(push());
+    CHECK(push());
+  };
+  CHECK(push());
+  for (const std::size_t there : {1, 2, 4, 8, 16}) CHECK(queue.consume(take, 100) == there);
+  const std::uint64_t end = queue.end();
+  CHECK(push());
+  for (std::size_t left = 32; left > 0; left -= 4) CHECK(queue.consume(take, 4, end) == 4);
+  CHECK(queue.consume(take, 4, end) == 0);
+}
+
 TEST_CASE("a full queue refuses and loses nothing of what it has") {
   HitQueue queue(HitQueue::kMinCapacity);
   std::uint64_t pushed = 0;
