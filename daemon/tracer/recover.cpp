@@ -228,9 +228,10 @@ class Threads {
     while (patience.lasts(may_yet_stop)) {
       const bool found = seize_others();
       for (const pid_t tid : running_) ptrace::interrupt(tid);
-      if (!found && running_.empty() && !refused_) return true;
+      if (!found && running_.empty() && !refused_ && !forget_replaced_leader()) return true;
       if (running_.empty()) std::this_thread::sleep_for(kTryAgain);  // whoever has the others needs the processor
       gather();
+      std::erase_if(running_, [](pid_t tid) { return !traced_by_us(tid); });
     }
     return false;
   }
@@ -377,6 +378,18 @@ class Threads {
     ptrace::Registers regs;
     return landing_ != 0 && ptrace::get_registers(tid, regs) == Outcome::ok &&
            regs.pc() / kPageSize == landing_ / kPageSize;
+  }
+
+  // A thread that executes another program goes on under the leader's number. Its own and the leader are gone then
+  // without a word (fs/exec.c, de_thread), and it may be one that has not been seized. True: the number is not that of
+  // the one that has stopped.
+  bool forget_replaced_leader() {
+    if (!stopped_.contains(pid_)) return false;
+    const bool ours = traced_by_us(pid_);
+    if (ours && process::state(pid_) == 't') return false;
+    stopped_.erase(pid_);
+    if (ours) running_.insert(pid_);
+    return true;
   }
 
   void forget(pid_t tid) {
