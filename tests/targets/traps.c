@@ -148,7 +148,7 @@ static void handler_in_place(void) {
   touch();
   own_breakpoint();
   expect("own breakpoint", handled, before + 2);
-  expect("its si_code", last_code, SI_KERNEL);
+  expect("its si_code", last_code, kTrapCode);
   touch();
   expect("handler", handler_now() == (long)on_trap, 1);
   expect("blocked afterwards", blocks_trap(), 0);
