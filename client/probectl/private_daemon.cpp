@@ -158,21 +158,24 @@ std::string PrivateDaemon::last_words() const {
   return last;
 }
 
+std::optional<siginfo_t> PrivateDaemon::end() const {
+  siginfo_t info{};
+  if (pid_ <= 0 || ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
+  return info.si_pid == 0 ? std::nullopt : std::optional(info);
+}
+
 std::string PrivateDaemon::sudden_end() {
   // Its connections close a little before it is a zombie.
   if (pidfd_) wait_for_exit(pidfd_, kEndLimit);
-  siginfo_t info{};
-  if (pid_ <= 0 || !lifetime_ || ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-    return "";
-  if (info.si_pid == 0) return "";
-  return info.si_code == CLD_EXITED ? fmt::format("ended with status {}", info.si_status)
-                                    : fmt::format("was killed by signal {}", info.si_status);
+  const auto how = end();
+  if (!how || !lifetime_) return "";
+  return how->si_code == CLD_EXITED ? fmt::format("ended with status {}", how->si_status)
+                                    : fmt::format("was killed by signal {}", how->si_status);
 }
 
 bool PrivateDaemon::ended_in_order() const {
-  siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_ &&
-         info.si_code == CLD_EXITED && info.si_status == 0;
+  const auto how = end();
+  return how && how->si_code == CLD_EXITED && how->si_status == 0;
 }
 
 // One that ends in order removes the directory when nothing is left; one that never had it, and was killed, has nobody

@@ -5,6 +5,7 @@
 // force: that could leave breakpoints in a target. Main thread; the destructor stops it.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <optional>
@@ -47,6 +48,7 @@ class PrivateDaemon {
   Result<void> spawn(const std::string& program, const Signals& signals);
   Result<void> wait_until_ready(const Signals& signals);
   std::string state_directory() const { return socket_ + ".state"; }
+  std::optional<siginfo_t> end() const;  // how it ended; it is not reaped
   bool ended_in_order() const;
 
   std::string directory_, socket_;
