@@ -19,6 +19,7 @@
 
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"
+#include "daemon/base/fd.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
@@ -108,10 +109,15 @@ class GuardKeeper {
     if (!guard || error) return start_after(kLeast);
     guard.release();
     began_ = std::chrono::steady_clock::now();
-    // Nobody reads of the pipe any more: it is in error (poll(2)).
+    await_end();
+  }
+  // Nobody reads of the pipe any more: it is in error.
+  void await_end() {
     pipe_.async_wait(boost::asio::posix::stream_descriptor::wait_error,
                      [this](const boost::system::error_code& failed) {
-                       if (!failed) replace();
+                       if (failed) return;
+                       if (!hung_up(pipe_.native_handle())) return await_end();
+                       replace();
                      });
   }
   void replace() {

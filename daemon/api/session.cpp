@@ -1,11 +1,11 @@
 // See session.hpp.
 #include "daemon/api/session.hpp"
 
-#include <poll.h>
-
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
+
+#include "daemon/base/fd.hpp"
 
 namespace probed::api {
 namespace {
@@ -193,21 +193,16 @@ void Session::on_read(const boost::system::error_code& error, std::size_t size) 
 
 // Everything that was sent has been run. A client that still listens may have closed its writing side only.
 void Session::end_of_input() {
-  hung_up_ = hung_up_ || hangs_up();
+  hung_up_ = hung_up_ || probed::hung_up(socket_.native_handle());
   if (hung_up_) return close();
   wind_down();
-}
-
-// Both directions are closed: a Unix socket reports POLLHUP then, and only then.
-bool Session::hangs_up() const {
-  pollfd p{const_cast<Socket&>(socket_).native_handle(), 0, 0};
-  return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 // While nothing is read (a request is under way, or answers wait), this is how a vanished client is noticed.
 void Session::watch_hangup() {
   socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const boost::system::error_code& error) {
     if (error || self->closed_) return;
+    if (!probed::hung_up(self->socket_.native_handle())) return self->watch_hangup();
     self->hung_up_ = true;
     // What it has sent before is run as far as that needs no waiting; the reader then meets the end by itself.
     if (!self->reading_ && !self->resume_posted_) self->close();

@@ -1,6 +1,7 @@
-// An owned file descriptor.
+// An owned file descriptor, and whether anybody is at its other end.
 #pragma once
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <utility>
@@ -31,5 +32,12 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Whether the other end is gone: of a pipe its reader or writer, of a Unix socket both directions (poll(2)). Asio keeps
+// what it knows of descriptors for others to come: an error that it reports may be that of one closed a moment ago.
+inline bool hung_up(int fd) {
+  pollfd p{fd, 0, 0};
+  return ::poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
 
 }  // namespace probed

@@ -182,6 +182,11 @@ pid_t task_with_memory(pid_t pid) {
   return alive == others->end() ? pid : *alive;
 }
 
+bool has_memory(pid_t tid) {
+  std::string text;
+  return read_file(proc_path(tid, "statm"), text, 256) == 0 && !text.starts_with("0 ");
+}
+
 std::string exe(pid_t pid) {
   std::array<char, 4097> buffer{};
   const ssize_t n = ::readlink(proc_path(task_with_memory(pid), "exe").c_str(), buffer.data(), buffer.size());

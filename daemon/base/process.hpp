@@ -49,6 +49,9 @@ std::string exe(pid_t pid);
 // A task of the process through which its memory can be seen: itself, or another thread once the main thread has exited
 // (then mem, maps, exe, auxv and map_files of /proc/PID are empty, while /proc/PID/task is not). pid when there is none.
 pid_t task_with_memory(pid_t pid);
+
+// False: it is exiting, gone, or one of the kernel's own (fs/proc/array.c, proc_pid_statm: nothing but zeros).
+bool has_memory(pid_t tid);
 // Whether the thread executes none of its program's instructions any more: it has begun to exit, or is gone. Others may
 // know of its end (pthread_join(3), its memory given to a new one) before a tracer is told.
 bool is_exiting(pid_t tid);

@@ -28,6 +28,7 @@ constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
+constexpr auto kExecTimeout = 200ms;  // until a thread that executes another program has the others' end behind it
 constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kLeaveAtOnce = 16;      // threads stopped at a time when a process is let go
 constexpr auto kLeaveStalled = 50ms;          // none of these has come: ask all (they may be in uninterruptible waits)
@@ -37,6 +38,8 @@ constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 Error refuse(Reason reason, std::string message, std::string hint = "") {
   return Error{reason, std::move(message), std::move(hint), {}};
 }
+
+Error just_exited(pid_t pid) { return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid)); }
 
 // /proc names the thread that traces; people know the process.
 Error already_traced(pid_t pid, pid_t tracer_thread) {
@@ -101,6 +104,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
   const pid_t pid = process.id.pid;
   // A thread that a not yet seized thread creates is seen by a later pass; one that a seized thread creates is ours
   // from the start (TRACECLONE). So a pass that finds nothing new has found everything.
+  std::set<pid_t> refused;
   for (bool found = true; found;) {
     found = false;
     auto ids = process::thread_ids(pid);
@@ -118,6 +122,11 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
         const auto tracer = process::tracer_pid(tid);
         if (tracer && *tracer == gettid()) continue;  // ours by way of its creator; its first stop is on its way
         if (tracer && *tracer != 0) return already_traced(pid, *tracer);
+        // The leader may have been a zombie, and is alive again: a thread that executes another program has its id.
+        if (refused.insert(tid).second) {
+          found = true;
+          continue;
+        }
         return refuse(
             Reason::permission_denied,
             fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
@@ -126,7 +135,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
     }
     if (!found) found = forget_replaced_leader(process);
   }
-  if (process.threads.empty()) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
+  if (process.threads.empty()) return just_exited(pid);
   return process.threads.size();
 }
 
@@ -164,15 +173,40 @@ void Engine::settle(pid_t pid) {
     if (ptrace::interrupt(tid) == Outcome::ok) unsettled.insert(tid);
   const auto deadline = Waiter::Clock::now() + kSettleTimeout;
   while (!unsettled.empty() && Waiter::Clock::now() < deadline) {
-    waiter_.set_alarm(Waiter::Clock::now() + 1ms);
-    if (const auto stop = waiter_.wait()) {
-      unsettled.erase(stop->tid);
-      handle(*stop);
-    } else if (waiter_.take_wake()) {
+    if (const auto stop = handle_next(1ms))
+      unsettled.erase(*stop);
+    else
       std::erase_if(unsettled, [this](pid_t tid) { return !tracees_.contains(tid) || !may_be_cloning(tid); });
-    }
   }
   waiter_.wake();  // one of those that were taken may have announced a command
+}
+
+// The thread whose stop it was; nullopt: there was none, at most for so long. Takes wake-ups, which the caller is to
+// make again.
+std::optional<pid_t> Engine::handle_next(Waiter::Clock::duration at_most) {
+  waiter_.set_alarm(Waiter::Clock::now() + at_most);
+  while (true) {
+    if (const auto stop = waiter_.wait()) {
+      handle(*stop);
+      return stop->tid;
+    }
+    if (waiter_.take_wake()) return std::nullopt;
+  }
+}
+
+// Seizes the threads of a process that lives. One that executes another program ends all the others, and has the
+// leader's id from then on: who looks meanwhile finds a list of threads none of which is there any more.
+Result<std::size_t> Engine::seize_living(pid_t pid) {
+  const auto deadline = Waiter::Clock::now() + kExecTimeout;
+  while (true) {
+    Process* process = find_process(pid);
+    if (!process) return just_exited(pid);
+    auto seized = seize_threads(*process);
+    if (seized || seized.error().reason != Reason::no_such_process || process::has_ended(pid)) return seized;
+    if (Waiter::Clock::now() >= deadline) return seized;
+    handle_next(1ms);
+    waiter_.wake();
+  }
 }
 
 // Processes that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
@@ -228,13 +262,13 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
   processes_.emplace(pid, std::move(owned));
 
-  auto seized = seize_threads(process);
+  auto seized = seize_living(pid);
   for (std::size_t before = 0; seized && before != *seized;) {
     before = *seized;
     settle(pid);
-    if (!find_process(pid)) return refuse(Reason::no_such_process, fmt::format("process {} has just exited", pid));
-    seized = seize_threads(process);
+    seized = seize_living(pid);
   }
+  if (find_process(pid) != &process) return just_exited(pid);
   if (!seized) {
     start_detach(process);
     finish_detach_if_empty(process);
@@ -248,9 +282,11 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
     if (other->copy_of == before) other->copy_of = process.space;
   }
   if (!process.space->memory().valid()) {
+    const int error = errno;
     start_detach(process);
+    if (error == ESRCH || error == ENOENT) return just_exited(pid);
     return refuse(Reason::permission_denied,
-                  fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(errno)),
+                  fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(error)),
                   "run probed as root");
   }
   if (auto sharers = seize_sharers(process); !sharers) {

@@ -187,9 +187,11 @@ class Engine : private Waiter::Guardian {
   bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
   Result<void> check_attachable(pid_t pid) const;
   Result<std::size_t> seize_threads(Process& process);
+  Result<std::size_t> seize_living(pid_t pid);
   bool forget_replaced_leader(Process& process);
   Result<void> seize_sharers(Process& process);
   void settle(pid_t pid);
+  std::optional<pid_t> handle_next(Waiter::Clock::duration at_most);
   Tracee& add_tracee(pid_t tid, Process& process);
   void forget_tracee(pid_t tid);
   void forget_process(Process& process);

@@ -13,7 +13,8 @@
 
 namespace probed::tracer {
 
-bool shares_memory(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0; }
+// Tasks without any (those that exit, and the kernel's own) are equal in that to kcmp.
+bool shares_memory(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 && process::has_memory(a); }
 
 bool shares_actions(pid_t a, pid_t b) { return syscall(SYS_kcmp, a, b, KCMP_SIGHAND, 0, 0) == 0; }
 

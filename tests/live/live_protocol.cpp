@@ -481,6 +481,31 @@ TEST_CASE("a client that goes before its probe.add is answered leaves no probe b
   CHECK(target.ask("call 2") == "called 2");
 }
 
+// What the event loop is told of a connection's end may be under way while another takes its place.
+TEST_CASE("a client that connects while another goes in the middle of its requests is not closed for that one's end") {
+  constexpr int kTries = 300, kRequests = 60;
+  constexpr std::chrono::microseconds kStep{20}, kMost{2000};  // until a client goes: its requests take about as long
+  Daemon daemon;
+  Watched target("family");
+  std::string requests;
+  for (int i = 0; i < kRequests; ++i)
+    requests += R"({"jsonrpc":"2.0","id":1,"method":"daemon.status"})"
+                "\n";
+  int answered = 0;
+  for (int i = 0; i < kTries; ++i) {
+    std::optional<RpcClient> leaving(daemon.socket());
+    REQUIRE(leaving->send_raw(requests));
+    const auto until = Clock::now() + kStep * i % kMost;
+    while (Clock::now() < until) continue;
+    RpcClient coming(daemon.socket());
+    leaving.reset();
+    // Answered by way of the tracer, and so not before the end of the other has been dealt with.
+    answered += coming.request("probe.add", add_params(target.pid(), {"no_such_function"})).contains("error") ? 1 : 0;
+  }
+  CHECK(answered == kTries);
+  CHECK(target.unharmed());
+}
+
 TEST_CASE("when the daemon ends, every target is as it was, and a client hears of it by the end of its connection") {
   Daemon daemon;
   RpcClient client(daemon.socket());
