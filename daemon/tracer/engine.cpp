@@ -82,7 +82,8 @@ Result<void> Engine::check_attachable(pid_t pid) const {
   if (auto group = process::thread_group(pid); group && *group != pid)
     return refuse(Reason::unsupported_target, fmt::format("{} is a thread of process {}", pid, *group),
                   fmt::format("use -p {}: probes always cover every thread", *group));
-  if (auto threads = process::thread_ids(pid); stat->zombie() && (!threads || threads->size() <= 1))
+  if (auto threads = process::thread_ids(pid);
+      stat->zombie() && (!threads || threads->size() <= 1) && process::has_ended(pid))
     return refuse(Reason::unsupported_target,
                   fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
                   "nothing is left to trace");
@@ -194,21 +195,6 @@ std::optional<pid_t> Engine::handle_next(Waiter::Clock::duration at_most) {
   }
 }
 
-// Seizes the threads of a process that lives. One that executes another program ends all the others, and has the
-// leader's id from then on: who looks meanwhile finds a list of threads none of which is there any more.
-Result<std::size_t> Engine::seize_living(pid_t pid) {
-  const auto deadline = Waiter::Clock::now() + kExecTimeout;
-  while (true) {
-    Process* process = find_process(pid);
-    if (!process) return just_exited(pid);
-    auto seized = seize_threads(*process);
-    if (seized || seized.error().reason != Reason::no_such_process || process::has_ended(pid)) return seized;
-    if (Waiter::Clock::now() >= deadline) return seized;
-    handle_next(1ms);
-    waiter_.wake();
-  }
-}
-
 // Processes that vfork or clone(CLONE_VM) made before we came share the text that we are going to write to. Those made
 // from now on by the ones we have are reported by the kernel; so a pass that finds nobody new has found everybody.
 Result<void> Engine::seize_sharers(Process& process) {
@@ -233,7 +219,23 @@ Result<void> Engine::seize_sharers(Process& process) {
   return {};
 }
 
+// A thread that executes another program ends all the others, and has the leader's id from then on: who looks meanwhile
+// finds threads none of which is there any more a moment later.
 Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
+  const auto deadline = Waiter::Clock::now() + kExecTimeout;
+  auto attached = try_attach(pid, params);
+  const auto not_there = [&] { return !attached && attached.error().reason == Reason::no_such_process; };
+  while (not_there() && !process::has_ended(pid) && Waiter::Clock::now() < deadline) {
+    do {
+      handle_next(1ms);
+    } while (find_process(pid) && Waiter::Clock::now() < deadline);  // what could be had of it is let go
+    waiter_.wake();
+    attached = try_attach(pid, params);
+  }
+  return attached;
+}
+
+Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
   if (Process* known = find_process(pid)) {
     if (known->detaching)
       return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
@@ -262,13 +264,13 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
   processes_.emplace(pid, std::move(owned));
 
-  auto seized = seize_living(pid);
+  auto seized = seize_threads(process);
   for (std::size_t before = 0; seized && before != *seized;) {
     before = *seized;
     settle(pid);
-    seized = seize_living(pid);
+    if (find_process(pid) != &process) return just_exited(pid);
+    seized = seize_threads(process);
   }
-  if (find_process(pid) != &process) return just_exited(pid);
   if (!seized) {
     start_detach(process);
     finish_detach_if_empty(process);

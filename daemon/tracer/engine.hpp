@@ -186,8 +186,8 @@ class Engine : private Waiter::Guardian {
   template <class F>
   bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
   Result<void> check_attachable(pid_t pid) const;
+  Result<AttachResult> try_attach(pid_t pid, const AttachParams& params);
   Result<std::size_t> seize_threads(Process& process);
-  Result<std::size_t> seize_living(pid_t pid);
   bool forget_replaced_leader(Process& process);
   Result<void> seize_sharers(Process& process);
   void settle(pid_t pid);

@@ -194,6 +194,29 @@ const End kEnds[] = {
     {"raise 5", {-1, SIGTRAP}, "signal", SIGTRAP},
 };
 
+TEST_CASE("U5: a process can be attached to in the middle of an exec among many threads as at any other time") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  int attached = 0;
+  for (int i = 0; i < 6; ++i) {
+    Target target("lifecycle", {"crowd", "100"});
+    const Json pid{{"pid", target.pid()}};
+    target.go();
+    while (target.running()) {
+      const Json answer = client.request("target.attach", pid);
+      attached += answer.contains("result") ? 1 : 0;
+      // It has ended, then, and isn't to be had a moment later either.
+      if (answer.contains("error"))
+        CHECK_MESSAGE(client.request("target.attach", pid).contains("error"), answer.dump());
+      client.request("target.detach", pid);
+    }
+    const TargetReport report = target.finish(Millis{60'000});
+    CHECK_MESSAGE(report.ok(), report.out, report.exit);
+  }
+  CHECK(attached > 600);  // as often as it executes itself, and oftener
+  CHECK(client.call("target.list").at("targets").empty());
+}
+
 TEST_CASE("U5: a target's end keeps its exit status, ends every probe, and removing them later does nothing") {
   for (const End& end : kEnds) {
     CAPTURE(end.command);
