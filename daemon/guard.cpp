@@ -24,6 +24,7 @@ namespace probed {
 namespace {
 
 using namespace std::chrono_literals;
+constexpr auto kLockUsual = 1s;         // a guard's work, as it mostly is
 constexpr auto kLockPatience = 15s;     // a guard's work, at most
 constexpr auto kRecoverPatience = 10s;  // for a target that another tracer holds
 constexpr auto kLockAgain = 5ms;
@@ -93,8 +94,9 @@ Result<StateDirectory> StateDirectory::open(std::string path) {
 }
 
 Result<void> StateDirectory::lock() {
-  const auto until = std::chrono::steady_clock::now() + kLockPatience;
-  for (;;) {
+  const auto began = std::chrono::steady_clock::now();
+  const auto until = began + kLockPatience;
+  for (bool told = false;;) {
     Own lock = try_lock(path_);
     if (lock) return lock_ = std::move(lock.fd), Result<void>();
     if (lock.error == 0) return refused(path_, "its file named lock: " + lock.why());
@@ -104,6 +106,12 @@ Result<void> StateDirectory::lock() {
                    "the state directory " + path_ + " is in use by another probed",
                    "give each daemon its own --state-dir",
                    {}};
+    if (!told && std::chrono::steady_clock::now() > began + kLockUsual) {
+      told = true;
+      spdlog::info(
+          "the state directory {} is in use by another probed, or the guard of one that was killed: waiting {} s",
+          path_, kLockPatience.count());
+    }
     std::this_thread::sleep_for(kLockAgain);
     // Another daemon's end takes it away.
     if (auto made = make_directory(path_, made_); !made) return made;
@@ -189,6 +197,12 @@ int run_guard(int lifetime, const std::string& state_directory) {
 
 int recover_by_hand(const std::string& path) {
   tracer::Waiter::block_signals();
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
+    spdlog::warn(
+        "there is no state directory {}: nothing to recover (who ends well, or has recovered all, takes it away)",
+        path);
+    return 0;
+  }
   auto state = StateDirectory::open(path);
   const auto locked = state ? state->lock() : Result<void>(state.error());
   if (!locked) {

@@ -56,10 +56,11 @@ void Stream::watch(int fd, std::function<void()> on_exit) {
 }
 
 void Stream::handle(const Notification& notification) {
-  if (notification.method == "events")
-    take_events(notification.params);
-  else if (other_)
-    other_(notification);
+  if (notification.method == "events") return take_events(notification.params);
+  if (!other_) return;
+  // What is said of it comes after the events that came before it.
+  output_.flush({next_deadline(), wake_.get(), {}});
+  other_(notification);
 }
 
 void Stream::take_events(JsonView params) {

@@ -429,7 +429,7 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
 // Each that was tried is in place now, waits for its code, or is gone.
 void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
   if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
-  std::size_t back = 0;
+  std::size_t back = 0, waiting = 0;
   NotBack not_back(kept.id.pid);
   std::map<ProbeId, const std::string*> whys;
   for (const Failed& f : failed) whys.emplace(f.id, &f.why.message);
@@ -441,6 +441,7 @@ void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, co
       probe.notes.push_back(
           fmt::format("{} children that its process was followed into are not probed any more", kept.followed));
     back += probe.gone ? 0 : 1;
+    waiting += probe.pending && probe.gone ? 1 : 0;
     if (!std::exchange(probe.awaited, false)) continue;
     const auto why = whys.find(probe.id);
     probe.why_gone = why != whys.end() ? *why->second : probe.pending ? "" : "its code is not there any more";
@@ -452,8 +453,9 @@ void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, co
   if (kept.followed > 0)
     spdlog::warn("{} children that process {} was followed into are not probed any more", kept.followed, kept.id.pid);
   const std::uint64_t now = monotonic_now();
-  spdlog::info("put back {} of {} probes of process {}; nobody counted for {:.3f} s", back, kept.probes.size(),
-               kept.id.pid, static_cast<double>(now - std::min(now, last_known)) / 1e9);
+  const std::string others = waiting > 0 ? fmt::format(", {} wait for their code", waiting) : "";
+  spdlog::info("put back {} of {} probes of process {}{}; nobody counted for {:.3f} s", back, kept.probes.size(),
+               kept.id.pid, others, static_cast<double>(now - std::min(now, last_known)) / 1e9);
 }
 
 // It is in place again, or waits for its code under our eyes.

@@ -144,7 +144,13 @@ Result<void> ControllerImpl::check_names(const AddRequest& request, ClientId own
                              i, definitions.size());
       continue;
     }
-    if (taken != probes_.end() || !seen.insert(full).second)
+    if (!seen.insert(full).second)
+      return in_definition(Error{Reason::duplicate_name,
+                                 fmt::format("two of these definitions have the name {}", full),
+                                 "choose another name for one of them",
+                                 {}},
+                           i, definitions.size());
+    if (taken != probes_.end())
       return in_definition(Error{Reason::duplicate_name,
                                  fmt::format("process {} already has a probe named {}", request.pid, full),
                                  "choose another name, or remove that probe first",

@@ -51,7 +51,7 @@ class Parser {
   Result<Definition> parse() {
     if (all_.size() > kMaxDefinition)
       return bad_definition(kMaxDefinition, "the definition is too long: at most 65536 bytes");
-    end_ = all_.find_last_not_of(kSpace, comment_at()) + 1;
+    end_ = all_.starts_with('#') ? 0 : all_.find_last_not_of(kSpace, comment_at()) + 1;
     i_ = std::min(all_.find_first_not_of(kSpace), all_.size());
     if (end_ == 0)
       return bad_definition(0, "the definition is empty", "write p:NAME LOCATION ARGS, or just a function's name");

@@ -121,9 +121,11 @@ Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
     if (std::string name(in.name()); std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   const std::string what = module.empty() ? "process " + std::to_string(pid_) + " has no readable module"
                                           : "process " + std::to_string(pid_) + " has no module " + std::string(module);
-  // PROVIDER:NAME looks alike.
-  const std::string providers = "; probectl functions --usdt -p " + std::to_string(pid_) + " lists static probes";
-  return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names) + providers, {}};
+  // PROVIDER:NAME looks alike, unless it is the name of a file.
+  const bool is_file = module.find_first_of("./") != module.npos;
+  const std::string advice = is_file ? "; a probe that is added with --pending waits for one that is loaded later"
+                                     : "; probectl functions --usdt -p " + std::to_string(pid_) + " lists static probes";
+  return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names) + advice, {}};
 }
 
 std::vector<std::vector<const Instance*>> TargetSymbols::Impl::stages(std::span<const Instance* const> selected,

@@ -6,7 +6,7 @@ _probectl_commands='trace attach detach ps add remove enable disable list profil
 
 _probectl_options() {
   case $1 in
-  trace) echo '-p -n -e --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn --reconnect -o --format --verbose' ;;
+  trace) echo '-p --pid -n --name -e --probe --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn --reconnect -o --output --format --socket --json --verbose' ;;
   add) echo '-p --filter --disabled --no-optimize --max-rate --expire --pending --follow-fork --verbose' ;;
   attach) echo '--follow-fork' ;;
   remove | enable | disable) echo '--all -p' ;;

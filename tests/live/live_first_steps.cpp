@@ -115,6 +115,15 @@ TEST_CASE("what stands in a state directory under a journal's or the lock's name
   CHECK(has(refused.err, state + " is refused: its file named lock: it is no regular file with one name"));
 }
 
+TEST_CASE("where there is no state directory there is nothing to recover, and none is made") {
+  TempDir dir;
+  const std::string state = dir / "state";
+  const CommandResult recovered = run_probed({"--recover", "--state-dir", state});
+  CHECK(recovered.ok());
+  CHECK(has(recovered.err, "there is no state directory " + state));
+  CHECK_FALSE(fs::exists(state));
+}
+
 // Ten seconds after its start at the earliest: nothing is gained by guards that come and go.
 TEST_CASE("a guard that is killed is replaced, and its successor cleans up behind the daemon") {
   Daemon daemon;
@@ -290,6 +299,23 @@ TEST_CASE("a trace says how its target ended") {
   target.target.signal(SIGTERM);
   CHECK(trace.next_error_line() == "probectl: PID " + text_of(target.pid()) + " ended (killed by signal 15)");
   CHECK(trace.wait() == Exit{0, 0});
+}
+
+// Both go to one pipe here, as to one terminal.
+TEST_CASE("what a trace says of its target comes after what the target did before") {
+  Daemon daemon;
+  for (int i = 0; i < 40; ++i) {
+    const Arguments trace = probectl_argv(daemon, {"trace", "-e", "r:m main", "--", target_path("counter"), "1", "1"});
+    Arguments together{"sh", "-c", "exec \"$@\" 2>&1", "sh"};
+    together.insert(together.end(), trace.begin(), trace.end());
+    Process both(together);
+    REQUIRE(both.send("go\n"));
+    CHECK(both.wait() == Exit{0, 0});
+    const std::string out = both.output();
+    const auto end = out.find(" ended (exit code 0)"), last = out.rfind("<- main)");
+    REQUIRE_MESSAGE((end != std::string::npos && last != std::string::npos), out);
+    CHECK_MESSAGE(last < end, out);
+  }
 }
 
 TEST_CASE("hints never lead to a process that has ended with the trace") {

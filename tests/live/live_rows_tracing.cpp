@@ -96,7 +96,9 @@ TEST_CASE("T1: generated names stay apart, names given twice are refused") {
   for (const Json& probe : probes) names.insert(probe.at("name"));
   CHECK(names.size() == 4);
   CHECK(reason_of(add_error(client, target.pid(), {"p:a/x work"})) == "duplicate-name");
-  CHECK(reason_of(add_error(client, target.pid(), {"p:c/x work", "p:c/x work+0x" SECOND})) == "duplicate-name");
+  const Json twice = add_error(client, target.pid(), {"p:c/x work", "p:c/x work+0x" SECOND});
+  CHECK(reason_of(twice) == "duplicate-name");
+  CHECK(twice.at("message").get<std::string>().find("two of these definitions") != std::string::npos);
   remove_all(client, probes);
   CHECK(target.unharmed());
 }

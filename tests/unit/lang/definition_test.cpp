@@ -146,6 +146,8 @@ TEST_CASE("a comment is no part of a definition, and what only looks like one is
   const auto lambda = parse_definition("main::{lambda(int, char)#1}::operator()(int, char) const a=$arg1");
   REQUIRE(lambda.ok());
   CHECK(lambda->args.size() == 1);
+  for (const char* none : {"# p:n f", "#p:n f", " # p:n f", "#"})
+    CHECK(parse_definition(none).error().message == "the definition is empty");
   CHECK(parse_definition("rx:n /bin/true:0x1234").error().message.find("\"rx:n\"") != std::string::npos);
 }
 
