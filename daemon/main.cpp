@@ -20,6 +20,7 @@
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"
 #include "daemon/base/fd.hpp"
+#include "daemon/base/momentary.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
@@ -144,6 +145,7 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
+  Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return fail(inherited.error());
   if (!*inherited)

@@ -25,7 +25,8 @@ bool out_of_resources(int error) { return error == EMFILE || error == ENFILE || 
 // One error, as far as the socket takes it, before it is closed.
 void turn_away(int fd, std::string who, std::size_t clients) {
   const Error error{Reason::limit_exceeded,
-                    std::move(who) + " has " + std::to_string(clients) + " clients, as many as it may have",
+                    std::move(who) + " has " + std::to_string(clients) +
+                        " clients, as many as it may have; those that have gone count until their last request is done",
                     "close some of them, or try again later",
                     {}};
   const std::string text = proto::make_error("null", error) + "\n";
@@ -58,7 +59,11 @@ void Server::stop() {
   while (!sessions_.empty()) std::shared_ptr<Session>(sessions_.begin()->second)->close();
 }
 
-void Server::session_closed(ClientId id) { sessions_.erase(id); }
+void Server::session_closed(ClientId id) {
+  const auto closed = sessions_.find(id);
+  leaving_.push_back(closed->second);
+  sessions_.erase(closed);
+}
 
 void Server::wait_for_client() {
   acceptor_.async_wait(local::stream_protocol::acceptor::wait_read, [this](const boost::system::error_code& error) {
@@ -102,12 +107,16 @@ void Server::back_off(int error) {
 
 bool Server::room_for(const Peer& peer) const {
   const std::size_t reserved = peer.uid == 0 ? 0 : std::min(options_.reserved_for_root, options_.max_sessions / 2);
-  return sessions_.size() + reserved < options_.max_sessions;
+  return sessions_.size() + leaving_.size() + reserved < options_.max_sessions;
 }
 
 std::size_t Server::sessions_of(uid_t user) const {
+  const auto is_theirs = [user](const std::shared_ptr<Session>& session) {
+    return session && session->peer().uid == user;
+  };
   return static_cast<std::size_t>(
-      std::ranges::count_if(sessions_, [user](const auto& entry) { return entry.second->peer().uid == user; }));
+      std::ranges::count_if(sessions_, [&](const auto& entry) { return is_theirs(entry.second); }) +
+      std::ranges::count_if(leaving_, [&](const auto& entry) { return is_theirs(entry.lock()); }));
 }
 
 // Descriptors are handed out lowest first. The last quarter is kept for what targets need: their memory, forked
@@ -129,7 +138,9 @@ std::shared_ptr<EventRoom> Server::event_room_of(uid_t user) {
 void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
-  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), "the daemon", sessions_.size());
+  std::erase_if(leaving_, [](const auto& session) { return session.expired(); });
+  if (!room_for(*peer) || scarce(fd.get()))
+    return turn_away(fd.get(), "the daemon", sessions_.size() + leaving_.size());
   const std::size_t own = peer->uid == 0 ? 0 : sessions_of(peer->uid);
   if (peer->uid != 0 && own >= options_.max_user_sessions)
     return turn_away(fd.get(), "user " + std::to_string(peer->uid), own);

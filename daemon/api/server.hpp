@@ -9,6 +9,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>  // before Asio
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
@@ -63,6 +64,8 @@ class Server final : public SessionOwner {
   boost::asio::local::stream_protocol::acceptor acceptor_;
   boost::asio::steady_timer pause_;
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
+  // Their clients have gone, and a request of theirs is still under way: what it holds is limited as theirs is.
+  std::vector<std::weak_ptr<Session>> leaving_;
   std::map<uid_t, std::weak_ptr<EventRoom>> event_rooms_;
   std::uint64_t last_id_ = 0;
   bool stopped_ = false, short_of_files_ = false;

@@ -1,6 +1,8 @@
 // See session.hpp.
 #include "daemon/api/session.hpp"
 
+#include <sys/socket.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
@@ -198,11 +200,21 @@ void Session::end_of_input() {
   wind_down();
 }
 
+// The protocol has no urgent bytes (MSG_OOB); one that stays would be reported again and again (EPOLLPRI).
+void Session::discard_urgent() {
+  char byte = 0;
+  while (::recv(socket_.native_handle(), &byte, 1, MSG_OOB | MSG_DONTWAIT) > 0) {
+  }
+}
+
 // While nothing is read (a request is under way, or answers wait), this is how a vanished client is noticed.
 void Session::watch_hangup() {
   socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const boost::system::error_code& error) {
     if (error || self->closed_) return;
-    if (!probed::hung_up(self->socket_.native_handle())) return self->watch_hangup();
+    if (!probed::hung_up(self->socket_.native_handle())) {
+      self->discard_urgent();
+      return self->watch_hangup();
+    }
     self->hung_up_ = true;
     // What it has sent before is run as far as that needs no waiting; the reader then meets the end by itself.
     if (!self->reading_ && !self->resume_posted_) self->close();

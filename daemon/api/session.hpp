@@ -103,6 +103,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   void on_read(const boost::system::error_code& error, std::size_t size);
   void end_of_input();
   void watch_hangup();
+  void discard_urgent();
 
   void write_more();
   void send_unsent();

@@ -6,12 +6,12 @@
 
 #include <cerrno>
 
-#include "daemon/base/fd.hpp"
+#include "daemon/base/momentary.hpp"
 
 namespace probed {
 
 int read_file(const std::string& path, std::string& content, std::size_t limit) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  const Momentary fd(path.c_str(), O_RDONLY | O_NOCTTY);
   if (!fd) return errno;
   std::string gathered;
   for (;;) {

@@ -5,6 +5,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 
 #include "daemon/base/fd.hpp"
 #include "daemon/base/file.hpp"
+#include "daemon/base/momentary.hpp"
 
 namespace probed::process {
 namespace {
@@ -182,9 +184,9 @@ pid_t task_with_memory(pid_t pid) {
   return alive == others->end() ? pid : *alive;
 }
 
-bool has_memory(pid_t tid) {
+bool is_without_memory(pid_t tid) {
   std::string text;
-  return read_file(proc_path(tid, "statm"), text, 256) == 0 && !text.starts_with("0 ");
+  return read_file(proc_path(tid, "statm"), text, 256) == 0 && text.starts_with("0 ");
 }
 
 std::string exe(pid_t pid) {
@@ -214,8 +216,10 @@ bool is_kernel_thread(pid_t pid) {
 Result<std::vector<pid_t>> thread_ids(pid_t pid) {
   if (pid <= 0) return proc_error(pid, "task", ENOENT);
   const auto closer = [](DIR* d) { ::closedir(d); };
-  const std::unique_ptr<DIR, decltype(closer)> dir(::opendir(proc_path(pid, "task").c_str()), closer);
+  Momentary fd(proc_path(pid, "task").c_str(), O_RDONLY | O_DIRECTORY);
+  const std::unique_ptr<DIR, decltype(closer)> dir(fd ? ::fdopendir(fd.get()) : nullptr, closer);
   if (!dir) return proc_error(pid, "task", errno);
+  fd.release();
   std::vector<pid_t> tids;
   while (const dirent* entry = ::readdir(dir.get()))
     if (const auto tid = to_number<pid_t>(entry->d_name)) tids.push_back(*tid);
@@ -226,6 +230,7 @@ Result<std::vector<pid_t>> thread_ids(pid_t pid) {
 
 Result<pid_t> tracer_pid(pid_t pid) { return status_pid(pid, "TracerPid"); }
 Result<pid_t> thread_group(pid_t tid) { return status_pid(tid, "Tgid"); }
+bool is_thread_of(pid_t tid, pid_t pid) { return syscall(SYS_tgkill, pid, tid, 0) == 0 || errno == EPERM; }
 
 Result<Credentials> credentials(pid_t pid) {
   Result<std::string> text = read_status(pid);

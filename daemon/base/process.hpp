@@ -50,8 +50,9 @@ std::string exe(pid_t pid);
 // (then mem, maps, exe, auxv and map_files of /proc/PID are empty, while /proc/PID/task is not). pid when there is none.
 pid_t task_with_memory(pid_t pid);
 
-// False: it is exiting, gone, or one of the kernel's own (fs/proc/array.c, proc_pid_statm: nothing but zeros).
-bool has_memory(pid_t tid);
+// It is exiting, or one of the kernel's own (fs/proc/array.c, proc_pid_statm: nothing but zeros). False also when it
+// can't be seen: no descriptor is left for that.
+bool is_without_memory(pid_t tid);
 // Whether the thread executes none of its program's instructions any more: it has begun to exit, or is gone. Others may
 // know of its end (pthread_join(3), its memory given to a new one) before a tracer is told.
 bool is_exiting(pid_t tid);
@@ -67,6 +68,8 @@ Result<std::vector<pid_t>> thread_ids(pid_t pid);
 Result<pid_t> tracer_pid(pid_t pid);
 // The process (thread group) that a thread id belongs to. Errors: no_such_process, permission_denied.
 Result<pid_t> thread_group(pid_t tid);
+// The same for a process that is known. Takes no descriptor (tgkill(2): ESRCH).
+bool is_thread_of(pid_t tid, pid_t pid);
 
 // Real, effective, saved and file system ids.
 struct Credentials {

@@ -152,7 +152,7 @@ void ControllerImpl::report_queue_losses() {
   for (auto& [id, probe] : probes_) {
     widest_audience_ = std::max(widest_audience_, probe.audience.size());
     const std::uint64_t missed = missed_of(probe);
-    if (missed == probe.reported_missed) continue;
+    if (missed <= probe.reported_missed) continue;  // less: the target writes to what it counts in
     const std::uint64_t count = missed - std::exchange(probe.reported_missed, missed);
     if (count == 0) continue;
     probe.audience.each([&](Subscription& subscription) {

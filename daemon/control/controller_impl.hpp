@@ -78,8 +78,10 @@ class ControllerImpl final : public Controller {
   // controller_targets.cpp
   Target& target(pid_t pid);
   // Queues an operation on a target; it calls its argument when the next one may start.
-  void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation);
+  void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation, ClientId whose = ClientId::none,
+               std::function<void()> drop = {});
   void run_next(pid_t pid);
+  static Error client_has_gone();
   Result<void> check_still_allowed(ClientId who, pid_t pid) const;
   static constexpr std::chrono::seconds kDetachPatience{5};
   // One that is just being detached is waited for.

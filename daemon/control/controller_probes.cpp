@@ -171,7 +171,8 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
   plan->user_group = client.group();
   plan->definitions = std::move(definitions).value();
   const pid_t pid = plan->request.pid;
-  enqueue(pid, [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
+  const auto drop = [reply] { reply(client_has_gone()); };
+  const auto run = [this, plan, who, pid, reply = std::move(reply)](std::function<void()> next) {
     // However it ends: a target that has nothing to do is let go again before the client hears of it.
     plan->reply = [this, pid, reply, next](Result<Added> result) {
       next();
@@ -191,7 +192,8 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
       plan->execs = t.execs;
       plan_in_pool(plan);
     });
-  });
+  };
+  enqueue(pid, run, who, drop);
 }
 
 void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {

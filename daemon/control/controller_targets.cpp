@@ -122,8 +122,9 @@ Target& ControllerImpl::target(pid_t pid) {
   return target;
 }
 
-void ControllerImpl::enqueue(pid_t pid, std::function<void(std::function<void()>)> operation) {
-  target(pid).operations.push_back([this, pid, operation = std::move(operation)] {
+void ControllerImpl::enqueue(pid_t pid, std::function<void(std::function<void()>)> operation, ClientId whose,
+                             std::function<void()> drop) {
+  const auto run = [this, pid, operation = std::move(operation)] {
     operation([this, pid] {
       // Through the loop: an operation may complete before it has returned.
       post([this, pid] {
@@ -133,18 +134,24 @@ void ControllerImpl::enqueue(pid_t pid, std::function<void(std::function<void()>
         run_next(pid);
       });
     });
-  });
+  };
+  target(pid).operations.push_back({run, whose, std::move(drop)});
   run_next(pid);
 }
 
+// Nothing is done for clients that have gone: those that come and go in a loop would hold up all others.
 void ControllerImpl::run_next(pid_t pid) {
-  const auto it = targets_.find(pid);
-  if (it == targets_.end() || it->second.busy) return;
-  if (it->second.operations.empty()) return forget_if_idle(pid);
-  it->second.busy = true;
-  auto operation = std::move(it->second.operations.front());
-  it->second.operations.pop_front();
-  operation();
+  while (true) {
+    const auto it = targets_.find(pid);
+    if (it == targets_.end() || it->second.busy) return;
+    if (it->second.operations.empty()) return forget_if_idle(pid);
+    const Target::Operation operation = std::move(it->second.operations.front());
+    it->second.operations.pop_front();
+    const bool runs = operation.whose == ClientId::none || clients_.contains(operation.whose);
+    it->second.busy = runs;
+    if (runs) return operation.run();
+    operation.drop();
+  }
 }
 
 void ControllerImpl::forget_if_idle(pid_t pid) {
@@ -239,10 +246,15 @@ Result<void> ControllerImpl::check_still_allowed(ClientId who, pid_t pid) const 
                {}};
 }
 
+Error ControllerImpl::client_has_gone() {
+  return {Reason::internal, "the client has gone before its request was begun", "", {}};
+}
+
 void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {
   const ClientId who = client.id();
   const Owner owner{client.user(), client.group()};
-  enqueue(pid, [=, this, reply = std::move(reply)](std::function<void()> next) {
+  const auto drop = [reply] { reply(client_has_gone()); };
+  const auto run = [=, this, reply = std::move(reply)](std::function<void()> next) {
     const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry};
     ensure_attached(pid, params, [=, this](Result<void> result) {
       if (result) result = check_still_allowed(who, pid);
@@ -259,7 +271,8 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
       next();
       detach_if_unused(pid, [reply, error = std::move(result).error()] { reply(error); });
     });
-  });
+  };
+  enqueue(pid, run, who, drop);
 }
 
 void ControllerImpl::detach(pid_t pid, Reply<void> reply) {

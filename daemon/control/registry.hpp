@@ -198,7 +198,13 @@ struct Target {
   KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::set<ClientId> interested;  // told about its end
-  std::deque<std::function<void()>> operations;
+  struct Operation {
+    std::function<void()> run;
+    // A client's: once that has gone this is done instead.
+    ClientId whose = ClientId::none;
+    std::function<void()> drop;
+  };
+  std::deque<Operation> operations;
   bool busy = false;
   ProbeId loader_watch{};           // of our own, where the dynamic loader reports; 0: none. See controller_revival.cpp
   bool look_queued = false;         // among the operations is one that looks for what has come back

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "daemon/base/check.hpp"
 
@@ -322,7 +323,7 @@ void Channel::start_recording(std::uint32_t probe) {
 
 void Channel::add_probe(std::uint32_t probe, const arch::CaptureLayout& layout) {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
-  shapes_[probe] = {layout.fixed_size, layout.max_size, 0};
+  shapes_[probe] = {layout.fixed_size, layout.max_size, 0, std::chrono::steady_clock::now()};
   store(layout_.dropped + probe * sizeof(std::uint64_t), 0);
   for (unsigned i = 0; i < layout_.lanes; ++i) {
     if (!lanes_[i].was_used) continue;
@@ -337,22 +338,33 @@ void Channel::remove_probe(std::uint32_t probe) {
   shapes_[probe] = {};
 }
 
+// What the target has counted is what it says: more than all processors can have made since the probe was added is not
+// believed. No hit takes less than a nanosecond; a second for what is late.
+std::uint64_t Channel::most_counted(std::uint32_t probe) const {
+  static const std::uint64_t processors = std::max(1u, std::thread::hardware_concurrency());
+  const auto since = std::chrono::steady_clock::now() - shapes_[probe].since + std::chrono::seconds(1);
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(since).count()) * processors;
+}
+
 ProbeCounts Channel::counts(std::uint32_t probe) const {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
   ProbeCounts counts;
+  const std::uint64_t most = most_counted(probe);
   counts.recorded = shapes_[probe].recorded;
   counts.dropped = dropped(probe);
   for (unsigned i = 0; i < layout_.lanes; ++i) {
     if (!lanes_[i].was_used) continue;
     const std::size_t at = layout_.counters_at(LaneId{i}) + std::size_t{probe} * ch::kCounterSize;
-    counts.counted += load(at + ch::kCounted);
-    counts.filtered += load(at + ch::kFiltered);
+    counts.counted += std::min(load(at + ch::kCounted), most);
+    counts.filtered += std::min(load(at + ch::kFiltered), most);
   }
+  counts.counted = std::min(counts.counted, most);
+  counts.filtered = std::min(counts.filtered, most);
   return counts;
 }
 
 std::uint64_t Channel::dropped(std::uint32_t probe) const {
-  return load(layout_.dropped + probe * sizeof(std::uint64_t));
+  return std::min(load(layout_.dropped + probe * sizeof(std::uint64_t)), most_counted(probe));
 }
 
 // ---- reading ----

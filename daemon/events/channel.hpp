@@ -56,6 +56,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -269,6 +270,7 @@ class Channel {
   struct Shape {
     std::uint16_t least = 0, most = 0;  // bytes of its records; 0: no such probe
     std::uint64_t recorded = 0;
+    std::chrono::steady_clock::time_point since{};
   };
   struct TableEntry {
     std::uint64_t thread_pointer = 0;
@@ -291,6 +293,7 @@ class Channel {
 
   std::optional<std::size_t> free_entry(std::uint64_t thread_pointer) const;
 
+  std::uint64_t most_counted(std::uint32_t probe) const;
   bool begin_drain(LaneId id, std::size_t max, std::uint64_t until);
   bool next(LaneId id, ChannelRecord& record);
   void end_drain(LaneId id, std::size_t max);

@@ -28,7 +28,7 @@ constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
-constexpr auto kExecTimeout = 200ms;  // until a thread that executes another program has the others' end behind it
+constexpr auto kExecTimeout = 500ms;  // until a thread that executes another program has the others' end behind it
 constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kLeaveAtOnce = 16;      // threads stopped at a time when a process is let go
 constexpr auto kLeaveStalled = 50ms;          // none of these has come: ask all (they may be in uninterruptible waits)
@@ -87,7 +87,9 @@ Result<void> Engine::check_attachable(pid_t pid) const {
     return refuse(Reason::unsupported_target,
                   fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
                   "nothing is left to trace");
-  if (auto tracer = process::tracer_pid(pid); tracer && *tracer != 0) return already_traced(pid, *tracer);
+  // Ours: one that had been seized by another id executes another program, and isn't claimed yet.
+  if (auto tracer = process::tracer_pid(pid); tracer && *tracer != 0 && *tracer != gettid())
+    return already_traced(pid, *tracer);
   if (shares_memory(pid, stat->parent))
     return refuse(
         Reason::unsupported_target,

@@ -181,6 +181,7 @@ class Engine : private Waiter::Guardian {
  private:
   // engine.cpp
   Process* find_process(pid_t pid);
+  Process* process_of(pid_t tid);
   // Runs f(RemoteSyscalls&) in a thread that stands in an event stop. False: the thread died meanwhile.
   // `put_back`, `trapped_at`: see RemoteSyscalls.
   template <class F>

@@ -33,14 +33,22 @@ constexpr auto kClaimTimeout = 200ms;
 
 // ---- new tasks ------------------------------------------------------------------------------------------------------
 
+// The known process whose thread it is. What belongs to whom must be right when no descriptor is left for /proc, too:
+// a thread that is taken for a copy of its process would have the text that it runs put back under its creator.
+Process* Engine::process_of(pid_t tid) {
+  if (const auto group = process::thread_group(tid)) return find_process(*group);
+  const auto own =
+      std::ranges::find_if(processes_, [tid](const auto& entry) { return process::is_thread_of(tid, entry.first); });
+  return own == processes_.end() ? nullptr : own->second.get();
+}
+
 void Engine::on_unknown(const Stop& stop) {
   if (!stop.status.stopped()) return;  // a thread that an exec took away, or one we have forgotten
   Tracee& child = tracees_[stop.tid];
   child.tid = stop.tid;
   child.stop = stop.status.kind();
   child.state = Tracee::State::unclaimed;
-  const auto group = process::thread_group(stop.tid);
-  if (Process* own = group ? find_process(*group) : nullptr) claim(child, *own);
+  if (Process* own = process_of(stop.tid)) claim(child, *own);
   if (child.process) return handle(stop);
   child.unclaimed_until = Waiter::Clock::now() + kClaimTimeout;  // its creator's event comes before that, or never
 }
@@ -76,14 +84,13 @@ void Engine::on_new_task(Tracee& parent) {
 
 // Gives a new task its process: its creator's, or one of its own.
 void Engine::claim(Tracee& child, Process& parent) {
-  const auto group = process::thread_group(child.tid);
   // Also when it is the process's own id: after an exec that is the thread that called it, whoever had the id before.
   const auto join = [&](Process& process) {
     add_tracee(child.tid, process);
     watch_first_faults(process);
   };
-  if (Process* own = group ? find_process(*group) : nullptr) return join(*own);
-  if (group && *group != child.tid) return join(parent);
+  if (Process* own = process_of(child.tid)) return join(*own);
+  if (!process::is_thread_of(child.tid, child.tid)) return join(parent);
   const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;

@@ -12,6 +12,7 @@
 
 #include <array>
 
+#include "daemon/base/momentary.hpp"
 #include "daemon/symbols/loader.hpp"
 #include "daemon/tracer/engine.hpp"
 
@@ -29,7 +30,7 @@ struct Auxiliary {
   RemoteAddr entry, loader;
 };
 Auxiliary read_auxiliary(pid_t pid) {
-  const UniqueFd fd(::open(("/proc/" + std::to_string(pid) + "/auxv").c_str(), O_RDONLY | O_CLOEXEC));
+  const Momentary fd(("/proc/" + std::to_string(pid) + "/auxv").c_str(), O_RDONLY);
   std::array<Elf64_auxv_t, 64> auxv{};
   const ssize_t n = fd ? ::read(fd.get(), auxv.data(), sizeof auxv) : 0;
   Auxiliary found;

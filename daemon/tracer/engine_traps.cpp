@@ -194,7 +194,7 @@ void Engine::stop_few_others(const Tracee& tracee) {
 // nullopt: the thread has gone.
 std::optional<Dispositions> Engine::actions_now(Tracee& tracee) {
   if (!tracee.stat) tracee.stat.reset(open_thread_stat(tracee.tid));
-  return dispositions(tracee.stat.get());
+  return tracee.stat ? dispositions(tracee.stat.get()) : dispositions_of(tracee.tid);
 }
 
 // The same, where what is found to have changed is then fetched.

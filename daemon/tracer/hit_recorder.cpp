@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string>
 
+#include "daemon/base/momentary.hpp"
+
 namespace probed::tracer {
 namespace {
 
@@ -68,7 +70,7 @@ std::uint32_t current_cpu(Tracee& tracee, TargetMemory& memory) {
 }  // namespace
 
 void HitRecorder::refresh_comm(Tracee& tracee) {
-  const UniqueFd fd(::open(task_path(tracee, "comm").c_str(), O_RDONLY | O_CLOEXEC));
+  const Momentary fd(task_path(tracee, "comm").c_str(), O_RDONLY);
   char text[64];
   const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
   if (n <= 0) return;

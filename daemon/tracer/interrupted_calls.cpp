@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "arch/arch.hpp"
-#include "daemon/base/fd.hpp"
+#include "daemon/base/momentary.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -44,7 +44,7 @@ constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto, 
                                           SYS_sendfile, SYS_splice, SYS_pwrite64, SYS_pwritev};
 
 std::string read_proc(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Momentary fd(path.c_str(), O_RDONLY);
   std::string text(4096, '\0');
   const ssize_t n = fd ? ::read(fd.get(), text.data(), text.size()) : 0;
   text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/fd.hpp"
+#include "daemon/base/momentary.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::uint64_t kMostStack = 8 << 20;
 constexpr std::uint64_t kPiece = 64 << 10;
 
 std::string_view read_task_file(pid_t tid, const char* name, std::span<char> room) {
-  const UniqueFd fd(::open(("/proc/" + std::to_string(tid) + "/" + name).c_str(), O_RDONLY | O_CLOEXEC));
+  const Momentary fd(("/proc/" + std::to_string(tid) + "/" + name).c_str(), O_RDONLY);
   const ssize_t n = fd ? ::read(fd.get(), room.data(), room.size()) : 0;
   return {room.data(), n > 0 ? static_cast<std::size_t>(n) : 0};
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/fd.hpp"
+#include "daemon/base/momentary.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -54,8 +54,11 @@ std::uint64_t hex_line(std::string_view text, std::string_view name) {
   return value;
 }
 
-UniqueFd open_status(pid_t tid) {
-  return UniqueFd(::open(("/proc/" + std::to_string(tid) + "/status").c_str(), O_RDONLY | O_CLOEXEC));
+std::string status_of(pid_t tid) { return "/proc/" + std::to_string(tid) + "/status"; }
+
+std::string stat_of(pid_t tid) {
+  const std::string name = std::to_string(tid);
+  return "/proc/" + name + "/task/" + name + "/stat";
 }
 
 }  // namespace
@@ -87,10 +90,7 @@ bool blocked_with_all_others(std::uint64_t mask, int signal) { return (mask & kR
 
 bool blocks_alone(std::uint64_t mask, int signal) { return (mask & bit(signal)) != 0 && (mask & kRaised) != kRaised; }
 
-int open_thread_stat(pid_t tid) {
-  const std::string name = std::to_string(tid);
-  return ::open(("/proc/" + name + "/task/" + name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-}
+int open_thread_stat(pid_t tid) { return ::open(stat_of(tid).c_str(), O_RDONLY | O_CLOEXEC); }
 
 std::optional<Dispositions> dispositions(int stat_fd) {
   Text text;
@@ -107,12 +107,12 @@ std::optional<Dispositions> dispositions(int stat_fd) {
 }
 
 std::optional<Dispositions> dispositions_of(pid_t tid) {
-  const UniqueFd fd(open_thread_stat(tid));
+  const Momentary fd(stat_of(tid).c_str(), O_RDONLY);
   return fd ? dispositions(fd.get()) : std::nullopt;
 }
 
 bool signal_in_flight(pid_t tid, int signal) {
-  const UniqueFd fd = open_status(tid);
+  const Momentary fd(status_of(tid).c_str(), O_RDONLY);
   Text text;
   if (!fd || !read_again(fd.get(), text)) return false;
   if (hex_line(text.view(), "SigPnd") & ~hex_line(text.view(), "SigBlk") & bit(signal)) return true;
@@ -120,13 +120,13 @@ bool signal_in_flight(pid_t tid, int signal) {
 }
 
 std::uint64_t blocked_by(pid_t tid) {
-  const UniqueFd fd = open_status(tid);
+  const Momentary fd(status_of(tid).c_str(), O_RDONLY);
   Text text;
   return fd && read_again(fd.get(), text) ? hex_line(text.view(), "SigBlk") : 0;
 }
 
 bool signal_pending(pid_t tid, int signal) {
-  const UniqueFd fd = open_status(tid);
+  const Momentary fd(status_of(tid).c_str(), O_RDONLY);
   Text text;
   if (!fd || !read_again(fd.get(), text)) return false;
   return ((hex_line(text.view(), "SigPnd") | hex_line(text.view(), "ShdPnd")) & bit(signal)) != 0;

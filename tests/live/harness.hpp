@@ -201,6 +201,7 @@ class RpcClient {
   std::string refusal(std::string_view method, const Json& params = Json::object());
 
   bool send_raw(std::string_view bytes);
+  bool send_urgent(char byte);  // MSG_OOB; false: not possible here
   std::optional<std::string> receive_line(Millis limit = kPatience);  // whatever comes next
   std::optional<Json> notification(Millis limit = kPatience);
   bool closed_by_peer(Millis limit = kPatience);

@@ -1,7 +1,11 @@
 // What keeps probes from doing harm by the number of their hits, or by being forgotten: rates, and an expiry.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
 
 #include "tests/live/probing.hpp"
 
@@ -165,6 +169,87 @@ TEST_CASE("a process has as many probes as the daemon allows; what would be more
   add(client, sleeper.pid(), {"libc:getgid"});
   client.call("probe.remove", {{"all", true}});
   CHECK_MESSAGE(sleeper.unharmed(), sleeper.harm());
+}
+
+// ---- descriptors ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::set<int> descriptors_of(pid_t pid) {
+  std::set<int> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error))
+    found.insert(std::stoi(entry.path().filename()));
+  return found;
+}
+
+// The daemon gets no further descriptor, except where one is closed.
+void allow_no_more_descriptors(pid_t daemon) {
+  const std::set<int> taken = descriptors_of(daemon);
+  rlimit limit{0, 0};
+  for (const int fd : taken) limit.rlim_cur += fd == static_cast<int>(limit.rlim_cur) ? 1 : 0;
+  rlimit before{};
+  REQUIRE(::prlimit(daemon, RLIMIT_NOFILE, nullptr, &before) == 0);
+  limit.rlim_max = before.rlim_max;
+  REQUIRE(::prlimit(daemon, RLIMIT_NOFILE, &limit, nullptr) == 0);
+}
+
+}  // namespace
+
+// A thread of which nothing could be learned for want of a descriptor would stand still, or be taken for a copy.
+TEST_CASE(
+    "a daemon without descriptors to spare keeps the probes of a target that makes threads and children, and loses no "
+    "hit") {
+  for (const std::string scenario : {"threads", "clones", "vfork"})
+    for (const bool optimize : {false, true}) {
+      CAPTURE(scenario);
+      CAPTURE(optimize);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      client.call("daemon.optimize", {{"enabled", optimize}});
+      Target target("lifecycle", {scenario, scenario == "threads" ? "200" : "12"});
+      const Json probe = add(client, target.pid(), {"work"}).at(0);
+      allow_no_more_descriptors(daemon.pid());
+      target.go();
+      const TargetReport report = target.finish();
+      CHECK_MESSAGE(report.ok(), report.out, report.exit);
+      CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
+    }
+}
+
+TEST_CASE("clients that go before their requests are begun hold up nobody, and hold nothing for long") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("family");
+  const std::string request = Json{{"jsonrpc", "2.0"},
+                                   {"id", 1},
+                                   {"method", "probe.add"},
+                                   {"params", {{"pid", target.pid()}, {"probes", {{{"definition", "work"}}}}}}}
+                                  .dump() +
+                              "\n";
+  std::size_t most = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::optional<RpcClient> leaving(daemon.socket());
+    leaving->send_raw(request);
+    leaving.reset();
+    if (i % 100 != 99) continue;
+    most = std::max(most, descriptors_of(daemon.pid()).size());
+    CHECK(client.call("daemon.status").at("clients") >= 1);
+    RpcClient another(daemon.socket());
+    CHECK(another.call("daemon.status").at("armed") == true);
+  }
+  CHECK(most < 400);
+  CHECK(eventually([&] { return list_probes(client).empty(); }));
+  CHECK(target.unharmed());
+}
+
+TEST_CASE("urgent bytes, which the protocol doesn't have, change nothing") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  CHECK(client.call("daemon.status").at("clients") == 1);
+  if (!client.send_urgent('x')) SKIP_TEST("the kernel has no urgent bytes on Unix sockets");
+  CHECK(client.call("daemon.status").at("clients") == 1);
+  CHECK(client.call("target.list").at("targets").empty());
 }
 
 }  // namespace probed::live

@@ -304,6 +304,23 @@ TEST_CASE("records of a probe that is gone are strays, and its counts start anew
   CHECK(channel->counts(3).hits() == 0);
 }
 
+TEST_CASE("what a target claims to have counted is believed as far as it can be true") {
+  const auto channel = make();
+  const Target target(*channel);
+  channel->add_probe(3, shape(40, 48));
+  target.word(channel->layout().dropped + 3 * 8) = ~0ull;
+  const std::size_t at = channel->layout().counters_at(LaneId::shared) + 3 * ch::kCounterSize;
+  target.word(at + ch::kCounted) = 1ull << 63;
+  target.word(at + ch::kFiltered) = ~0ull;
+  const ProbeCounts counts = channel->counts(3);
+  constexpr std::uint64_t kMost = 1ull << 46;  // of many processors in minutes
+  CHECK(counts.dropped > 0);
+  CHECK(counts.dropped < kMost);
+  CHECK(counts.counted < kMost);
+  CHECK(counts.filtered < kMost);
+  CHECK(channel->dropped(3) < kMost);
+}
+
 // ---- holes ----
 
 TEST_CASE("a thread that dies between reserve and commit costs its lane one record") {
