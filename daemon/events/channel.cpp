@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "daemon/base/check.hpp"
 
@@ -341,7 +340,8 @@ void Channel::remove_probe(std::uint32_t probe) {
 // What the target has counted is what it says: more than all processors can have made since the probe was added is not
 // believed. No hit takes less than a nanosecond; a second for what is late.
 std::uint64_t Channel::most_counted(std::uint32_t probe) const {
-  static const std::uint64_t processors = std::max(1u, std::thread::hardware_concurrency());
+  // Of the machine: those that we may run on ourselves (std::thread::hardware_concurrency()) may be fewer.
+  static const auto processors = static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF)));
   const auto since = std::chrono::steady_clock::now() - shapes_[probe].since + std::chrono::seconds(1);
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(since).count()) * processors;
 }
