@@ -312,7 +312,7 @@ TEST_CASE("what a target claims to have counted is believed as far as it can be 
   const std::size_t at = channel->layout().counters_at(LaneId::shared) + 3 * ch::kCounterSize;
   target.word(at + ch::kCounted) = 1ull << 63;
   target.word(at + ch::kFiltered) = ~0ull;
-  const ProbeCounts counts = channel->counts(3);
+  const auto counts = channel->counts(3);
   constexpr std::uint64_t kMost = 1ull << 46;  // of many processors in minutes
   CHECK(counts.dropped > 0);
   CHECK(counts.dropped < kMost);
