@@ -24,11 +24,11 @@ bool out_of_resources(int error) { return error == EMFILE || error == ENFILE || 
 
 // One error, as far as the socket takes it, before it is closed.
 void turn_away(int fd, std::string who, std::size_t clients) {
-  const Error error{Reason::limit_exceeded,
-                    std::move(who) + " has " + std::to_string(clients) +
-                        " clients, as many as it may have; those that have gone count until their last request is done",
-                    "close some of them, or try again later",
-                    {}};
+  const Error error{
+      Reason::limit_exceeded,
+      std::move(who) + " has " + std::to_string(clients) + " clients, as many as it may have",
+      "close some of them, or try again later; those that have gone count until their last request is done",
+      {}};
   const std::string text = proto::make_error("null", error) + "\n";
   std::ignore = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
