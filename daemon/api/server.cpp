@@ -10,6 +10,8 @@
 #include <string>
 #include <tuple>
 
+#include <boost/asio/dispatch.hpp>
+
 namespace probed::api {
 namespace {
 
@@ -152,7 +154,11 @@ void Server::admit(UniqueFd fd) {
   const ClientId id{++last_id_};
   SessionLimits limits = options_.session;
   limits.outbox.shared = event_room_of(peer->uid);
-  const auto session = std::make_shared<Session>(*this, std::move(socket), std::move(*peer), id, limits);
+  // The last to hold it may be what a request has left in another thread; its end belongs to this one.
+  const auto end_here = [&io = io_](Session* last) {
+    boost::asio::dispatch(io, [owned = std::unique_ptr<Session>(last)] {});
+  };
+  const std::shared_ptr<Session> session(new Session(*this, std::move(socket), std::move(*peer), id, limits), end_here);
   sessions_.emplace(id, session);
   session->start();
 }

@@ -28,6 +28,7 @@ constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
+constexpr int kMostReplaced = 16;     // times that a leader is another one by the time it is looked at
 constexpr auto kExecTimeout = 500ms;  // until a thread that executes another program has the others' end behind it
 constexpr std::size_t kRecentSpaces = 8;
 constexpr std::size_t kLeaveAtOnce = 16;      // threads stopped at a time when a process is let go
@@ -107,7 +108,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
   const pid_t pid = process.id.pid;
   // A thread that a not yet seized thread creates is seen by a later pass; one that a seized thread creates is ours
   // from the start (TRACECLONE). So a pass that finds nothing new has found everything.
-  std::set<pid_t> refused;
+  std::map<pid_t, int> refused;
   for (bool found = true; found;) {
     found = false;
     auto ids = process::thread_ids(pid);
@@ -126,7 +127,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
         if (tracer && *tracer == gettid()) continue;  // ours by way of its creator; its first stop is on its way
         if (tracer && *tracer != 0) return already_traced(pid, *tracer);
         // The leader may have been a zombie, and is alive again: a thread that executes another program has its id.
-        if (refused.insert(tid).second) {
+        if (refused[tid]++ < kMostReplaced) {
           found = true;
           continue;
         }
