@@ -109,7 +109,7 @@ void Server::back_off(int error) {
 
 bool Server::room_for(const Peer& peer) const {
   const std::size_t reserved = peer.uid == 0 ? 0 : std::min(options_.reserved_for_root, options_.max_sessions / 2);
-  return sessions_.size() + leaving_.size() + reserved < options_.max_sessions;
+  return living() + reserved < options_.max_sessions;
 }
 
 std::size_t Server::sessions_of(uid_t user) const {
@@ -141,8 +141,7 @@ void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
   if (!peer) return options_.log(peer.error().message);
   std::erase_if(leaving_, [](const auto& session) { return session.expired(); });
-  if (!room_for(*peer) || scarce(fd.get()))
-    return turn_away(fd.get(), "the daemon", sessions_.size() + leaving_.size());
+  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), "the daemon", living());
   const std::size_t own = peer->uid == 0 ? 0 : sessions_of(peer->uid);
   if (peer->uid != 0 && own >= options_.max_user_sessions)
     return turn_away(fd.get(), "user " + std::to_string(peer->uid), own);

@@ -1,7 +1,7 @@
 // Accepts connections and keeps their sessions.
 //
-// Thread: the Asio thread; destroyed while the io_context doesn't run. Invariant: every session is in sessions_, and
-// stop() leaves none.
+// Thread: the Asio thread; destroyed while the io_context doesn't run. Invariant: every open session is in
+// sessions_, and stop() leaves none.
 #pragma once
 
 #include <functional>
@@ -52,6 +52,7 @@ class Server final : public SessionOwner {
   void back_off(int error);
   void admit(UniqueFd fd);
   static bool scarce(int fd);
+  std::size_t living() const { return sessions_.size() + leaving_.size(); }
   bool room_for(const Peer& peer) const;
   std::size_t sessions_of(uid_t user) const;
   std::shared_ptr<EventRoom> event_room_of(uid_t user);

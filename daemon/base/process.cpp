@@ -101,6 +101,19 @@ std::optional<std::array<std::uint32_t, 4>> four_ids(std::string_view status, st
   return ids;
 }
 
+// The entries of a directory of tasks. nullopt: it can't be read (errno).
+std::optional<std::vector<pid_t>> ids_in(const std::string& directory) {
+  const auto closer = [](DIR* d) { ::closedir(d); };
+  Momentary fd(directory.c_str(), O_RDONLY | O_DIRECTORY);
+  const std::unique_ptr<DIR, decltype(closer)> dir(fd ? ::fdopendir(fd.get()) : nullptr, closer);
+  if (!dir) return std::nullopt;
+  fd.release();
+  std::vector<pid_t> ids;
+  while (const dirent* entry = ::readdir(dir.get()))
+    if (const auto id = to_number<pid_t>(entry->d_name)) ids.push_back(*id);
+  return ids;
+}
+
 }  // namespace
 
 Result<Stat> parse_stat(std::string_view text) {
@@ -215,18 +228,14 @@ bool is_kernel_thread(pid_t pid) {
 
 Result<std::vector<pid_t>> thread_ids(pid_t pid) {
   if (pid <= 0) return proc_error(pid, "task", ENOENT);
-  const auto closer = [](DIR* d) { ::closedir(d); };
-  Momentary fd(proc_path(pid, "task").c_str(), O_RDONLY | O_DIRECTORY);
-  const std::unique_ptr<DIR, decltype(closer)> dir(fd ? ::fdopendir(fd.get()) : nullptr, closer);
-  if (!dir) return proc_error(pid, "task", errno);
-  fd.release();
-  std::vector<pid_t> tids;
-  while (const dirent* entry = ::readdir(dir.get()))
-    if (const auto tid = to_number<pid_t>(entry->d_name)) tids.push_back(*tid);
-  if (tids.empty()) return proc_error(pid, "task", ESRCH);
-  std::sort(tids.begin(), tids.end());
-  return tids;
+  auto tids = ids_in(proc_path(pid, "task"));
+  if (!tids) return proc_error(pid, "task", errno);
+  if (tids->empty()) return proc_error(pid, "task", ESRCH);
+  std::ranges::sort(*tids);
+  return std::move(*tids);
 }
+
+std::vector<pid_t> process_ids() { return ids_in("/proc").value_or(std::vector<pid_t>()); }
 
 Result<pid_t> tracer_pid(pid_t pid) { return status_pid(pid, "TracerPid"); }
 Result<pid_t> thread_group(pid_t tid) { return status_pid(tid, "Tgid"); }

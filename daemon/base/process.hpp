@@ -64,6 +64,8 @@ bool has_ended(pid_t pid);
 bool is_kernel_thread(pid_t pid);
 // Every thread that the directory listed, ascending. Errors: no_such_process, permission_denied.
 Result<std::vector<pid_t>> thread_ids(pid_t pid);
+// Every process that /proc lists; none when it can't be read.
+std::vector<pid_t> process_ids();
 // 0: nobody traces it. Errors: no_such_process, permission_denied.
 Result<pid_t> tracer_pid(pid_t pid);
 // The process (thread group) that a thread id belongs to. Errors: no_such_process, permission_denied.

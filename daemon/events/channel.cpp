@@ -339,32 +339,34 @@ void Channel::remove_probe(std::uint32_t probe) {
 
 // What the target has counted is what it says: more than all processors can have made since the probe was added is not
 // believed. No hit takes less than a nanosecond; a second for what is late.
-std::uint64_t Channel::most_counted(std::uint32_t probe) const {
+std::uint64_t Channel::believed(std::uint32_t probe, std::uint64_t said) const {
+  using namespace std::chrono;
+  if (said <= static_cast<std::uint64_t>(nanoseconds(1s).count()))
+    return said;  // most are, and no clock need be read for them
   // Of the machine: those that we may run on ourselves (std::thread::hardware_concurrency()) may be fewer.
   static const auto processors = static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF)));
-  const auto since = std::chrono::steady_clock::now() - shapes_[probe].since + std::chrono::seconds(1);
-  return static_cast<std::uint64_t>(std::chrono::nanoseconds(since).count()) * processors;
+  const nanoseconds since = steady_clock::now() - shapes_[probe].since + 1s;
+  return std::min(said, static_cast<std::uint64_t>(since.count()) * processors);
 }
 
 ProbeCounts Channel::counts(std::uint32_t probe) const {
   PROBED_CHECK(probe < layout_.probes, "a probe's index is below the channel's number of probes");
   ProbeCounts counts;
-  const std::uint64_t most = most_counted(probe);
   counts.recorded = shapes_[probe].recorded;
   counts.dropped = dropped(probe);
   for (unsigned i = 0; i < layout_.lanes; ++i) {
     if (!lanes_[i].was_used) continue;
     const std::size_t at = layout_.counters_at(LaneId{i}) + std::size_t{probe} * ch::kCounterSize;
-    counts.counted += std::min(load(at + ch::kCounted), most);
-    counts.filtered += std::min(load(at + ch::kFiltered), most);
+    counts.counted += believed(probe, load(at + ch::kCounted));
+    counts.filtered += believed(probe, load(at + ch::kFiltered));
   }
-  counts.counted = std::min(counts.counted, most);
-  counts.filtered = std::min(counts.filtered, most);
+  counts.counted = believed(probe, counts.counted);
+  counts.filtered = believed(probe, counts.filtered);
   return counts;
 }
 
 std::uint64_t Channel::dropped(std::uint32_t probe) const {
-  return std::min(load(layout_.dropped + probe * sizeof(std::uint64_t)), most_counted(probe));
+  return believed(probe, load(layout_.dropped + probe * sizeof(std::uint64_t)));
 }
 
 // ---- reading ----

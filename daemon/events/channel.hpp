@@ -293,7 +293,7 @@ class Channel {
 
   std::optional<std::size_t> free_entry(std::uint64_t thread_pointer) const;
 
-  std::uint64_t most_counted(std::uint32_t probe) const;
+  std::uint64_t believed(std::uint32_t probe, std::uint64_t said) const;
   bool begin_drain(LaneId id, std::size_t max, std::uint64_t until);
   bool next(LaneId id, ChannelRecord& record);
   void end_drain(LaneId id, std::size_t max);

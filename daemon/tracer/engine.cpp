@@ -83,8 +83,7 @@ Result<void> Engine::check_attachable(pid_t pid) const {
   if (auto group = process::thread_group(pid); group && *group != pid)
     return refuse(Reason::unsupported_target, fmt::format("{} is a thread of process {}", pid, *group),
                   fmt::format("use -p {}: probes always cover every thread", *group));
-  if (auto threads = process::thread_ids(pid);
-      stat->zombie() && (!threads || threads->size() <= 1) && process::has_ended(pid))
+  if (stat->zombie() && process::has_ended(pid))
     return refuse(Reason::unsupported_target,
                   fmt::format("process {} ({}) is a zombie: it has already exited", pid, stat->comm),
                   "nothing is left to trace");

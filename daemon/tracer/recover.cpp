@@ -368,10 +368,7 @@ class Threads {
   }
 
   // A new task of one that we have; a thread of it, or another process.
-  bool is_ours(pid_t tid) const {
-    const auto group = process::thread_group(tid);
-    return group && *group == pid_;
-  }
+  bool is_ours(pid_t tid) const { return process::is_thread_of(tid, pid_); }
 
   // In our handler, whose end gives it the mask that it had at the beginning.
   bool is_landing(pid_t tid) const {

@@ -188,6 +188,9 @@ std::vector<Json> json_lines(std::string_view text);
 
 // ---- the socket -----------------------------------------------------------------------------------------------------
 
+// A line with one call, as RpcClient sends it.
+std::string request_text(std::string_view method, const Json& params, int id = 1);
+
 // A JSON-RPC 2.0 client, one message a line. Notifications that arrive while a call waits are kept.
 class RpcClient {
  public:

@@ -64,12 +64,6 @@ bool asks_servers() {
 #define NEEDS_DEBUGINFOD() \
   if (!asks_servers()) SKIP_TEST("needs probed built with libdebuginfod, and python3")
 
-std::string request_text(pid_t pid, const std::string& definition) {
-  return Json{{"jsonrpc", "2.0"}, {"id", 77}, {"method", "probe.add"}, {"params", add_params(pid, {definition})}}
-             .dump() +
-         "\n";
-}
-
 TEST_CASE("the symbols of a stripped program come from a debuginfod server") {
   NEEDS_DEBUGINFOD();
   Server server(target_path("counter"));
@@ -99,7 +93,7 @@ TEST_CASE("a server that doesn't answer keeps nobody else waiting, nor the daemo
   RpcClient waiting(daemon.socket()), other(daemon.socket());
   Target stripped("counter-stripped");
   Watched target("family");
-  REQUIRE(waiting.send_raw(request_text(stripped.pid(), kHidden)));
+  REQUIRE(waiting.send_raw(request_text("probe.add", add_params(stripped.pid(), {kHidden}), 77)));
   REQUIRE(server.was_asked());
   const auto start = Clock::now();
   const auto probes = add(other, target.pid(), {"p:w work"});
@@ -115,7 +109,8 @@ TEST_CASE("an argument of type symbol is shown as the name of what is there, els
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target("family");
-  const auto probes = add(client, target.pid(), {"p:w work here=" PC ":symbol caller=" RETURN_ADDRESS ":symbol none=\\1:symbol"});
+  const auto probes =
+      add(client, target.pid(), {"p:w work here=" PC ":symbol caller=" RETURN_ADDRESS ":symbol none=\\1:symbol"});
   Events events(client);
   CHECK(target.ask("call 2") == "called 2");
   REQUIRE(events.reach(2));
@@ -177,7 +172,7 @@ TEST_CASE("reading a debug file of 500 MB and two million symbols keeps nobody e
   Process large({program});
   REQUIRE(large.next_line().value_or("").starts_with("ready"));
   Watched target("family");
-  REQUIRE(waiting.send_raw(request_text(large.pid(), "p:h generated_symbol_1999999")));
+  REQUIRE(waiting.send_raw(request_text("probe.add", add_params(large.pid(), {"p:h generated_symbol_1999999"}), 77)));
   const auto start = Clock::now();
   const auto probes = add(other, target.pid(), {"p:w work"});
   const auto took = std::chrono::duration_cast<Millis>(Clock::now() - start);

@@ -221,12 +221,7 @@ TEST_CASE("clients that go before their requests are begun hold up nobody, and h
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target("family");
-  const std::string request = Json{{"jsonrpc", "2.0"},
-                                   {"id", 1},
-                                   {"method", "probe.add"},
-                                   {"params", {{"pid", target.pid()}, {"probes", {{{"definition", "work"}}}}}}}
-                                  .dump() +
-                              "\n";
+  const std::string request = request_text("probe.add", add_params(target.pid(), {"work"}));
   std::size_t most = 0;
   for (int i = 0; i < 3000; ++i) {
     std::optional<RpcClient> leaving(daemon.socket());
@@ -246,10 +241,15 @@ TEST_CASE("clients that go before their requests are begun hold up nobody, and h
 TEST_CASE("urgent bytes, which the protocol doesn't have, change nothing") {
   Daemon daemon;
   RpcClient client(daemon.socket());
+  Watched target("family");
   CHECK(client.call("daemon.status").at("clients") == 1);
   if (!client.send_urgent('x')) SKIP_TEST("the kernel has no urgent bytes on Unix sockets");
   CHECK(client.call("daemon.status").at("clients") == 1);
+  // While this is under way nothing is read, and the byte stays where it is.
+  REQUIRE(client.send_urgent('x'));
+  CHECK(client.refusal("probe.add", add_params(target.pid(), {"no_such_function"})) == "no-such-symbol");
   CHECK(client.call("target.list").at("targets").empty());
+  CHECK(target.unharmed());
 }
 
 }  // namespace probed::live

@@ -469,12 +469,7 @@ TEST_CASE("a client that goes before its probe.add is answered leaves no probe b
   Watched target("family");
   for (int i = 0; i < 20; ++i) {
     RpcClient leaving(daemon.socket());
-    REQUIRE(leaving.send_raw(Json{{"jsonrpc", "2.0"},
-                                  {"id", 1},
-                                  {"method", "probe.add"},
-                                  {"params", add_params(target.pid(), {"work", "work+0x" SECOND})}}
-                                 .dump() +
-                             "\n"));
+    REQUIRE(leaving.send_raw(request_text("probe.add", add_params(target.pid(), {"work", "work+0x" SECOND}))));
   }
   CHECK(eventually([&] { return list_probes(staying).empty() && staying.call("target.list").at("targets").empty(); }));
   CHECK(target.unharmed());
@@ -488,9 +483,7 @@ TEST_CASE("a client that connects while another goes in the middle of its reques
   Daemon daemon;
   Watched target("family");
   std::string requests;
-  for (int i = 0; i < kRequests; ++i)
-    requests += R"({"jsonrpc":"2.0","id":1,"method":"daemon.status"})"
-                "\n";
+  for (int i = 0; i < kRequests; ++i) requests += request_text("daemon.status", Json::object());
   int answered = 0;
   for (int i = 0; i < kTries; ++i) {
     std::optional<RpcClient> leaving(daemon.socket());

@@ -41,9 +41,7 @@ bool RpcClient::send_raw(std::string_view bytes) {
 
 bool RpcClient::send_urgent(char byte) { return ::send(fd_.get(), &byte, 1, MSG_NOSIGNAL | MSG_OOB) == 1; }
 
-std::optional<std::string> RpcClient::receive_line(Millis limit) {
-  return receive_until(Clock::now() + scaled(limit));
-}
+std::optional<std::string> RpcClient::receive_line(Millis limit) { return receive_until(Clock::now() + scaled(limit)); }
 
 std::optional<std::string> RpcClient::receive_until(Clock::time_point deadline) {
   while (true) {
@@ -68,9 +66,13 @@ std::optional<Json> RpcClient::receive(Clock::time_point deadline) {
   return value;
 }
 
+std::string request_text(std::string_view method, const Json& params, int id) {
+  return Json{{"jsonrpc", "2.0"}, {"id", id}, {"method", method}, {"params", params}}.dump() + "\n";
+}
+
 Json RpcClient::request(std::string_view method, const Json& params, Millis limit) {
   const int id = next_id_++;
-  if (!send_raw(Json{{"jsonrpc", "2.0"}, {"id", id}, {"method", method}, {"params", params}}.dump() + "\n")) return {};
+  if (!send_raw(request_text(method, params, id))) return {};
   const auto deadline = Clock::now() + scaled(limit);
   while (Clock::now() < deadline) {
     std::optional<Json> message = receive(deadline);
@@ -86,8 +88,9 @@ Json RpcClient::request(std::string_view method, const Json& params, Millis limi
 Json RpcClient::call(std::string_view method, const Json& params, Millis limit) {
   const Json response = request(method, params, limit);
   if (response.is_null())
-    throw std::runtime_error(std::string(method) + ": " +
-                             (closed_by_peer(Millis{0}) ? "the daemon has closed the connection" : "no answer in time"));
+    throw std::runtime_error(
+        std::string(method) + ": " +
+        (closed_by_peer(Millis{0}) ? "the daemon has closed the connection" : "no answer in time"));
   if (!response.is_object() || !response.contains("result"))
     throw std::runtime_error(std::string(method) + " failed: " + response.dump());
   return response.at("result");
