@@ -6,6 +6,7 @@
 //   context.hpp   Refusal refusal_in_context(std::span<const std::uint8_t> code, std::size_t at): what surrounds the
 //                   instruction at offset `at` and forbids a probe; kContextReach bytes on either side are looked at
 //   machine.hpp   kElfMachine, the loader's relocations, kInsnAlignment, kHighestAddress, kCopyReach
+//   refusals.hpp  refused_forms(): what can't carry a probe, for people: rows of what, example, refusal, why
 //   relocate.hpp  RelocateResult relocate(std::span<const std::uint8_t> insn_bytes, const Insn&, std::uint64_t
 //   original,
 //                                         std::uint64_t copy_address);
@@ -40,6 +41,7 @@
 #include "arch/x86_64/exits.hpp"
 #include "arch/x86_64/machine.hpp"
 #include "arch/x86_64/orphan.hpp"
+#include "arch/x86_64/refusals.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
@@ -56,6 +58,7 @@ namespace native = x86_64;
 #include "arch/aarch64/exits.hpp"
 #include "arch/aarch64/machine.hpp"
 #include "arch/aarch64/orphan.hpp"
+#include "arch/aarch64/refusals.hpp"
 #include "arch/aarch64/region.hpp"
 #include "arch/aarch64/regs.hpp"
 #include "arch/aarch64/relocate.hpp"

@@ -16,7 +16,7 @@ inline constexpr std::size_t kContextReach = 1024;
 // Refusals:
 //   exclusive    between an exclusive load and its store: the trap's exception would clear the monitor, so that the
 //                store fails and the program tries again, for ever (Arm ARM, B2.9.5)
-//   sequence     the instruction in front of it prepares it (movprfx)
+//   sequence     the instruction in front of it prepares it (movprfx, pacm)
 //   undecodable  a load of the same function reads it: it is data
 Refusal refusal_in_context(std::span<const std::uint8_t> code, std::size_t at);
 

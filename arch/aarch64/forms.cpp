@@ -54,7 +54,7 @@ constexpr FormRow kForms[] = {
     {0xffe0001c, 0xd4a00000, Form::refused, Flow::next, Refusal::privileged, "dcps1, dcps2, dcps3"},
     {0xffffffff, 0xd503201f, Form::nop, Flow::next, Refusal::none, "nop"},
     {0xffffff3f, 0xd503241f, Form::landing_pad, Flow::next, Refusal::none, "bti"},
-    {0xffffffff, 0xd50324ff, Form::refused, Flow::next, Refusal::sequence, "pacm"},
+    {0xffffffff, 0xd50324ff, Form::prefix, Flow::next, Refusal::sequence, "pacm"},
     {0xfffff01f, 0xd503201f, Form::plain, Flow::next, Refusal::none, "hints: paciasp, autiasp, yield, ..."},
     {0xfffff0ff, 0xd503305f, Form::exclusive_clear, Flow::next, Refusal::none, "clrex"},
     {0xff800000, 0xd5000000, Form::plain, Flow::next, Refusal::none, "mrs, msr, sys, barriers, ..."},

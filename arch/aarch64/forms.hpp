@@ -42,7 +42,7 @@ enum class Form : std::uint8_t {
   exclusive_load,     // ldxr, ...
   exclusive_store,    // stxr, ...
   exclusive_clear,    // clrex
-  prefix,             // movprfx
+  prefix,             // movprfx, pacm: change what the instruction behind them does
   refused,            // whatever else can't carry a probe
 };
 

@@ -1,5 +1,5 @@
 // Every instruction that can't carry a probe, and why: one table, by which decode() refuses and which documentation,
-// tests and tests/coverage print. Internal to arch/x86_64 and its tests. Constant data; any thread.
+// tests and tests/coverage print. Constant data; any thread.
 #pragma once
 
 #include <cstdint>

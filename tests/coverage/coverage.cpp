@@ -19,9 +19,6 @@
 
 #include "tests/arch/hex.hpp"
 #include "tests/coverage/checks.hpp"
-#if defined(__x86_64__)
-#include "arch/x86_64/refusals.hpp"
-#endif
 
 namespace probed::coverage {
 namespace {
@@ -182,14 +179,10 @@ void print_without_exits(const Totals& t) {
 }
 
 void print_refused_forms() {
-#if defined(__x86_64__)
   fmt::print("What is refused, the reason given to clients, and why:\n");
-  for (const arch::x86_64::RefusedForm& form : arch::x86_64::refused_forms())
+  for (const auto& form : arch::native::refused_forms())
     fmt::print("\n  {}\n    example: {}\n    reason:  {}\n    why:     {}\n", form.what, form.example,
                arch::describe(form.refusal), form.why);
-#else
-  fmt::print("There is no table of refused instructions for this architecture.\n");
-#endif
 }
 
 // ---- arguments ------------------------------------------------------------------------------------------------------

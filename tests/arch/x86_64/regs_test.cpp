@@ -2,22 +2,10 @@
 #include "arch/x86_64/regs.hpp"
 
 #include <doctest/doctest.h>
-#include <sys/user.h>
 
 #include <cstddef>
 
 namespace probed::arch::x86_64 {
-
-#if defined(__x86_64__)
-TEST_CASE("Registers has the layout of the kernel's user_regs_struct") {
-  CHECK(sizeof(Registers) == sizeof(user_regs_struct));
-  CHECK(offsetof(Registers, rax) == offsetof(user_regs_struct, rax));
-  CHECK(offsetof(Registers, orig_rax) == offsetof(user_regs_struct, orig_rax));
-  CHECK(offsetof(Registers, rip) == offsetof(user_regs_struct, rip));
-  CHECK(offsetof(Registers, rsp) == offsetof(user_regs_struct, rsp));
-  CHECK(offsetof(Registers, gs) == offsetof(user_regs_struct, gs));
-}
-#endif
 
 TEST_CASE("registers are known by the kernel's names and by the assembler's") {
   struct Row {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <random>
 
+#include "arch/arch.hpp"
 #include "support.hpp"
 
 namespace probed::symbols::test {
@@ -113,11 +114,7 @@ TEST_CASE("a sparse file that claims everything costs little memory") {
   header.e_ident[EI_CLASS] = ELFCLASS64;
   header.e_ident[EI_DATA] = ELFDATA2LSB;
   header.e_type = ET_DYN;
-#if defined(__x86_64__)
-  header.e_machine = EM_X86_64;
-#else
-  header.e_machine = EM_AARCH64;
-#endif
+  header.e_machine = arch::native::kElfMachine;
   header.e_shentsize = sizeof(Elf64_Shdr);
   header.e_shoff = sizeof header;
   header.e_shnum = 3;
