@@ -34,10 +34,11 @@ inline bool is_breakpoint_trap(const siginfo_t& info) {
 inline constexpr const char* kStepsItself =
     "the process steps itself by the trap flag, and would see the steps of a jump";
 
-// Whether the thread is on its way out of a call that was interrupted and is made again unless a handler is called:
-// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
+// Of a thread that is stopped on its way out of a call: whether that was interrupted and is made again unless a handler
+// is called. ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
 inline bool is_to_be_restarted(const ptrace::Registers& regs) {
-  const auto result = arch::native::in_syscall(regs) ? arch::native::syscall_result(regs) : 0;
+  if (arch::native::kRegistersTellCall && !arch::native::in_syscall(regs)) return false;
+  const auto result = arch::native::syscall_result(regs);
   return (result <= -512 && result >= -514) || result == -516;
 }
 
