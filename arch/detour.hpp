@@ -144,6 +144,7 @@ struct CaptureOp {
     load_return_value,  // as load_register; at a tail call there is none, and the item is absent
     load_kept,    // the u64 at byte `operand` of the return's record, unless size isn't 0 and bit `count` of it is set
     load_vector,  // the low 64 bits of floating-point register `operand`
+    load_thread_pointer,
     add,          // `operand`
     dereference,  // of `size` bytes
     cut,          // to `size` bytes, from bit `right` on

@@ -124,6 +124,7 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_stack_pointer: value = load_register(offsetof(Registers, stack_pointer)); return;
     case Code::load_kept: value = load_kept(op); return;
     case Code::load_immediate: value = {Value::Kind::constant, kValue, op.operand}; return;
+    case Code::load_thread_pointer: value = load_thread_pointer(); return;
     case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
     case Code::add: return add(op, value);
     case Code::cut: return cut(op, value);
@@ -133,6 +134,12 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
   may_fault();
   a_.load(kValue, from, op.size, op.is_signed);
   value = {Value::Kind::reg, kValue, 0};
+}
+
+// mrs x, tpidr_el0
+CaptureWriter::Value CaptureWriter::load_thread_pointer() {
+  a_.word(0xd53bd040 | static_cast<unsigned>(kValue));
+  return {Value::Kind::reg, kValue, 0};
 }
 
 // fmov x, d: the capture part leaves vector registers alone.

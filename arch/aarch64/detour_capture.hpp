@@ -64,6 +64,7 @@ class CaptureWriter {
 
   std::span<const CaptureOp> ops_of(std::uint16_t item) const;
   Value load_register(std::uint64_t offset);
+  Value load_thread_pointer();
   Value load_kept(const CaptureOp& op);
   bool lacks_return_value(std::uint16_t item) const;
   Value load(std::span<const CaptureOp> ops);

@@ -17,8 +17,20 @@ inline constexpr std::uint32_t kRelocationByResolver = R_AARCH64_IRELATIVE;
 // What the loader answers with a module's number, and with a variable's offset from the thread pointer.
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_AARCH64_TLS_DTPMOD;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_AARCH64_TLS_TPREL;
+// Of a pair of words by which a variable's place is asked for, the second of which tells it: the variable's offset from
+// the thread pointer, or the address of the module's number (glibc, sysdeps/aarch64/dl-machine.h, since 2.27; musl).
+inline constexpr std::optional<std::uint32_t> kRelocationOfThreadDescriptor = R_AARCH64_TLSDESC;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
 inline constexpr std::uint32_t kRelocationOfData = R_AARCH64_GLOB_DAT;
+
+// Where the main program has its thread-local variables, `size` bytes with an alignment of 2^n, from the thread pointer
+// on: behind the two words there (ELF Handling For Thread-Local Storage, variant I).
+constexpr std::uint64_t main_thread_block(std::uint64_t, std::uint64_t alignment) {
+  constexpr std::uint64_t kHead = 16;
+  return (kHead + alignment - 1) / alignment * alignment;
+}
+// Where it has the address of the vector of all modules' blocks (glibc, sysdeps/aarch64/nptl/tls.h: tcbhead_t).
+inline constexpr std::uint64_t kThreadVectorAt = 0;
 
 // What says that indirect branches have to arrive at landing pads: GNU_PROPERTY_AARCH64_FEATURE_1_AND and its bit BTI
 // (ELF for the Arm 64-bit Architecture, 6.2).

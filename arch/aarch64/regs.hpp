@@ -61,9 +61,9 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
-// Whether the address for a result in memory is passed as a first argument of its own. AAPCS64 6.9: in x8, which no
-// argument has.
-inline constexpr bool kResultAddressIsArgument = false;
+// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a first
+// argument of its own. AAPCS64 6.9: x8.
+inline constexpr std::optional<std::size_t> kResultAddressRegister = offsetof(Registers, x) + 8 * kWordSize;
 // Whether small structures are handed over by the class of each of their words, and what returns one that is in memory
 // leaves its address where a number would be returned. AAPCS64 6.8.2, 6.9: neither.
 inline constexpr bool kClassifiesWords = false;
@@ -71,9 +71,8 @@ inline constexpr bool kClassifiesWords = false;
 inline constexpr std::size_t kVectorsInRegisterSet = 0;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
-// The register that thread-local variables are counted from; nullopt: not among these registers.
-inline constexpr std::optional<std::size_t> kThreadPointerOffset = std::nullopt;
-// The register set that has it instead (linux/elf.h, NT_ARM_TLS), as its first word.
+// The register set that has what thread-local variables are counted from (linux/elf.h, NT_ARM_TLS), as its first word;
+// nullopt: these registers have it.
 inline constexpr std::optional<int> kThreadPointerSet = 0x401;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;

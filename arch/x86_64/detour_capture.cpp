@@ -155,6 +155,7 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_stack_pointer: value = load_register(offsetof(Registers, rsp)); return;
     case Code::load_kept: value = load_kept(op); return;
     case Code::load_immediate: value = {Value::Kind::constant, rdx, op.operand}; return;
+    case Code::load_thread_pointer: value = load_register(offsetof(Registers, fs_base)); return;
     case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
     case Code::add: return add(op, value);
     case Code::cut: return cut(op, value);

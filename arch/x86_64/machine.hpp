@@ -19,7 +19,18 @@ inline constexpr std::uint32_t kRelocationOfData = R_X86_64_GLOB_DAT;
 // What the loader answers with a module's number, and with a variable's offset from the thread pointer.
 inline constexpr std::uint32_t kRelocationOfThreadModule = R_X86_64_DTPMOD64;
 inline constexpr std::uint32_t kRelocationOfThreadOffset = R_X86_64_TPOFF64;
+// Of a pair of words by which a variable's place is asked for, the second of which tells it; nullopt: the loader fills
+// them in when they are used first, and until then the second says something else (glibc, elf_machine_lazy_rel).
+inline constexpr std::optional<std::uint32_t> kRelocationOfThreadDescriptor = std::nullopt;
 inline constexpr std::uint32_t kRelocationsBySymbol[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
+
+// Where the main program has its thread-local variables, `size` bytes with an alignment of 2^n, from the thread pointer
+// on: right below it (ELF Handling For Thread-Local Storage, variant II).
+constexpr std::uint64_t main_thread_block(std::uint64_t size, std::uint64_t alignment) {
+  return 0 - (size + alignment - 1) / alignment * alignment;
+}
+// Where it has the address of the vector of all modules' blocks (glibc, sysdeps/x86_64/nptl/tls.h: tcbhead_t).
+inline constexpr std::uint64_t kThreadVectorAt = 8;
 
 // What says that indirect branches have to arrive at landing pads. Linux lets no program ask for that here
 // (arch/x86/kernel/cet.c, 6.18).

@@ -49,8 +49,9 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
-// Whether the address for a result in memory is passed as a first argument of its own. System V psABI 3.2.3: in rdi.
-inline constexpr bool kResultAddressIsArgument = true;
+// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a first
+// argument of its own (System V psABI 3.2.3).
+inline constexpr std::optional<std::size_t> kResultAddressRegister = std::nullopt;
 // Whether small structures are handed over by the class of each of their words (System V psABI 3.2.3), and what returns
 // one that is in memory leaves its address where a number would be returned.
 inline constexpr bool kClassifiesWords = true;
@@ -58,11 +59,7 @@ inline constexpr bool kClassifiesWords = true;
 inline constexpr std::size_t kVectorsInRegisterSet = 160;
 inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments that come in vector registers
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
-// The register that thread-local variables are counted from: the first word there is its own address, the second points
-// to the vector of the modules' blocks (System V psABI, TLS variant II; both words are glibc's and musl's, too).
-// nullopt: not among these registers.
-inline constexpr std::optional<std::size_t> kThreadPointerOffset = offsetof(Registers, fs_base);
-// A register set of its own that has it; nullopt: it is among these.
+// The register set that has what thread-local variables are counted from; nullopt: these registers have it, fs_base.
 inline constexpr std::optional<int> kThreadPointerSet = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);

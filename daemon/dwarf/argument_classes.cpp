@@ -109,15 +109,6 @@ bool is_complex(const Type& type) {
 
 namespace {
 
-// Of 16 bytes there can't be many members: who has more is damaged, and not known.
-bool has_floating(const Type& type, unsigned depth) {
-  if (type.kind == TypeKind::floating || type.kind == TypeKind::none || depth > 4) return true;
-  if (type.kind == TypeKind::array) return has_floating(element_of(type), depth + 1);
-  const std::vector<Member> members = members_of(type);
-  return members.size() > kMaxMembers ||
-         std::ranges::any_of(members, [&](const Member& m) { return has_floating(m.type, depth + 1); });
-}
-
 // How the words of one object of at most 16 bytes are classed, one part after the other.
 class Classifier {
  public:
@@ -232,17 +223,6 @@ class Classifier {
   bool in_memory_ = false;  // a part of it isn't aligned, or fits none of the others
 };
 
-// Whether it may begin at every word of the stack.
-bool has_plain_alignment(const Type& type, unsigned depth) {
-  if (depth > kMaxDepth || number_of(type.die, AT_alignment).value_or(1) > 8 || attribute(type.die, AT_GNU_vector))
-    return false;
-  if (type.kind == TypeKind::array) return has_plain_alignment(element_of(type), depth + 1);
-  if (type.kind != TypeKind::structure) return type.size <= 8;
-  return std::ranges::all_of(members_of(type), [&](const Member& m) {
-    return number_of(m.die, AT_alignment).value_or(1) <= 8 && has_plain_alignment(m.type, depth + 1);
-  });
-}
-
 // 0: more than 16, or not known. left: parts that may still be looked at.
 unsigned alignment_of(const Type& type, unsigned depth, unsigned& left);
 
@@ -277,16 +257,105 @@ unsigned alignment_of(const Type& type, unsigned depth, unsigned& left) {
 
 }  // namespace
 
-Holding holding_of(const Type& type) {
-  if constexpr (native::kClassifiesWords) return Classifier().classify(type);
-  if (type.kind != TypeKind::structure || type.size > 16 || has_floating(type, 0) || !has_plain_alignment(type, 0))
-    return {};
-  return {Held::registers, {Word::integer, type.size > 8 ? Word::integer : Word::none}};
-}
+Holding holding_of(const Type& type) { return Classifier().classify(type); }
 
 unsigned stack_alignment(const Type& type) {
   unsigned left = kMaxParts;
   return alignment_of(type, 0, left);
 }
+
+namespace {
+
+bool says_alignment_at(const Type& type, unsigned depth, unsigned& left) {
+  if (depth > kMaxDepth || left == 0 || number_of(type.die, AT_alignment).value_or(1) > 8) return true;
+  --left;
+  if (type.kind == TypeKind::array) return says_alignment_at(element_of(type), depth + 1, left);
+  return type.kind == TypeKind::structure && std::ranges::any_of(members_of(type), [&](const Member& m) {
+           return number_of(m.die, AT_alignment).value_or(1) > 8 || says_alignment_at(m.type, depth + 1, left);
+         });
+}
+
+}  // namespace
+
+bool says_alignment(const Type& type) {
+  unsigned left = kMaxParts;
+  return says_alignment_at(type, 0, left);
+}
+
+std::uint64_t size_of(const Type& type) {
+  if (tag(type.die) != TAG_ptr_to_member_type) return type.size;
+  return type_of(type.die).kind == TypeKind::function ? 16 : 8;
+}
+
+// ---- numbers of one kind ----
+
+namespace {
+
+class Counter {
+ public:
+  Homogeneous of(const Type& type) {
+    if (type.size > kMost * 16) return {true, 0, 0};
+    const std::uint64_t count = add(type, 0);
+    if (is_one_ && !known_) return {};
+    // Where there is padding it is something else.
+    const bool is_one = is_one_ && count >= 1 && count <= kMost && count * size_ == type.size;
+    return is_one ? Homogeneous{true, static_cast<unsigned>(count), size_} : Homogeneous{true, 0, 0};
+  }
+
+ private:
+  static constexpr std::uint64_t kMost = 4;
+
+  // How many numbers it has.
+  std::uint64_t add(const Type& type, unsigned depth) {
+    if (depth > kMaxDepth || left_ == 0) return known_ = false, 0;
+    --left_;
+    if (attribute(type.die, AT_GNU_vector)) {
+      if (type.size != 8 && type.size != 16) known_ = false;
+      return number(type.size, true);
+    }
+    if (type.kind == TypeKind::array) {
+      if (!type.count || *type.count == 0) known_ = false;  // compilers think differently of those
+      return type.count.value_or(0) * add(element_of(type), depth + 1);
+    }
+    if (type.kind == TypeKind::structure) return add_members(type, depth);
+    switch (number_of(type.die, AT_encoding).value_or(0)) {
+      case ATE_float: return number(type.size, false);
+      case ATE_complex_float: return 2 * number(type.size / 2, false);
+      case ATE_decimal_float: known_ = false; return 0;
+      default: is_one_ = false; return 0;
+    }
+  }
+
+  std::uint64_t add_members(const Type& type, unsigned depth) {
+    const bool is_union = tag(type.die) == TAG_union_type;
+    const std::vector<Member> members = members_of(type);
+    // Of one that is only declared nobody knows what it holds; of empty parts compilers think differently.
+    if (attribute(type.die, AT_declaration) || members.empty()) known_ = false;
+    std::uint64_t count = 0;
+    for (const Member& m : members) {
+      if (m.bit_size != 0) is_one_ = false;
+      // What has something else in it is something else, whatever comes behind.
+      if (!is_one_) return 0;
+      const std::uint64_t own = add(m.type, depth + 1);
+      count = is_union ? std::max(count, own) : count + own;
+      if (count > kMaxParts) is_one_ = false;
+    }
+    return count;
+  }
+
+  std::uint64_t number(std::uint64_t size, bool is_vector) {
+    if (size_ == 0) size_ = size, is_vector_ = is_vector;
+    if (size_ != size || is_vector_ != is_vector) is_one_ = false;
+    return 1;
+  }
+
+  std::uint64_t size_ = 0;
+  bool is_vector_ = false, known_ = true, is_one_ = true;
+  unsigned left_ = kMaxParts;
+};
+
+}  // namespace
+
+Homogeneous homogeneous_of(const Type& type) { return Counter().of(type); }
 
 }  // namespace probed::dwarf

@@ -32,11 +32,24 @@ struct Holding {
   Held held = Held::unknown;
   Words words{};
 };
-// Of an object that is handed over itself.
+// Of an object of at most 16 bytes that is handed over itself, where words are classed (native::kClassifiesWords).
 Holding holding_of(const Type& type);
+
+// Where they aren't: what consists of up to four floating-point numbers, or vectors, of one size has a vector register
+// for each (AAPCS64 5.9.5); whatever else there is has general registers, or is in memory.
+struct Homogeneous {
+  bool known = false;  // else how it is handed over isn't
+  unsigned count = 0;  // 0: it is something else
+  std::uint64_t size = 0;  // bytes of each
+};
+Homogeneous homogeneous_of(const Type& type);
 
 // What its address on the stack is a multiple of: 8, 16; 0: not known.
 unsigned stack_alignment(const Type& type);
+// Whether the source asks for an alignment of it, or of a part of it, that may be more than 8.
+bool says_alignment(const Type& type);
+// Bytes, also of a pointer to a member, of which debug information says none.
+std::uint64_t size_of(const Type& type);
 
 bool is_complex(const Type& type);
 bool made_by_gcc(Die die);

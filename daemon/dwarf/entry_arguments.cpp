@@ -48,6 +48,20 @@ Piece piece_of(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::
 
 constexpr const char* kUpper = "it is in the upper half of a vector register, which can't be read";
 
+// From vector register `first` on.
+Location numbers_in_vectors(const Homogeneous& numbers, unsigned first) {
+  const std::uint64_t low = std::min<std::uint64_t>(numbers.size, 8);
+  const bool is_whole = numbers.count == 1 && numbers.size <= 8;
+  Location out;
+  for (unsigned i = first; i < first + numbers.count; ++i) {
+    out.push_back(piece_of({Step::load_vector, 8, 0, i}, false, 0, is_whole ? ~0ull : low));
+    if (numbers.size <= 8) continue;
+    out.push_back(out.back());
+    out.back().place.absent = kUpper;
+  }
+  return out;
+}
+
 // A structure around a vector of 32 or 64 bytes is returned in a vector register of that size, if the code has those.
 bool may_be_wide_vector(const Type& type) {
   return native::kClassifiesWords && (type.size == 32 || type.size == 64) && stack_alignment(type) == 0;
@@ -56,6 +70,7 @@ bool may_be_wide_vector(const Type& type) {
 class Assigner {
  public:
   explicit Assigner(Die function) {
+    if (native::kResultAddressRegister) return;
     const Type result = type_of(function);
     if (result.kind != TypeKind::structure) return;
     const Passing passing = passing_of(result, budget_);
@@ -67,8 +82,8 @@ class Assigner {
     unknown_ =
         passing != Passing::reference &&
         (result.size > 16 ? may_be_wide_vector(result)
-                          : passing == Passing::unknown || (held == Held::unknown && native::kResultAddressIsArgument));
-    if (by_address && native::kResultAddressIsArgument) integers_ = 1;
+                          : passing == Passing::unknown || held == Held::unknown);
+    if (by_address) integers_ = 1;
   }
 
   Location next(const Type& type) {
@@ -119,14 +134,34 @@ class Assigner {
     return out;
   }
 
-  // AAPCS64 6.8.2, what of it is known.
+  // AAPCS64 6.8.2.
   std::optional<Location> by_kind(const Type& type) {
-    if (type.kind == TypeKind::floating && type.size <= 8) return structure({Word::vector, Word::none}, 8);
-    const bool scalar = type.is_number() || type.kind == TypeKind::pointer || type.kind == TypeKind::reference;
-    if (scalar && type.size > 0 && type.size <= 8) return integer();
-    if (type.kind != TypeKind::structure || type.size == 0 || is_empty(type, budget_)) return std::nullopt;
-    const Holding holding = holding_of(type);
-    return holding.held == Held::registers ? std::optional(structure(holding.words, 8)) : std::nullopt;
+    if (!type.die) return std::nullopt;
+    if (type.kind == TypeKind::structure && is_empty(type, budget_)) {
+      if (type.size != 0) integer();  // in C++ it is a byte
+      return absent("nothing is handed over for an empty class");
+    }
+    const std::uint64_t size = size_of(type);
+    const Homogeneous numbers = homogeneous_of(type);
+    if (!numbers.known || size == 0) return std::nullopt;
+    const auto words = static_cast<unsigned>(std::min<std::uint64_t>((size + 7) / 8, 1u << 20));
+    if (numbers.count > 0) return in_vectors(type, numbers, words);
+    if (size > 16) return type.kind == TypeKind::structure ? std::optional(behind(integer())) : std::nullopt;
+    // Of what the source says of its alignment compilers look at different parts.
+    const unsigned alignment = words == 1 ? 8 : stack_alignment(type);
+    if (words == 2 && (alignment == 0 || says_alignment(type))) return std::nullopt;
+    if (alignment == 16) integers_ += integers_ % 2;
+    return structure({Word::integer, words == 2 ? Word::integer : Word::none}, alignment);
+  }
+
+  // Each in a register of its own, or all of them on the stack, as what comes behind.
+  std::optional<Location> in_vectors(const Type& type, const Homogeneous& numbers, unsigned words) {
+    if (vectors_ + numbers.count > native::kVectorArguments) {
+      vectors_ = native::kVectorArguments;
+      return says_alignment(type) ? std::nullopt : in_memory(words, stack_alignment(type));
+    }
+    vectors_ += numbers.count;
+    return numbers_in_vectors(numbers, vectors_ - numbers.count);
   }
 
   static Location unknown() { return absent("how it is passed isn't known; probe a later line: FILE:LINE"); }
@@ -256,6 +291,22 @@ Location result_in_registers(const Words& words) {
   return out;
 }
 
+// AAPCS64 6.9: in the registers that it would have as the first argument, or where the caller has said, which nothing
+// tells any more when the function returns.
+Location structure_at_return(const Type& type, Passing passing) {
+  const auto in_memory = [] {
+    const std::size_t address = native::kResultAddressRegister.value_or(0);
+    return Location{piece_of({Step::load_entry_register, 8, 0, address}, true, 0, ~0ull)};
+  };
+  if (passing == Passing::reference) return in_memory();
+  const Homogeneous numbers = homogeneous_of(type);
+  unsigned budget = 256;
+  if (!numbers.known || is_empty(type, budget)) return absent(kUnknownResult);
+  if (numbers.count > 0) return numbers_in_vectors(numbers, 0);
+  if (type.size > 16) return in_memory();
+  return result_in_registers({Word::integer, type.size > 8 ? Word::integer : Word::none});
+}
+
 }  // namespace
 
 Location result_at_return(Die function) {
@@ -270,11 +321,10 @@ Location result_at_return(Die function) {
   const Passing passing = passing_of(type, budget);
   if (passing == Passing::unknown || (passing == Passing::value && may_be_wide_vector(type)))
     return absent(kUnknownResult);
+  if constexpr (!native::kClassifiesWords) return structure_at_return(type, passing);
   const Holding holding = type.size > 16 ? Holding{Held::memory, {}} : holding_of(type);
-  if (passing == Passing::reference || holding.held == Held::memory) {
-    if (!native::kClassifiesWords) return absent(kUnknownResult);
+  if (passing == Passing::reference || holding.held == Held::memory)
     return {piece_of({Step::load_register, 8, 0, native::kReturnValueOffset}, true, 0, ~0ull)};
-  }
   return holding.held == Held::registers ? result_in_registers(holding.words) : absent(kUnknownResult);
 }
 

@@ -21,6 +21,7 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::load_return_value, arch::CaptureOp::Code::load_return_value},
     {Code::load_entry_word, arch::CaptureOp::Code::load_kept},
     {Code::load_vector, arch::CaptureOp::Code::load_vector},
+    {Code::load_thread_pointer, arch::CaptureOp::Code::load_thread_pointer},
     {Code::add, arch::CaptureOp::Code::add},
     {Code::dereference, arch::CaptureOp::Code::dereference},
     {Code::cut, arch::CaptureOp::Code::cut},

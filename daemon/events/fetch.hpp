@@ -29,6 +29,8 @@ class MemoryReader {
   virtual std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) = 0;
   // The low 64 bits of a floating-point register of the thread that has stopped.
   virtual bool read_vector(std::int32_t, unsigned, std::uint64_t&) { return false; }
+  // What its own data is counted from, where Registers don't say (native::kThreadPointerSet).
+  virtual bool read_thread_pointer(std::int32_t, std::uint64_t&) { return false; }
 };
 
 // A value that a return probe's arguments need from the function's entry.
@@ -75,6 +77,7 @@ struct FetchOp {
     load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
     load_duration,       // value = CommonFields::duration
     load_vector,         // value = the low 64 bits of floating-point register `operand`
+    load_thread_pointer, // value = what the thread's own data is counted from
     unavailable,         // there is none: the argument is null
     dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
     cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits

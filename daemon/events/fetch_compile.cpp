@@ -208,7 +208,8 @@ class FetchCompiler {
   void load_place(const lang::Placement& place) {
     if (place.steps.empty()) emit(Code::load_immediate);
     std::span<const lang::PlaceStep> steps(place.steps);
-    if (context_.entry_words && !of_result_) steps = steps.subspan(keep_base(steps));
+    const bool from_entry = !steps.empty() && steps[0].code == lang::PlaceStep::Code::load_entry_register;
+    if (context_.entry_words && (!of_result_ || from_entry)) steps = steps.subspan(keep_base(steps));
     for (const lang::PlaceStep& step : steps) emit_step(step);
   }
 
@@ -217,7 +218,9 @@ class FetchCompiler {
   std::size_t keep_base(std::span<const lang::PlaceStep> steps) {
     using Step = lang::PlaceStep::Code;
     const auto is_register = [](const lang::PlaceStep& step) {
-      return step.code == Step::load_register || step.code == Step::load_vector || step.code == Step::add_register;
+      return step.code == Step::load_register || step.code == Step::load_vector ||
+             step.code == Step::load_thread_pointer || step.code == Step::load_entry_register ||
+             step.code == Step::add_register;
     };
     std::size_t kept = 0;  // through the last one that looks at a register
     for (std::size_t i = 0; i < steps.size(); ++i)
@@ -228,6 +231,17 @@ class FetchCompiler {
     lang::PlacedExpr base;
     lang::Placement place;
     place.steps.assign(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(kept));
+    const auto is_same = [&](const lang::FetchExprPtr& word) {
+      const auto* placed = std::get_if<lang::PlacedExpr>(&word->node);
+      return placed && placed->what == base.what && placed->size == base.size && !placed->length &&
+             !placed->place->in_memory && placed->place->offset == 0 && !placed->place->guard &&
+             placed->place->steps == place.steps;
+    };
+    const auto same = std::ranges::find_if(*context_.entry_words, is_same);
+    if (same != context_.entry_words->end()) {  // many members are counted from one register
+      emit(Code::load_entry_word, static_cast<std::uint64_t>(same - context_.entry_words->begin()));
+      return kept;
+    }
     base.place = std::make_shared<const lang::Placement>(std::move(place));
     keep_at_entry(std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(base), 0}));
     return kept;
@@ -258,6 +272,8 @@ class FetchCompiler {
     using Step = lang::PlaceStep::Code;
     constexpr std::pair<Step, Code> kSteps[] = {{Step::load_register, Code::load_register},
                                                 {Step::load_vector, Code::load_vector},
+                                                {Step::load_thread_pointer, Code::load_thread_pointer},
+                                                {Step::load_entry_register, Code::load_register},
                                                 {Step::load_immediate, Code::load_immediate},
                                                 {Step::add, Code::add},
                                                 {Step::add_register, Code::add_register},

@@ -124,6 +124,7 @@ class Machine {
       case Code::load_return_value: value_ = register_at(op.operand); return !common_.tail_call;
       case Code::load_entry_word: return entry_word(op.operand);
       case Code::load_vector: return memory_.read_vector(common_.tid, static_cast<unsigned>(op.operand), value_);
+      case Code::load_thread_pointer: return thread_pointer();
       case Code::load_duration: value_ = common_.duration; return true;
       case Code::unavailable: return false;
       case Code::add: value_ += op.operand; return true;
@@ -135,6 +136,12 @@ class Machine {
     }
     if (!read(value_ + op.operand, op.size, value_)) return false;
     value_ = extend(op, value_);
+    return true;
+  }
+
+  bool thread_pointer() {
+    if constexpr (arch::native::kThreadPointerSet) return memory_.read_thread_pointer(common_.tid, value_);
+    value_ = regs_.thread_pointer();
     return true;
   }
 

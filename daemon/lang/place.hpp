@@ -14,6 +14,8 @@ struct PlaceStep {
   enum class Code : std::uint8_t {
     load_register,   // the register at byte `operand` of Registers
     load_vector,     // the low 64 bits of vector register `operand`
+    load_thread_pointer,  // what the thread's own data is counted from
+    load_entry_register,  // of a result: the register at byte `operand` as it was at the function's entry
     load_immediate,  // `operand`
     add,             // adds `operand`
     add_register,    // adds the register at byte `operand` of Registers
@@ -25,6 +27,8 @@ struct PlaceStep {
   std::uint8_t right = 0;
   std::uint64_t operand = 0;
   bool is_signed = false;  // cut: how it is extended
+
+  bool operator==(const PlaceStep&) const = default;
 };
 
 struct Guard;

@@ -168,21 +168,25 @@ class SlotReader {
   void read_thread_slots(ByteRange table, std::vector<ThreadSlot>& slots) const {
     const auto bytes = image_.read_bytes(table.offset, table.size, kMaxRelocationBytes);
     if (!bytes) return;
-    const auto has = [&](bool is_number) {
-      return std::ranges::any_of(slots, [&](const ThreadSlot& s) { return s.is_module_number == is_number; });
+    using Kind = ThreadSlot::Kind;
+    const auto kind_of = [](std::uint32_t type) -> std::optional<Kind> {
+      if (type == native::kRelocationOfThreadModule) return Kind::module_number;
+      if (type == native::kRelocationOfThreadOffset) return Kind::offset;
+      return type == native::kRelocationOfThreadDescriptor ? std::optional(Kind::descriptor) : std::nullopt;
     };
-    for (std::size_t i = 0; i + sizeof(Elf64_Rela) <= bytes->size() && slots.size() < 2; i += sizeof(Elf64_Rela)) {
+    for (std::size_t i = 0; i + sizeof(Elf64_Rela) <= bytes->size(); i += sizeof(Elf64_Rela)) {
       Elf64_Rela rela;
       std::memcpy(&rela, bytes->data() + i, sizeof rela);
       const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(rela.r_info));
-      const bool is_number = type == native::kRelocationOfThreadModule;
-      if ((!is_number && type != native::kRelocationOfThreadOffset) || has(is_number)) continue;
+      const auto kind = kind_of(type);
+      if (!kind || std::ranges::find(slots, *kind, &ThreadSlot::kind) != slots.end()) continue;
       const std::uint64_t index = ELF64_R_SYM(rela.r_info);
       const bool own = index == 0 || (index < symbols_.size() && symbols_[index].st_shndx != SHN_UNDEF &&
                                       ELF64_ST_BIND(symbols_[index].st_info) != STB_WEAK);
       if (!own) continue;
       const std::uint64_t value = index == 0 ? 0 : symbols_[index].st_value;
-      slots.push_back({{rela.r_offset}, is_number, value + static_cast<std::uint64_t>(rela.r_addend)});
+      const std::uint64_t second = *kind == Kind::descriptor ? 8 : 0;  // of the two words
+      slots.push_back({{rela.r_offset + second}, *kind, value + static_cast<std::uint64_t>(rela.r_addend)});
     }
   }
 

@@ -28,8 +28,13 @@ struct LoaderSlot {
 // A word by which a module finds its own thread-local variables.
 struct ThreadSlot {
   ElfAddr where;
-  bool is_module_number = false;  // else the offset of a variable from the thread pointer
-  std::uint64_t addend = 0;       // of the latter: the variable's offset in the module's block
+  enum class Kind : std::uint8_t {
+    module_number,
+    offset,      // of a variable from the thread pointer
+    descriptor,  // the same, or the address of a module's number
+  };
+  Kind kind = Kind::offset;
+  std::uint64_t addend = 0;  // but of a number: the variable's offset in the module's block
 };
 
 // A word by which a module finds a variable that it defines itself: the loader stores the address of the one that all
@@ -52,7 +57,7 @@ DynamicInfo read_dynamic(const ElfImage& image);
 // dynamic section (static ones) the IRELATIVE ones are found through section .rela.plt.
 std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
 
-// At most one of either kind.
+// At most one of each kind.
 std::vector<ThreadSlot> read_thread_slots(const ElfImage& image);
 
 // Sorted by variable.

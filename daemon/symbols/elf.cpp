@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "arch/arch.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/code_flow.hpp"
 
@@ -68,8 +69,7 @@ std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string 
   }
   for (const Elf64_Phdr& p : image.segments())
     if (p.p_type == PT_TLS && p.p_memsz < kMaxThreadBlock && p.p_align < kMaxThreadBlock)
-      module->thread_block_size_ = (p.p_memsz + std::max<std::uint64_t>(1, p.p_align) - 1) /
-                                   std::max<std::uint64_t>(1, p.p_align) * std::max<std::uint64_t>(1, p.p_align);
+      module->main_thread_block_ = arch::native::main_thread_block(p.p_memsz, std::max<std::uint64_t>(1, p.p_align));
   module->go_ = image.section(".note.go.buildid") != nullptr || image.section(".go.buildinfo") != nullptr;
   return module;
 }

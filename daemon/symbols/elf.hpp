@@ -64,8 +64,8 @@ class Module {
   // Section __rseq_cs (restartable.hpp) as loaded; size 0: none.
   ElfAddr restartable_start() const { return restartable_start_; }
   std::uint64_t restartable_size() const { return restartable_size_; }
-  // The bytes of its thread-local variables, with the padding in front of the thread pointer; 0: it has none.
-  std::uint64_t thread_block_size() const { return thread_block_size_; }
+  // Where the thread-local variables are from the thread pointer on, if it is the main program; nullopt: it has none.
+  std::optional<std::uint64_t> main_thread_block() const { return main_thread_block_; }
   // Whether a symbol or an unwind table entry begins here, and not just covers it.
   bool function_begins_at(ElfAddr address) const;
 
@@ -120,7 +120,7 @@ class Module {
   std::vector<Segment> segments_;
   ElfAddr restartable_start_{};
   std::uint64_t restartable_size_ = 0;  // bytes
-  std::uint64_t thread_block_size_ = 0;
+  std::optional<std::uint64_t> main_thread_block_;
   bool go_ = false;
   mutable std::mutex flow_mutex_;
   mutable std::shared_ptr<const arch::CodeFlow> flow_;

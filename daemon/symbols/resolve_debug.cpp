@@ -131,40 +131,42 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
 // the static linker's offset, of the main program; else through the thread's vector of blocks.
 lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
   using Step = lang::PlaceStep::Code;
-  constexpr std::uint64_t kVectorAt = 8, kEntrySize = 16;  // bytes; glibc, sysdeps/x86_64/nptl/tls.h, dl-dtv.h
+  using Kind = ThreadSlot::Kind;
+  constexpr std::uint64_t kEntrySize = 16;  // bytes; glibc, sysdeps/generic/dl-dtv.h: dtv_t
   constexpr std::uint64_t kMostModules = 1u << 16;
+  constexpr std::uint64_t kLowestAddress = 1u << 22;  // of what programs allocate; offsets are smaller
   lang::Placement place;
   place.in_memory = true;
+  place.steps.push_back({.code = Step::load_thread_pointer});
   const auto absent = [&](const char* why) { return place.absent = why, place; };
-  if (!native::kThreadPointerOffset)
-    return absent("it is a thread-local variable, which can't be read on this machine yet");
-  place.steps.push_back({Step::load_register, 8, 0, native::kThreadPointerOffset.value_or(0)});
-  if (!ready(in) || in.module->thread_block_size() == 0)
+  if (!ready(in) || !in.module->main_thread_block())
     return absent("it is a thread-local variable, but its file reserves none");
   if (in.main) {
-    place.offset = 0 - in.module->thread_block_size();
+    place.offset = *in.module->main_thread_block();
     return place;
   }
-  const auto word_at = [&](ElfAddr where) {
+  const auto word_at = [&](RemoteAddr where) {
     std::uint64_t word = 0;
-    const bool known = read_memory(in.remote(where), std::as_writable_bytes(std::span(&word, 1)));
+    const bool known = read_memory(where, std::as_writable_bytes(std::span(&word, 1)));
     return known ? word : 0;
   };
-  for (const ThreadSlot& slot : in.module->thread_slots())
-    if (const std::uint64_t word = slot.is_module_number ? 0 : word_at(slot.where); word != 0) {
+  std::uint64_t number = 0;
+  for (const ThreadSlot& slot : in.module->thread_slots()) {
+    const std::uint64_t word = word_at(in.remote(slot.where));
+    if (word == 0) continue;
+    if (slot.kind == Kind::offset || (slot.kind == Kind::descriptor && word < kLowestAddress)) {
       place.offset = word - slot.addend;
       return place;
     }
+    number = slot.kind == Kind::module_number ? word : word_at(RemoteAddr{word});
+  }
   const bool is_glibc =
       std::ranges::none_of(instances_, [](const Instance& i) { return i.name().starts_with("ld-musl"); });
-  for (const ThreadSlot& slot : in.module->thread_slots()) {
-    const std::uint64_t number = slot.is_module_number ? word_at(slot.where) : 0;
-    if (number == 0 || number > kMostModules || !is_glibc) continue;
-    place.steps.push_back({Step::dereference, 8, 0, kVectorAt});
-    place.steps.push_back({Step::dereference, 8, 0, number * kEntrySize});
-    return place;
-  }
-  return absent("it is a thread-local variable of a library that doesn't say where it keeps them");
+  if (number == 0 || number > kMostModules || !is_glibc)
+    return absent("it is a thread-local variable of a library that doesn't say where it keeps them");
+  place.steps.push_back({Step::dereference, 8, 0, native::kThreadVectorAt});
+  place.steps.push_back({Step::dereference, 8, 0, number * kEntrySize});
+  return place;
 }
 
 // Globs name one probe for each match; a plain name, which may mean several functions of that name, one for all.

@@ -37,6 +37,11 @@ bool TargetMemory::read_vector(std::int32_t tid, unsigned index, std::uint64_t& 
   return ptrace::get_vector_register(tid, index, low) == ptrace::Outcome::ok;
 }
 
+bool TargetMemory::read_thread_pointer(std::int32_t tid, std::uint64_t& pointer) {
+  pointer = ptrace::thread_pointer(tid, {});
+  return pointer != 0;
+}
+
 std::string TargetMemory::maps_text() const {
   constexpr std::size_t kPiece = 64 * 1024;
   std::string text;

@@ -32,6 +32,7 @@ class TargetMemory final : public events::MemoryReader {
   bool read(RemoteAddr from, std::span<std::byte> to) override;
   std::ptrdiff_t read_string(RemoteAddr from, std::span<std::byte> to) override;
   bool read_vector(std::int32_t tid, unsigned index, std::uint64_t& low) override;
+  bool read_thread_pointer(std::int32_t tid, std::uint64_t& pointer) override;
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
   bool write(RemoteAddr to, std::span<const std::byte> from);

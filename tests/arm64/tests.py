@@ -9,6 +9,7 @@ tests.py log     BUILD [--only FOLDERS] [--test NAMES] CONSOLE            prints
                                                                           would have written it to testlog.json
 """
 import argparse
+import glob
 import json
 import os
 import re
@@ -90,6 +91,8 @@ def pack(options):
     tests = list(chosen(options))
     for name in {name for test in tests for name in programs(options, test, targets)}:
         copy(name, options.path)
+        for debug_file in glob.glob(name + ".p/*.dwo"):
+            copy(debug_file, options.path)
     source = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
     for name in SOURCES:
         copy(os.path.join(source, name), options.path)

@@ -14,10 +14,7 @@ namespace {
 
 std::vector<std::string> builds() { return runnable({"places-O0", "places-O2", "places-clang-O0", "places-clang-O2"}); }
 
-constexpr bool kHasThreadLocals = arch::native::kThreadPointerOffset.has_value();
-
 TEST_CASE("thread-local variables have the value of the thread that was hit, in both tiers") {
-  if (!kHasThreadLocals) SKIP_TEST("thread-local variables aren't read on this machine yet");
   in_both_tiers(builds(), [](const std::string&, bool optimize, RpcClient& client, TellingTarget& user) {
     const auto probes = add(client, user.pid(),
                             {"p:main look n tls_count tls_text text=tls_inside.text small=tls_inside.small[1]",

@@ -338,7 +338,8 @@ TEST_CASE("Go: calls are known on stacks that move and goroutines that change th
   Watched program("goworker", {"4", "200"});
   const auto probes =
       add(client, program.pid(),
-          {"r:deep main.deep depth=%ax:s64", "r:work main.work ret=%ax:s64 a=$entry(%ax):s64 b=$entry(%bx):s64"});
+          {"r:deep main.deep depth=" GO_RESULT ":s64",
+           "r:work main.work ret=" GO_RESULT ":s64 a=$entry(" GO_ARG1 "):s64 b=$entry(" GO_ARG2 "):s64"});
   Events events(client);
   program.target.go();
   CHECK(program.target.finish().ok());

@@ -11,6 +11,9 @@
 #define ARG3 "%x2"
 #define ARG4 "%x3"
 #define RESULT "%x0"
+#define GO_ARG1 "%x0"  // Go's own convention
+#define GO_ARG2 "%x1"
+#define GO_RESULT "%x0"
 #define RETURN_ADDRESS "%lr"  // at a function's first instruction
 #define PC "%pc"
 

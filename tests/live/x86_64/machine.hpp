@@ -11,6 +11,9 @@
 #define ARG3 "%dx"
 #define ARG4 "%cx"
 #define RESULT "%ax"
+#define GO_ARG1 "%ax"  // Go's own convention
+#define GO_ARG2 "%bx"
+#define GO_RESULT "%ax"
 #define RETURN_ADDRESS "$stack0"  // at a function's first instruction
 #define PC "%ip"
 
