@@ -91,7 +91,7 @@ def pack(options):
     tests = list(chosen(options))
     for name in {name for test in tests for name in programs(options, test, targets)}:
         copy(name, options.path)
-        for debug_file in glob.glob(name + ".p/*.dwo"):
+        for debug_file in glob.glob(glob.escape(name) + "-*.dwo"):
             copy(debug_file, options.path)
     source = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
     for name in SOURCES:

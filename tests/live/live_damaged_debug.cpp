@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/live/probing.hpp"
+#include "tests/live/servers.hpp"
 
 namespace probed::live {
 namespace {
@@ -129,10 +130,14 @@ bool is_right(const Answer& answer) {
          answer.args.value("eighth", Json()) == -8;
 }
 
+#define NEEDS_COMPILER() \
+  if (find_program("cc").empty()) SKIP_TEST("needs a C compiler, as cc")
+
 const char* const kKinds[] = {"dwo", "dwp", "dwz", "debug"};
 
 TEST_CASE(
     "debug information beside the program is understood while it is whole, so that what follows means something") {
+  NEEDS_COMPILER();
   for (const char* kind : kKinds) {
     CAPTURE(std::string(kind));
     Builder builder(kind);
@@ -145,6 +150,7 @@ TEST_CASE(
 }
 
 TEST_CASE("of debug files that are missing, empty, cut short or another build's it is said what is wrong") {
+  NEEDS_COMPILER();
   for (const char* kind : kKinds) {
     CAPTURE(std::string(kind));
     Builder builder(kind);
@@ -174,6 +180,7 @@ TEST_CASE("of debug files that are missing, empty, cut short or another build's 
 }
 
 TEST_CASE("why a program's lines aren't known is said, too, when its debug file is another build's") {
+  NEEDS_COMPILER();
   Builder builder("debug");
   REQUIRE(builder.run());
   Daemon daemon;
@@ -188,6 +195,7 @@ TEST_CASE("why a program's lines aren't known is said, too, when its debug file 
 }
 
 TEST_CASE("a debug file that wasn't there, and is put there, is found by the same daemon") {
+  NEEDS_COMPILER();
   for (const char* kind : kKinds) {
     CAPTURE(std::string(kind));
     Builder builder(kind);
@@ -202,6 +210,7 @@ TEST_CASE("a debug file that wasn't there, and is put there, is found by the sam
 }
 
 TEST_CASE("debug files with other bits, or cut anywhere, are answered about in time, and do nobody harm") {
+  NEEDS_COMPILER();
   constexpr int kRounds = 40;
   std::mt19937_64 random(11);
   for (const char* kind : kKinds) {
@@ -228,6 +237,7 @@ TEST_CASE("debug files with other bits, or cut anywhere, are answered about in t
 
 // Looked at to its end it would take minutes and more.
 TEST_CASE("debug information that is made to keep its reader busy is answered in time") {
+  NEEDS_COMPILER();
   Daemon daemon;
   RpcClient client(daemon.socket());
   Target target("liar");

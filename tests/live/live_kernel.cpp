@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <sstream>
 
 #include "tests/live/probing.hpp"
 
@@ -110,6 +111,8 @@ class Kernel {
     return write(instance() + "/events/" + group() + "/" + name + "/" + file, text);
   }
   std::string trace() const { return read_file(instance() + "/trace"); }
+  // Type char is younger than the others: whether its own documentation has it.
+  bool knows_characters() const { return read_file(root_ + "/README").find(" char,") != std::string::npos; }
 
  private:
   std::string instance() const { return root_ + "/instances/" + group(); }
@@ -255,10 +258,23 @@ std::string product(std::initializer_list<const char*> expressions, std::initial
   return all;
 }
 
-void check_same(const std::vector<Asked>& all, const std::string& filter = {}) {
+std::string without_characters(const std::string& args) {
+  std::istringstream words(args);
+  std::string out;
+  for (std::string word; words >> word;)
+    if (word.find(":char") == word.npos) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+void check_same(std::vector<Asked> all, const std::string& filter = {}) {
   const ElfSymbols elf(target_path(kProgram));
   Kernel kernel;
   if (!kernel.why_not().empty()) SKIP_TEST(kernel.why_not());
+  for (Asked& asked : all) {
+    if (kernel.knows_characters() || asked.args.find(":char") == asked.args.npos) continue;
+    report_skip(__FILE__, "this kernel has no type char, so nothing to compare ours with");
+    asked.args = without_characters(asked.args);
+  }
   const auto truth = of_kernel(kernel, all, elf, filter);
   REQUIRE(truth);
   for (const bool optimize : {false, true}) {
