@@ -424,6 +424,23 @@ Piece part_of_piece(const Piece& piece, std::uint64_t into, std::uint64_t size) 
   return part;
 }
 
+// A number that begins in the upper bytes of one register and ends in the lower ones of another.
+std::optional<lang::Placement> across(const Location& parts, std::uint64_t size) {
+  if (parts.size() != 2 || size > 8) return std::nullopt;
+  const Piece &first = parts[0], &second = parts[1];
+  const auto is_register = [](const Piece& p, std::size_t steps) {
+    return p.constant.empty() && p.place.absent.empty() && !p.place.in_memory && p.place.offset == 0 &&
+           !p.place.guard && p.place.steps.size() == steps && p.place.steps[0].code == Step::load_register;
+  };
+  if (!is_register(first, 2) || !is_register(second, 1)) return std::nullopt;
+  const lang::PlaceStep& cut = first.place.steps[1];
+  const auto bits = static_cast<std::uint8_t>(8 * first.size);
+  if (cut.code != Step::cut || cut.is_signed || cut.right + bits != 64) return std::nullopt;
+  lang::Placement place = first.place;
+  place.steps.push_back({Step::add_register, 8, bits, second.place.steps[0].operand});
+  return place;
+}
+
 }  // namespace
 
 Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size) {
@@ -455,7 +472,8 @@ Location guarded(Location location, const Location& by, std::uint8_t size, std::
 lang::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();
-  if (one.size() > 1) return absent("its parts are in several places").front().place;
+  if (one.size() > 1)
+    return across(one, size).value_or(absent("its parts are in several places").front().place);
   if (piece.constant.empty()) return piece.place;
   return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}, piece.place.guard};
 }

@@ -429,7 +429,24 @@ Location VariableFinder::location_of(Die variable) const {
     if (linked || full.size() == 1)
       if (const auto address = outside_.object(symbol)) return behind(constant(*address), 0);
   }
+  if (auto found = thread_local_by_symbol(variable, is_outer)) return {std::move(*found)};
   return absent(kNoPlace);
+}
+
+// GCC tells no place of thread-local variables on arm64. Their symbols do: of those that are no function's own, and of
+// static ones only where the file has one variable of that name.
+std::optional<Piece> VariableFinder::thread_local_by_symbol(Die variable, bool is_outer) const {
+  if (tag(variable) != TAG_variable || !outside_.thread_object) return std::nullopt;
+  const Die holder = parent_of(origin(variable));
+  const Die linked = holder_of(variable, AT_linkage_name);
+  const std::string_view name = name_of(variable);
+  if (!is_outer && (tag(holder) != TAG_compile_unit || info_.globals(name).size() > 1)) return std::nullopt;
+  const std::string_view symbol = linked ? text_of(linked, *attribute(linked, AT_linkage_name)) : name;
+  auto place = outside_.thread_object(symbol, type_of(variable).size, is_outer);
+  if (!place) return std::nullopt;
+  Piece piece;
+  piece.place = *std::move(place);
+  return piece;
 }
 
 // Of a shared library's variable others may mean another one of that name, which the loader makes it mean as well (the

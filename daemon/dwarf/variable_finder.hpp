@@ -81,6 +81,7 @@ class VariableFinder {
   Object object_of(Die variable) const;
   Location location_of(Die variable) const;
   Location as_loaded(Location location) const;
+  std::optional<Piece> thread_local_by_symbol(Die variable, bool is_outer) const;
   Location of_fixed(Die variable, const Attribute& value) const;
   Location at_entry(Die parameter) const;
   bool is_own_parameter(Die variable) const;

@@ -281,7 +281,8 @@ class FetchCompiler {
                                                 {Step::cut, Code::cut}};
     const auto* row = std::ranges::find(kSteps, step.code, &std::pair<Step, Code>::first);
     emit_sized(row->second, step.operand, step.size, step.is_signed);
-    program_.ops_.back().right = step.right;
+    FetchOp& op = program_.ops_.back();
+    (op.code == Code::add_register ? op.left : op.right) = step.right;
   }
 
   // $argN of a static probe, by its operand.

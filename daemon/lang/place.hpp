@@ -18,7 +18,7 @@ struct PlaceStep {
     load_entry_register,  // of a result: the register at byte `operand` as it was at the function's entry
     load_immediate,  // `operand`
     add,             // adds `operand`
-    add_register,    // adds the register at byte `operand` of Registers
+    add_register,    // adds the register at byte `operand` of Registers, shifted to the left by `right` bits
     dereference,     // the 8 bytes, or `size`, at the number + operand, zero-extended
     cut,             // `size` bytes of it from bit `right` on, extended to 64 bits
   };

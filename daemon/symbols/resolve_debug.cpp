@@ -123,6 +123,9 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
     return slot ? std::optional(in->remote(*slot).value) : std::nullopt;
   };
   outside.thread_block = [this, in] { return thread_block(*in); };
+  outside.thread_object = [this, in](std::string_view name, std::uint64_t size, bool shared) {
+    return thread_object(*in, name, size, shared);
+  };
   if (site.usdt) outside.static_argument = [usdt = site.usdt](unsigned n) { return usdt_number(*usdt, n); };
   return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside), site.inlined);
 }
@@ -167,6 +170,28 @@ lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
   place.steps.push_back({Step::dereference, 8, 0, native::kThreadVectorAt});
   place.steps.push_back({Step::dereference, 8, 0, number * kEntrySize});
   return place;
+}
+
+// The module's own comes first: it is what its code means unless it is preempted, which those of threads hardly ever are.
+std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance& in, std::string_view name,
+                                                                  std::uint64_t size, bool shared) const {
+  const auto place_in = [&](const Instance& owner, bool with_local) -> std::optional<lang::Placement> {
+    if (!ready(owner)) return std::nullopt;
+    const Symbol* found = nullptr;
+    for (const Symbol* s : owner.module->symbols().named(name)) {
+      if (s->kind != SymbolKind::tls || s->size != size || (!with_local && s->binding == Binding::local)) continue;
+      if (found && found->address != s->address) return std::nullopt;
+      found = s;
+    }
+    if (!found) return std::nullopt;
+    lang::Placement place = thread_block(owner);
+    place.offset += found->address.value;
+    return place;
+  };
+  auto own = place_in(in, true);
+  for (std::size_t i = 0; !own && shared && i < instances_.size(); ++i)
+    if (&instances_[i] != &in) own = place_in(instances_[i], false);
+  return own;
 }
 
 // Globs name one probe for each match; a plain name, which may mean several functions of that name, one for all.

@@ -150,6 +150,8 @@ class TargetSymbols::Impl {
   void add_further_instances(std::vector<Site>& sites, const Found& found) const;
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
   lang::Placement thread_block(const Instance& in) const;
+  std::optional<lang::Placement> thread_object(const Instance& in, std::string_view name, std::uint64_t size,
+                                               bool shared) const;
 
   // ---- resolve_usdt.cpp
   Result<Places> resolve_usdt(const lang::Location& location, const lang::UsdtLocation& where) const;
