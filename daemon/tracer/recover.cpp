@@ -397,8 +397,7 @@ class Threads {
   static void put_back_interrupted_call(pid_t tid) {
     ptrace::Registers regs;
     if (ptrace::get_registers(tid, regs) != Outcome::ok || !was_only_interrupted(tid, regs)) return;
-    native::restart_unless_handled(regs);
-    ptrace::set_registers(tid, regs);
+    if (make_again(tid, regs)) ptrace::set_registers(tid, regs);
   }
 
   Waiter& waiter_;

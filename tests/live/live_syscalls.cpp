@@ -2,6 +2,7 @@
 // early returns are fatal in the target (tests/targets/calls.c).
 #include <doctest/doctest.h>
 
+#include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -16,6 +17,24 @@ const std::vector<std::string> kBegunAnew = {"epoll_wait_timed", "epoll_pwait_ti
                                              "accept_timed",     "sigtimedwait",      "semtimedop",
                                              "io_getevents"};
 
+// Where a thread that makes such a call just when it is interrupted has lost the call's first argument, it sees the
+// failure (daemon/LIMITS.md): those are counted.
+constexpr bool kMaySeeInterrupt = !arch::native::kRegistersTellCall;
+
+struct WaitingProgram : Watched {
+  WaitingProgram() : Watched("calls", kMaySeeInterrupt ? std::vector<std::string>{"count"} : std::vector<std::string>{}) {
+    before.fds.clear();  // some of its threads make and close one for each wait
+  }
+};
+
+// cycles: how often each thread was interrupted, at least.
+void check_report(Watched& calls, const TargetReport& report, int cycles) {
+  CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  const long interrupted = report.value("interrupted");
+  CHECK(interrupted <= (kMaySeeInterrupt ? cycles * report.value("callers") / 100 : 0));
+  if (interrupted > 0) MESSAGE(interrupted << " calls of " << report.value("callers") << " threads saw EINTR");
+}
+
 // One life of a tracer, as seen by the target: attached, armed, disarmed, let go. False: it was still going.
 bool come_and_go(RpcClient& client, pid_t pid, bool step) {
   const Json answer = client.request("probe.add", add_params(pid, {"work", "main"}, {{"x-step", step}}));
@@ -29,8 +48,7 @@ TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no e
   const Millis limit = scaled(Millis{30'000});
   Daemon daemon;
   RpcClient client(daemon.socket());
-  Watched calls("calls");
-  calls.before.fds.clear();  // some of its threads make and close one for each wait
+  WaitingProgram calls;
   const Clock::time_point begin = Clock::now();
   int cycles = 0;
   while (cycles < kCycles && Clock::now() - begin < limit && calls.target.running())
@@ -41,7 +59,7 @@ TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no e
   CHECK_MESSAGE(calls.unharmed(), calls.harm());
   calls.target.send("stop\n");
   const TargetReport report = calls.target.finish();
-  CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  check_report(calls, report, cycles);
   for (const std::string& name : kExact) {
     CAPTURE(name);
     CHECK(report.value("late_" + name) < std::max<long>(took.count() / 4, 500));
@@ -57,8 +75,7 @@ TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no e
 TEST_CASE("probes that come and go under an attached process disturb nobody who waits in it") {
   Daemon daemon;
   RpcClient client(daemon.socket());
-  Watched calls("calls");
-  calls.before.fds.clear();  // some of its threads make and close one for each wait
+  WaitingProgram calls;
   const std::vector<Json> kept = add(client, calls.pid(), {"p:kept main"});
   for (int i = 0; i < 300; ++i) {
     const std::vector<Json> probes = add(client, calls.pid(), {"work"}, {{"x-step", i % 2 == 1}});
@@ -70,7 +87,7 @@ TEST_CASE("probes that come and go under an attached process disturb nobody who 
   CHECK_MESSAGE(calls.unharmed(), calls.harm());
   calls.target.send("stop\n");
   const TargetReport report = calls.target.finish();
-  CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+  check_report(calls, report, 300);
   // Nobody was stopped more than once at the end, or chosen too often to map memory.
   for (const std::string& name : kExact) CHECK(report.value("late_" + name) < 1000);
 }
@@ -80,8 +97,7 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
     CAPTURE(step);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    Watched calls("calls");
-  calls.before.fds.clear();  // some of its threads make and close one for each wait
+    WaitingProgram calls;
     std::vector<Json> probes;
     // The functions, and the system call instructions in some of them: a thread then waits inside a slot.
     for (const char* definition : {"libc:epoll_wait", "libc:poll", "libc:clock_nanosleep", "libc:sigtimedwait",
@@ -99,7 +115,7 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
     CHECK_MESSAGE(calls.unharmed(), calls.harm());
     calls.target.send("stop\n");
     const TargetReport report = calls.target.finish();
-    CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
+    check_report(calls, report, 100);
   }
 }
 
