@@ -99,13 +99,17 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
     RpcClient client(daemon.socket());
     WaitingProgram calls;
     std::vector<Json> probes;
+    std::string refused;
     // The functions, and the system call instructions in some of them: a thread then waits inside a slot.
     for (const char* definition : {"libc:epoll_wait", "libc:poll", "libc:clock_nanosleep", "libc:sigtimedwait",
                                    "libc:semtimedop", "libc:recvmsg", "libc:accept", "libc:select", "libc:syscall"}) {
       const Json answer = client.request("probe.add", add_params(calls.pid(), {definition}, {{"x-step", step}}));
-      if (answer.contains("result")) probes.push_back(answer.at("result").at("probes").at(0));
+      if (answer.contains("result"))
+        probes.push_back(answer.at("result").at("probes").at(0));
+      else
+        refused += answer.at("error").dump() + "\n";
     }
-    REQUIRE(probes.size() > 5);
+    REQUIRE_MESSAGE(probes.size() > 5, refused);
     CHECK(eventually([&] {
       for (const Json& probe : probes)
         if (counts_of(client, probe).hits > 20) return true;
