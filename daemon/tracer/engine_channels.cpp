@@ -211,7 +211,7 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
   const std::uint64_t wanted = kRuntimeCode + sites * bytes_for_site(space.detours());
   const std::uint64_t size = round_up(std::clamp(wanted, kLeastCode, kMostCode), kPageSize);
   for (unsigned attempt = 0; attempt < kMaxHoleAttempts; ++attempt) {
-    const auto hole = choose_hole(*maps, near, size, attempt);
+    const auto hole = choose_hole(*maps, near, size, attempt, stack_room(process.id.pid));
     if (!hole) return "there is no room for generated code within reach";
     const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});

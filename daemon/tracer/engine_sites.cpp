@@ -282,7 +282,7 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
     bool mapped = false;
     const auto try_holes = [&](RemoteSyscalls& remote) {
       for (unsigned attempt = 0; attempt < kMaxHoleAttempts && !mapped; ++attempt) {
-        const auto hole = choose_hole(*maps, near, size, attempt);
+        const auto hole = choose_hole(*maps, near, size, attempt, stack_room(batch->pid));
         if (!hole) return;
         const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});

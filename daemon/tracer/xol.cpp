@@ -1,5 +1,7 @@
 #include "daemon/tracer/xol.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "daemon/base/check.hpp"
@@ -20,8 +22,6 @@ bool in_reach(RemoteAddr start, std::uint64_t size, RemoteAddr near) {
   return distance(start, near) < kSlotReach && distance(start + size, near) < kSlotReach;
 }
 
-// The heap grows up from its end, a stack grows down from its start: they are left this much room.
-constexpr std::uint64_t kGrowth = 1ULL << 30;
 bool grows_up(const symbols::Mapping& m) { return m.path == "[heap]"; }
 bool grows_down(const symbols::Mapping& m) { return m.path == "[stack]"; }
 
@@ -129,14 +129,24 @@ bool is_mapped(const XolAreas::Area& area, const Layout& layout) {
   return true;
 }
 
+// The kernel leaves the stack 128 MiB or more (mm/util.c, mmap_base), and threads' stacks may fill whatever is below
+// the libraries: then the only room is above them.
+std::uint64_t stack_room(pid_t pid) {
+  constexpr std::uint64_t kLeast = 64 << 20;
+  if (kSlotReach > kGrowth) return kGrowth;
+  rlimit limit{};
+  if (prlimit(pid, RLIMIT_STACK, nullptr, &limit) != 0) return kGrowth;
+  return std::clamp<std::uint64_t>(limit.rlim_cur, kLeast, kGrowth);
+}
+
 std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
-                                      unsigned attempt) {
+                                      unsigned attempt, std::uint64_t stack_room) {
   std::vector<RemoteAddr> candidates;
   RemoteAddr gap_start{kLowestAddress};
   bool below_grows = false;
   const auto consider = [&](RemoteAddr gap_end, bool above_grows) {
     const std::uint64_t bottom = gap_start.value + (below_grows ? kGrowth : kGuard);
-    const std::uint64_t top = gap_end.value - std::min(gap_end.value, above_grows ? kGrowth : kGuard);
+    const std::uint64_t top = gap_end.value - std::min(gap_end.value, above_grows ? stack_room : kGuard);
     if (top < size || top - size < bottom) return;
     // From the top of a gap below `near`, from the bottom of one above: as near as can be.
     const std::uint64_t at = gap_end <= near ? top - size : bottom + kPageSize - 1;

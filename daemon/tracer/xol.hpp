@@ -103,10 +103,16 @@ class XolAreas {
 // Whether what is mapped there is like the area; what the layout doesn't know may be.
 bool is_mapped(const XolAreas::Area& area, const Layout& layout);
 
+// The heap grows up from its end, the main thread's stack down from its start: they are left this much room.
+inline constexpr std::uint64_t kGrowth = 1ULL << 30;
+// What the stack of this process is left: kGrowth, or, where copies have to be nearer than that, what its limit
+// (RLIMIT_STACK) says and eight times the usual one.
+std::uint64_t stack_room(pid_t pid);
+
 // An address for `size` new bytes within reach of `near`, in a gap of the address space, preferring the nearest one
 // below `near` that leaves the heap and the stack room to grow. Skips the first `attempt` candidates.
 std::optional<RemoteAddr> choose_hole(std::span<const symbols::Mapping> maps, RemoteAddr near, std::uint64_t size,
-                                      unsigned attempt);
+                                      unsigned attempt, std::uint64_t stack_room = kGrowth);
 
 // Whether nothing is mapped in these pages, nor so near that it could grow into them.
 bool is_hole(std::span<const symbols::Mapping> maps, RemoteAddr start, std::uint64_t size);

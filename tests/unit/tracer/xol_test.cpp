@@ -54,6 +54,17 @@ TEST_CASE("neither the heap's nor the stack's room to grow is used") {
   }
 }
 
+// 44 threads' stacks of 8 MiB below the libraries.
+TEST_CASE("a stack that needs less room leaves a place above the libraries") {
+  const std::vector<symbols::Mapping> crowded = {mapping(0x700000000000, 0x7ffff7e00000),
+                                                 mapping(0x7ffffffde000, 0x7ffffffff000, "[stack]")};
+  CHECK_FALSE(choose_hole(crowded, {0x7ffff7d00000}, kPageSize, 0));
+  const auto at = choose_hole(crowded, {0x7ffff7d00000}, kPageSize, 0, 64 << 20);
+  REQUIRE(at);
+  CHECK(at->value >= 0x7ffff7e00000);
+  CHECK(at->value + kPageSize + (64 << 20) <= 0x7ffffffde000);
+}
+
 TEST_CASE("no place is offered when everything within reach is taken") {
   const std::vector<symbols::Mapping> full = {mapping(0x10000, 0x200000000)};
   CHECK_FALSE(choose_hole(full, {0x400000}, kPageSize, 0));
