@@ -7,7 +7,7 @@ namespace {
 // What merely faults (udf, a load from nowhere, a system register that isn't there) is not here: it faults in the copy
 // just as it would have, and the tracer maps the pc back.
 constexpr RefusedForm kForms[] = {
-    {.what = "words that the architecture doesn't allocate, where what it allocated so far may depend on the pc",
+    {.what = "reserved and unallocated words, where what it allocated so far may depend on the pc",
      .example = "00 00 00 02",
      .refusal = Refusal::undecodable,
      .why = "what isn't known can't be moved: a copy of it might do something else"},
@@ -35,7 +35,7 @@ constexpr RefusedForm kForms[] = {
      .example = "ff 24 03 d5",
      .refusal = Refusal::sequence,
      .why = "it changes what the instruction behind it signs"},
-    {.what = "ldxr, ldaxr, ldxp, ldaxp, ldtxr, ldatxr and their stores",
+    {.what = "ldxr, ldaxr, ldxp, ldaxp, ldtxr, ldatxr; stxr, stlxr, stxp, stlxp, sttxr, stltxr",
      .example = "41 fc 5f c8",
      .refusal = Refusal::exclusive,
      .why = "a trap clears the exclusive monitor, so that the store fails and the program tries again, for ever"},

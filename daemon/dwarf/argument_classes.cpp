@@ -251,6 +251,7 @@ unsigned alignment_of(const Type& type, unsigned depth, unsigned& left) {
     return own == 0 ? 0 : type.size % own != 0 ? at_least : std::max(own, at_least);
   }
   if (tag(type.die) == TAG_ptr_to_member_type) return at_least;
+  if (number_of(type.die, AT_encoding).value_or(0) >= ATE_lo_user) return 0;  // GCC's _Complex long
   const std::uint64_t number = is_complex(type) ? type.size / 2 : type.size;
   return number > 16 ? 0 : number > 8 ? 16 : at_least;
 }
@@ -267,11 +268,11 @@ unsigned stack_alignment(const Type& type) {
 namespace {
 
 bool says_alignment_at(const Type& type, unsigned depth, unsigned& left) {
-  if (depth > kMaxDepth || left == 0 || number_of(type.die, AT_alignment).value_or(1) > 8) return true;
+  if (depth > kMaxDepth || left == 0 || number_of(type.die, AT_alignment)) return true;
   --left;
   if (type.kind == TypeKind::array) return says_alignment_at(element_of(type), depth + 1, left);
   return type.kind == TypeKind::structure && std::ranges::any_of(members_of(type), [&](const Member& m) {
-           return number_of(m.die, AT_alignment).value_or(1) > 8 || says_alignment_at(m.type, depth + 1, left);
+           return number_of(m.die, AT_alignment) || says_alignment_at(m.type, depth + 1, left);
          });
 }
 
@@ -297,7 +298,6 @@ class Counter {
     if (type.size > kMost * 16) return {true, 0, 0};
     const std::uint64_t count = add(type, 0);
     if (is_one_ && !known_) return {};
-    // Where there is padding it is something else.
     const bool is_one = is_one_ && count >= 1 && count <= kMost && count * size_ == type.size;
     return is_one ? Homogeneous{true, static_cast<unsigned>(count), size_} : Homogeneous{true, 0, 0};
   }
@@ -340,6 +340,7 @@ class Counter {
       count = is_union ? std::max(count, own) : count + own;
       if (count > kMaxParts) is_one_ = false;
     }
+    if (known_ && count * size_ != type.size) is_one_ = false;  // where there is padding, in a part of it even
     return count;
   }
 

@@ -46,7 +46,7 @@ Homogeneous homogeneous_of(const Type& type);
 
 // What its address on the stack is a multiple of: 8, 16; 0: not known.
 unsigned stack_alignment(const Type& type);
-// Whether the source asks for an alignment of it, or of a part of it, that may be more than 8.
+// Whether the source asks for an alignment of it, or of a part of it.
 bool says_alignment(const Type& type);
 // Bytes, also of a pointer to a member, of which debug information says none.
 std::uint64_t size_of(const Type& type);

@@ -177,6 +177,7 @@ enum Encoding : std::uint8_t {
   ATE_unsigned_char = 8,
   ATE_decimal_float = 0x0f,
   ATE_UTF = 0x10,
+  ATE_lo_user = 0x80,
 };
 
 enum Operation : std::uint8_t {

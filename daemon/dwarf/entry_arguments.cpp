@@ -100,6 +100,13 @@ class Assigner {
   }
 
  private:
+  // A structure around one number of 16 bytes. Of others with such a part compilers think differently.
+  static bool is_one_number(const Type& type) {
+    const std::vector<Member> members = members_of(type);
+    return members.size() == 1 && tag(members[0].die) == TAG_member && members[0].bit_size == 0 &&
+           members[0].type.kind == TypeKind::integer && members[0].type.size == 16;
+  }
+
   // System V psABI 3.2.3.
   std::optional<Location> by_class(const Type& type) {
     if (!type.die) return std::nullopt;
@@ -138,6 +145,7 @@ class Assigner {
   std::optional<Location> by_kind(const Type& type) {
     if (!type.die) return std::nullopt;
     if (type.kind == TypeKind::structure && is_empty(type, budget_)) {
+      if (type.size > 8) return std::nullopt;
       if (type.size != 0) integer();  // in C++ it is a byte
       return absent("nothing is handed over for an empty class");
     }
@@ -150,6 +158,7 @@ class Assigner {
     // Of what the source says of its alignment compilers look at different parts.
     const unsigned alignment = words == 1 ? 8 : stack_alignment(type);
     if (words == 2 && (alignment == 0 || says_alignment(type))) return std::nullopt;
+    if (alignment == 16 && type.kind == TypeKind::structure && !is_one_number(type)) return std::nullopt;
     if (alignment == 16) integers_ += integers_ % 2;
     return structure({Word::integer, words == 2 ? Word::integer : Word::none}, alignment);
   }

@@ -1,8 +1,8 @@
 // Where a function's arguments are at its first instruction, by the calling convention: code that isn't optimised says
 // only where it will have stored them later. And where its result is when it returns.
 //
-// The thread of whoever owns the file. What the convention leaves to details that aren't followed (long double, on
-// arm64 small structures with floating-point members) is said to be unknown, never guessed.
+// The thread of whoever owns the file. What the convention leaves to details that aren't followed (long double), or
+// that compilers understand differently, is said to be unknown, never guessed.
 #pragma once
 
 #include <vector>

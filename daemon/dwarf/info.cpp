@@ -242,7 +242,10 @@ void DebugInfo::find_globals() const {
     for (std::uint32_t i = 0; i < unit.entries().size(); ++i) {
       const Die die{&unit, i};
       if (unit.tag_of(i) != TAG_variable || !is_outermost(tag(parent_of(die)))) continue;
-      if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) continue;
+      if (!attribute(die, AT_location) && !attribute(die, AT_const_value)) {
+        if (!attribute(die, AT_declaration)) ++placeless_[std::string(name_of(die))];
+        continue;
+      }
       if (const Die from = origin(die); from != die) completed_.try_emplace({from.unit, from.index}, die);
       globals_[std::string(name_of(die))].push_back(die);
     }
@@ -262,6 +265,12 @@ const std::vector<Die>& DebugInfo::globals(std::string_view last) const {
   find_globals();
   const auto found = globals_.find(std::string(last));
   return found == globals_.end() ? kNone : found->second;
+}
+
+unsigned DebugInfo::placeless_globals(std::string_view last) const {
+  find_globals();
+  const auto found = placeless_.find(std::string(last));
+  return found == placeless_.end() ? 0 : found->second;
 }
 
 // ---- types by name ----

@@ -129,6 +129,8 @@ class DebugInfo {
   std::uint64_t line_to_come(Die variable, Die function, std::uint64_t pc) const;
   // The variables of all units outside of functions, by their last name.
   const std::vector<Die>& globals(std::string_view last) const;
+  // How many others there are of that name, which have no place or none that is told.
+  unsigned placeless_globals(std::string_view last) const;
   // What says where a variable is that `declared` only declares, in whichever unit; none: nothing does.
   Die completed(Die declared) const;
   // What the calling convention says of a function's parameters, in their order; kept of the last one that was asked
@@ -176,6 +178,7 @@ class DebugInfo {
   mutable std::unordered_map<const Unit*, std::vector<FunctionInterval>> functions_;
   mutable std::unordered_map<const Unit*, std::vector<UnitInstance>> instances_;
   mutable std::unordered_map<std::string, std::vector<Die>> globals_;
+  mutable std::unordered_map<std::string, unsigned> placeless_;
   mutable std::map<std::pair<const Unit*, std::uint32_t>, Die> completed_;  // by its origin
   mutable bool have_globals_ = false;
   mutable EntryArguments entry_arguments_;

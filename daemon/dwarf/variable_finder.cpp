@@ -450,7 +450,8 @@ std::optional<Piece> VariableFinder::thread_local_by_symbol(Die variable, bool i
   const Die holder = parent_of(origin(variable));
   const Die linked = holder_of(variable, AT_linkage_name);
   const std::string_view name = name_of(variable);
-  if (!is_outer && (tag(holder) != TAG_compile_unit || info_.globals(name).size() > 1)) return std::nullopt;
+  const bool is_alone = info_.globals(name).empty() && info_.placeless_globals(name) == 1;
+  if (!is_outer && (tag(holder) != TAG_compile_unit || !is_alone)) return std::nullopt;
   const std::string_view symbol = linked ? text_of(linked, *attribute(linked, AT_linkage_name)) : name;
   auto place = outside_.thread_object(symbol, type_of(variable).size, is_outer);
   if (!place) return std::nullopt;

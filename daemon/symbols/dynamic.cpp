@@ -164,8 +164,8 @@ class SlotReader {
     }
   }
 
-  // Of the module's own variables: by no symbol, or by one it defines itself and nobody else can.
-  void read_thread_slots(ByteRange table, std::vector<ThreadSlot>& slots) const {
+  // Of the module's own variables: by no symbol, or by one it defines itself, which another module may define as well.
+  void read_thread_slots(ByteRange table, bool by_symbol, std::vector<ThreadSlot>& slots) const {
     const auto bytes = image_.read_bytes(table.offset, table.size, kMaxRelocationBytes);
     if (!bytes) return;
     using Kind = ThreadSlot::Kind;
@@ -181,6 +181,7 @@ class SlotReader {
       const auto kind = kind_of(type);
       if (!kind || std::ranges::find(slots, *kind, &ThreadSlot::kind) != slots.end()) continue;
       const std::uint64_t index = ELF64_R_SYM(rela.r_info);
+      if ((index != 0) != by_symbol) continue;
       const bool own = index == 0 || (index < symbols_.size() && symbols_[index].st_shndx != SHN_UNDEF &&
                                       ELF64_ST_BIND(symbols_[index].st_info) != STB_WEAK);
       if (!own) continue;
@@ -253,7 +254,8 @@ std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
   const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<ThreadSlot> slots;
-  for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, slots);
+  for (const bool by_symbol : {false, true})
+    for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, by_symbol, slots);
   return slots;
 }
 

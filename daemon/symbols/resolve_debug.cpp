@@ -175,11 +175,11 @@ lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
 // The module's own comes first: it is what its code means unless it is preempted, which those of threads hardly ever are.
 std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance& in, std::string_view name,
                                                                   std::uint64_t size, bool shared) const {
-  const auto place_in = [&](const Instance& owner, bool with_local) -> std::optional<lang::Placement> {
+  const auto place_in = [&](const Instance& owner, bool local) -> std::optional<lang::Placement> {
     if (!ready(owner)) return std::nullopt;
     const Symbol* found = nullptr;
     for (const Symbol* s : owner.module->symbols().named(name)) {
-      if (s->kind != SymbolKind::tls || s->size != size || (!with_local && s->binding == Binding::local)) continue;
+      if (s->kind != SymbolKind::tls || s->size != size || (s->binding == Binding::local) != local) continue;
       if (found && found->address != s->address) return std::nullopt;
       found = s;
     }
@@ -188,10 +188,10 @@ std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance
     place.offset += found->address.value;
     return place;
   };
-  auto own = place_in(in, true);
-  for (std::size_t i = 0; !own && shared && i < instances_.size(); ++i)
-    if (&instances_[i] != &in) own = place_in(instances_[i], false);
-  return own;
+  auto place = shared ? place_in(in, false) : std::nullopt;
+  for (std::size_t i = 0; !place && shared && i < instances_.size(); ++i)
+    if (&instances_[i] != &in) place = place_in(instances_[i], false);
+  return place ? std::move(place) : place_in(in, true);  // hidden ones are local, too
 }
 
 // Globs name one probe for each match; a plain name, which may mean several functions of that name, one for all.

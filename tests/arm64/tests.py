@@ -20,7 +20,7 @@ import sys
 
 # What tests read besides the programs they depend on.
 SOURCES = ["README.md", "meson.build", "arch", "client", "daemon", "packaging", "proto", "tests"]
-# These need a Python interpreter or other programs of a whole Debian, which the guest doesn't have.
+# These need programs of a whole Debian, which the guest doesn't have, or measure times, which say nothing there.
 NOT_IN_GUEST = ("tests/suites/", "tests/bench/", "tests/fuzz/")
 
 

@@ -2,6 +2,9 @@
 // with several options, which say themselves what their values are.
 #include <doctest/doctest.h>
 
+#include <map>
+#include <sstream>
+
 #include "tests/live/telling.hpp"
 
 namespace probed::live {
@@ -114,6 +117,34 @@ TEST_CASE("parameters behind a result that may need one for its address, or behi
     };
     check(probes.at(0), wide);
     check(probes.at(1), tangle);
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("parameters that compilers class in unexpected ways, and those behind them, are right or null") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    std::map<std::string, Json> probes;
+    for (const std::string kind : {"union", "complex", "empty", "base"})
+      probes[kind] = add(client, user.pid(), {"p:" + kind + " tricky_" + kind + " $args"}).at(0);
+    Events events(client);
+    const Json truth = user.truth("tricky 6");
+    REQUIRE(events.reach(4));
+    for (const auto& [kind, probe] : probes) {
+      const Json args = events.of(probe).at(0).at("args");
+      CAPTURE(args.dump());
+      for (const auto& [path, value] : truth.at(kind).items()) {
+        CAPTURE(path);
+        Json shown = args;
+        std::istringstream names(path);
+        for (std::string name; std::getline(names, name, '.');) shown = Json(shown.at(name));
+        CHECK((shown.is_null() || shown == value));
+      }
+      CHECK(args.at("first") == 6);
+    }
     CHECK(user.ends_well());
   }
 }

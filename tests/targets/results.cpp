@@ -6,6 +6,7 @@
 //   take N   one call of take(): structures by value
 //   wide N   one call of wide(): parameters that lie in several registers, or in none
 //   stack N  one call of stacked() and of halved(): parameters that don't go where others of their size do
+//   tricky N one call of each tricky_*(): parameters that compilers, or conventions, class in unexpected ways
 //   tangle N one call of tangled(), whose type has a great many parts
 //   make N   an Heir, and one that is a part of a Last
 //   quit
@@ -259,6 +260,45 @@ __extension__ TARGET_FUNCTION int halved(int a, int b, int c, int d, int e, __in
   return a;
 }
 
+// What is handed over in other registers than its parts by themselves would be.
+struct PaddedFloats {
+  float a;
+  alignas(8) float b;
+};
+union PaddedOrNot {
+  PaddedFloats padded;
+  float plain[4];
+};
+struct alignas(16) WideEmpty {};
+struct HoldsEmpty {
+  WideEmpty nothing;
+};
+struct Behind : Empty {
+  float first, second;
+};
+TARGET_FUNCTION int tricky_union(int first, PaddedOrNot either, int second, float third) {
+  KEEP(&either);
+  KEEP(second);
+  KEEP(&third);
+  return first;
+}
+__extension__ TARGET_FUNCTION int tricky_complex(int first, _Complex long wave, int second) {
+  KEEP(&wave);
+  KEEP(second);
+  return first;
+}
+TARGET_FUNCTION int tricky_empty(int first, HoldsEmpty nothing, int second) {
+  KEEP(&nothing);
+  KEEP(second);
+  return first;
+}
+TARGET_FUNCTION int tricky_base(int first, Behind based, int second, float third) {
+  KEEP(&based);
+  KEEP(second);
+  KEEP(&third);
+  return first;
+}
+
 // Eight bytes that have 12^6 parts; Clang counts them, too, and does not end.
 #define TWELVE(type) type m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11
 union Tangle1 {
@@ -398,6 +438,14 @@ static void obey(const char* line) {
   } else if (std::sscanf(line, "tangle %d", &n) == 1) {
     use(tangled(n, {}, n + 1));
     printf("{\"first\":%d,\"second\":%d}\n", n, n + 1);
+  } else if (std::sscanf(line, "tricky %d", &n) == 1) {
+    tricky_union(n, {{n + 0.5f, 2.5f}}, n + 1, n + 1.5f);
+    tricky_complex(n, {}, n + 2);
+    tricky_empty(n, {}, n + 3);
+    tricky_base(n, {{}, n + 2.5f, 3.5f}, n + 4, n + 4.5f);
+    printf("{\"union\":{\"first\":%d,\"second\":%d,\"third\":%g,\"either.padded.a\":%g},", n, n + 1, n + 1.5, n + 0.5);
+    printf("\"complex\":{\"first\":%d,\"second\":%d},\"empty\":{\"first\":%d,\"second\":%d},", n, n + 2, n, n + 3);
+    printf("\"base\":{\"first\":%d,\"second\":%d,\"third\":%g,\"based.second\":3.5}}\n", n, n + 4, n + 4.5);
   } else if (std::sscanf(line, "make %d", &n) == 1) {
     use(Heir(n, 8, "nine"));
     use(Last(n, "ten"));
