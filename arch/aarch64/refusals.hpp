@@ -1,6 +1,6 @@
-// Every instruction that can't carry a probe, and why: what tests/coverage prints. decode() refuses by the table of forms
-// (forms.hpp), refusal_in_context() by what surrounds an instruction; the test holds this table against both. Constant
-// data; any thread.
+// Every instruction that can't carry a probe, and why: what tests/coverage prints. decode() refuses by the table of
+// forms (forms.hpp), refusal_in_context() by what surrounds an instruction; the test holds this table against both.
+// Constant data; any thread.
 #pragma once
 
 #include <cstddef>

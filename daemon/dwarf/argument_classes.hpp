@@ -38,8 +38,8 @@ Holding holding_of(const Type& type);
 // Where they aren't: what consists of up to four floating-point numbers, or vectors, of one size has a vector register
 // for each (AAPCS64 5.9.5); whatever else there is has general registers, or is in memory.
 struct Homogeneous {
-  bool known = false;  // else how it is handed over isn't
-  unsigned count = 0;  // 0: it is something else
+  bool known = false;      // else how it is handed over isn't
+  unsigned count = 0;      // 0: it is something else
   std::uint64_t size = 0;  // bytes of each
 };
 Homogeneous homogeneous_of(const Type& type);

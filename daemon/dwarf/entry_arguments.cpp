@@ -79,10 +79,8 @@ class Assigner {
                                                   : holding_of(result).held;
     // Where the caller wants it is an argument of its own, in front of the others.
     const bool by_address = passing == Passing::reference || held == Held::memory;
-    unknown_ =
-        passing != Passing::reference &&
-        (result.size > 16 ? may_be_wide_vector(result)
-                          : passing == Passing::unknown || held == Held::unknown);
+    unknown_ = passing != Passing::reference &&
+               (result.size > 16 ? may_be_wide_vector(result) : passing == Passing::unknown || held == Held::unknown);
     if (by_address) integers_ = 1;
   }
 

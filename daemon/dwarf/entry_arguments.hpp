@@ -19,8 +19,8 @@ Die abstract_instance(Die function);
 // One for each parameter of a function of C or a language that calls as C does; empty: of another language.
 std::vector<Location> arguments_at_entry(Die function);
 
-// Whether a parameter's type is not the one that it has at the first instruction: a float of a function that was defined
-// without a prototype (K&R C) is handed over as a double, and converted there.
+// Whether a parameter's type is not the one that it has at the first instruction: a float of a function that was
+// defined without a prototype (K&R C) is handed over as a double, and converted there.
 bool is_widened_at_entry(Die function, Die parameter);
 
 // What a function of such a language returns, by the registers at its return instruction. Absent, with the reason: it

@@ -380,8 +380,7 @@ FileFunctions DebugInfo::functions_of(std::string_view file, std::string_view fu
   const auto fitting = [&](const Unit& unit) -> const std::vector<bool>& {
     const auto [known, fresh] = fits.try_emplace(&unit);
     if (fresh)
-      for (const std::string& name : read_line_table(unit, false).files)
-        known->second.push_back(wanted.is(name));
+      for (const std::string& name : read_line_table(unit, false).files) known->second.push_back(wanted.is(name));
     return known->second;
   };
   each_unit([&](const Unit& unit) {

@@ -472,8 +472,7 @@ Location guarded(Location location, const Location& by, std::uint8_t size, std::
 lang::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();
-  if (one.size() > 1)
-    return across(one, size).value_or(absent("its parts are in several places").front().place);
+  if (one.size() > 1) return across(one, size).value_or(absent("its parts are in several places").front().place);
   if (piece.constant.empty()) return piece.place;
   return {{{Step::load_immediate, 8, 0, number_in(piece.constant)}}, 0, false, {}, piece.place.guard};
 }

@@ -48,8 +48,8 @@ bool is_on_frame(const Attribute& value) {
   return offset && !is_for_arguments(*offset);
 }
 
-// Whether it is so many bytes from where a register points that arguments come in, all through the function. GCC says so
-// of arguments in a frame of -fsanitize=address on arm64, whose address that register has only in the prologue.
+// Whether it is so many bytes from where a register points that arguments come in, all through the function. GCC says
+// so of arguments in a frame of -fsanitize=address on arm64, whose address that register has only in the prologue.
 bool is_counted_from_argument(const Attribute& value) {
   if (!value.is_block() || value.block.size() < 2) return false;
   const auto operation = std::to_integer<unsigned>(value.block[0]);

@@ -64,9 +64,10 @@ struct Outside {
   std::function<std::optional<std::uint64_t>(std::string_view name)> object;
   // Where a thread has the module's thread-local variables (the steps end at their first byte), or absent.
   std::function<lang::Placement()> thread_block;
-  // Where a thread has the thread-local variable of this name and size, by its symbol; nullopt: there is none, or several.
-  // `shared`: it may be another module's.
-  std::function<std::optional<lang::Placement>(std::string_view name, std::uint64_t size, bool shared)> thread_object = {};
+  // Where a thread has the thread-local variable of this name and size, by its symbol; nullopt: there is none, or
+  // several. `shared`: it may be another module's.
+  std::function<std::optional<lang::Placement>(std::string_view name, std::uint64_t size, bool shared)> thread_object =
+      {};
   // The address of the word by which the module itself finds the variable that it has at that address in its file: the
   // loader writes there whose is meant. nullopt: always its own.
   std::function<std::optional<std::uint64_t>(std::uint64_t address)> loaders_word = {};

@@ -70,27 +70,27 @@ struct CompileContext {
 // from the same ops.
 struct FetchOp {
   enum class Code : std::uint8_t {
-    load_register,       // value = the register at byte `operand` of Registers
-    load_stack_pointer,  // value = sp
-    load_immediate,      // value = operand
-    load_return_value,   // value = what the function returns; a tail call ends the argument with a null
-    load_entry_word,     // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
-    load_duration,       // value = CommonFields::duration
-    load_vector,         // value = the low 64 bits of floating-point register `operand`
-    load_thread_pointer, // value = what the thread's own data is counted from
-    unavailable,         // there is none: the argument is null
-    dereference,         // value = the `size` bytes at value + operand, extended to 64 bits
-    cut,                 // value = `size` bytes of it, from bit `right` on, extended to 64 bits
-    add,                 // value += operand
-    add_register,        // value += the register at byte `operand` of Registers, shifted to the left by `left`
-    require,             // ends the argument with a null unless value is `operand`; a load follows
-    keep_length,         // keeps value as the length of the text that store_counted stores; value stays
-    store_value,         // stores value, cut to `size` bytes
-    store_memory,        // stores `size` bytes from value + operand
-    store_memory_array,  // `count` of them, one behind the other
-    store_string,        // stores the string at value + operand; `count`: in that many bytes at most, 0: no limit
-    store_counted,       // stores the text at value + operand, of the length that was kept
-    store_string_array,  // `count` strings whose addresses lie from value + operand on
+    load_register,        // value = the register at byte `operand` of Registers
+    load_stack_pointer,   // value = sp
+    load_immediate,       // value = operand
+    load_return_value,    // value = what the function returns; a tail call ends the argument with a null
+    load_entry_word,      // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
+    load_duration,        // value = CommonFields::duration
+    load_vector,          // value = the low 64 bits of floating-point register `operand`
+    load_thread_pointer,  // value = what the thread's own data is counted from
+    unavailable,          // there is none: the argument is null
+    dereference,          // value = the `size` bytes at value + operand, extended to 64 bits
+    cut,                  // value = `size` bytes of it, from bit `right` on, extended to 64 bits
+    add,                  // value += operand
+    add_register,         // value += the register at byte `operand` of Registers, shifted to the left by `left`
+    require,              // ends the argument with a null unless value is `operand`; a load follows
+    keep_length,          // keeps value as the length of the text that store_counted stores; value stays
+    store_value,          // stores value, cut to `size` bytes
+    store_memory,         // stores `size` bytes from value + operand
+    store_memory_array,   // `count` of them, one behind the other
+    store_string,         // stores the string at value + operand; `count`: in that many bytes at most, 0: no limit
+    store_counted,        // stores the text at value + operand, of the length that was kept
+    store_string_array,   // `count` strings whose addresses lie from value + operand on
     store_comm,
     store_text,  // stores texts()[operand]
   };

@@ -12,15 +12,15 @@ namespace probed::lang {
 // One step; all of them work on one 64-bit number.
 struct PlaceStep {
   enum class Code : std::uint8_t {
-    load_register,   // the register at byte `operand` of Registers
-    load_vector,     // the low 64 bits of vector register `operand`
+    load_register,        // the register at byte `operand` of Registers
+    load_vector,          // the low 64 bits of vector register `operand`
     load_thread_pointer,  // what the thread's own data is counted from
     load_entry_register,  // of a result: the register at byte `operand` as it was at the function's entry
-    load_immediate,  // `operand`
-    add,             // adds `operand`
-    add_register,    // adds the register at byte `operand` of Registers, shifted to the left by `right` bits
-    dereference,     // the 8 bytes, or `size`, at the number + operand, zero-extended
-    cut,             // `size` bytes of it from bit `right` on, extended to 64 bits
+    load_immediate,       // `operand`
+    add,                  // adds `operand`
+    add_register,         // adds the register at byte `operand` of Registers, shifted to the left by `right` bits
+    dereference,          // the 8 bytes, or `size`, at the number + operand, zero-extended
+    cut,                  // `size` bytes of it from bit `right` on, extended to 64 bits
   };
   Code code = Code::load_immediate;
   std::uint8_t size = 8;

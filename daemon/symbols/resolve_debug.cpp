@@ -172,7 +172,8 @@ lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
   return place;
 }
 
-// The module's own comes first: it is what its code means unless it is preempted, which those of threads hardly ever are.
+// The module's own comes first: it is what its code means unless it is preempted, which those of threads hardly ever
+// are.
 std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance& in, std::string_view name,
                                                                   std::uint64_t size, bool shared) const {
   const auto place_in = [&](const Instance& owner, bool local) -> std::optional<lang::Placement> {

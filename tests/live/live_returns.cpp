@@ -190,7 +190,8 @@ TEST_CASE("a return of a call that had begun before is counted, and is no event"
   const std::string tasks = "/proc/" + std::to_string(s.program.pid()) + "/task";
   REQUIRE(eventually([&] {
     const CommandResult stacks = run_command({"sh", "-c", "cat " + tasks + "/*/syscall"});
-    return stacks.out.find("\n" + std::to_string(SYS_read) + " ") != std::string::npos;  // the second thread waits in read()
+    return stacks.out.find("\n" + std::to_string(SYS_read) + " ") !=
+           std::string::npos;  // the second thread waits in read()
   }));
   const Json probe = s.add_one("r:blocked blocked $retval");
   CHECK(s.program.ask("unblock") == "unblock done 5");

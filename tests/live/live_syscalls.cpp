@@ -8,21 +8,21 @@
 namespace probed::live {
 namespace {
 
-// Their kernel code keeps the time when they are to end (restart_block, absolute limits, limits that are written back): a
-// stop doesn't make them any later. The others begin anew, see daemon/LIMITS.md.
-const std::vector<std::string> kExact = {"poll_timed",      "ppoll_timed",  "select_timed",   "timerfd", "nanosleep",
-                                         "clock_nanosleep", "futex_timed", "mq_timedreceive"};
-const std::vector<std::string> kBegunAnew = {"epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed",
-                                             "ppoll_constant",   "recvmsg_timed",     "send_timed",
-                                             "accept_timed",     "sigtimedwait",      "semtimedop",
-                                             "io_getevents"};
+// Their kernel code keeps the time when they are to end (restart_block, absolute limits, limits that are written back):
+// a stop doesn't make them any later. The others begin anew, see daemon/LIMITS.md.
+const std::vector<std::string> kExact = {"poll_timed", "ppoll_timed",     "select_timed", "timerfd",
+                                         "nanosleep",  "clock_nanosleep", "futex_timed",  "mq_timedreceive"};
+const std::vector<std::string> kBegunAnew = {
+    "epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed", "ppoll_constant", "recvmsg_timed",
+    "send_timed",       "accept_timed",      "sigtimedwait",       "semtimedop",     "io_getevents"};
 
 // Where a thread that makes such a call just when it is interrupted has lost the call's first argument, it sees the
 // failure (daemon/LIMITS.md): those are counted.
 constexpr bool kMaySeeInterrupt = !arch::native::kRegistersTellCall;
 
 struct WaitingProgram : Watched {
-  WaitingProgram() : Watched("calls", kMaySeeInterrupt ? std::vector<std::string>{"count"} : std::vector<std::string>{}) {
+  WaitingProgram()
+      : Watched("calls", kMaySeeInterrupt ? std::vector<std::string>{"count"} : std::vector<std::string>{}) {
     before.fds.clear();  // some of its threads make and close one for each wait
   }
 };
@@ -123,9 +123,7 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
   }
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live
