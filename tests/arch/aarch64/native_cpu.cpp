@@ -3,6 +3,7 @@
 #include <asm/sigcontext.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ constexpr std::uint64_t kTextBegin = kTextMiddle - kTextReach, kTextSize = 2 * k
 constexpr int kText = PROT_READ | PROT_WRITE | PROT_EXEC, kData = PROT_READ | PROT_WRITE;
 constexpr int kGuardedPage = 0x10;  // PROT_BTI, asm/mman.h
 constexpr std::size_t kHandlerStack = 1 << 16;
-constexpr std::array kSignals = {SIGTRAP, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+constexpr std::array kSignals = {SIGTRAP, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGALRM};
 
 // What the handler and run() share.
 enum class Phase { idle, entering, running };
@@ -71,6 +72,7 @@ void set_state(ucontext_t& context, const CpuState& state) {
 
 void on_signal(int signal, siginfo_t* info, void* raw) {
   ucontext_t& context = *static_cast<ucontext_t*>(raw);
+  if (signal == SIGALRM && phase != Phase::running) return;  // it has ended after all
   switch (phase) {
     case Phase::idle: give_up("a signal that isn't the instruction's");
     case Phase::entering:
@@ -146,9 +148,12 @@ NativeCpu::Patch::~Patch() {
 }
 
 CpuOutcome NativeCpu::run(const CpuState& in) {
+  const itimerval limit{{0, 0}, {0, 300'000}}, none{};
   input = in;
+  setitimer(ITIMER_REAL, &limit, nullptr);
   phase = Phase::entering;
   asm volatile("brk #0x7001" ::: "memory");
+  setitimer(ITIMER_REAL, &none, nullptr);
   return output;
 }
 

@@ -56,7 +56,7 @@ class NativeCpu {
     std::vector<std::uint8_t> before_;
   };
 
-  // Until the first signal. The pc is `in`'s.
+  // Until the first signal: SIGALRM, when it doesn't end, as a branch to itself. The pc is `in`'s.
   static CpuOutcome run(const CpuState& in);
   static std::span<std::uint8_t> data();
   // From now on indirect branches within the text have to arrive at landing pads. False: not on this kernel.
@@ -65,7 +65,7 @@ class NativeCpu {
  private:
   std::vector<std::uint8_t> stack_;
   stack_t stack_before_{};
-  std::array<struct sigaction, 5> actions_before_{};
+  std::array<struct sigaction, 6> actions_before_{};
 };
 
 }  // namespace probed::test
