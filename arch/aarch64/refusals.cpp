@@ -7,7 +7,7 @@ namespace {
 // What merely faults (udf, a load from nowhere, a system register that isn't there) is not here: it faults in the copy
 // just as it would have, and the tracer maps the pc back.
 constexpr RefusedForm kForms[] = {
-    {.what = "reserved and unallocated words, where what it allocated so far may depend on the pc",
+    {.what = "reserved and unallocated words, where what the architecture has allocated so far may depend on the pc",
      .example = "00 00 00 02",
      .refusal = Refusal::undecodable,
      .why = "what isn't known can't be moved: a copy of it might do something else"},

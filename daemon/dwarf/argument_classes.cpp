@@ -133,8 +133,7 @@ class Classifier {
     if (type.kind == TypeKind::structure) return add_members(type, offset, depth);
     if (attribute(type.die, AT_GNU_vector)) return add_vector(type, offset);
     if (type.kind == TypeKind::array) return add_elements(type, offset, depth);
-    if (tag(type.die) == TAG_ptr_to_member_type)
-      return add_scalar(Word::integer, 8, type_of(type.die).kind == TypeKind::function ? 16 : 8, offset);
+    if (tag(type.die) == TAG_ptr_to_member_type) return add_scalar(Word::integer, 8, size_of(type), offset);
     if (type.kind == TypeKind::pointer || type.kind == TypeKind::reference)
       return add_scalar(Word::integer, 8, 8, offset);
     return type.size > 0 && add_number(type, offset);

@@ -164,8 +164,8 @@ class SlotReader {
     }
   }
 
-  // Of the module's own variables: by no symbol, or by one it defines itself, which another module may define as well.
-  void read_thread_slots(ByteRange table, bool by_symbol, std::vector<ThreadSlot>& slots) const {
+  // Of the module's own variables: by no symbol, or by one it defines itself.
+  void read_thread_slots(ByteRange table, std::vector<ThreadSlot>& slots) const {
     const auto bytes = image_.read_bytes(table.offset, table.size, kMaxRelocationBytes);
     if (!bytes) return;
     using Kind = ThreadSlot::Kind;
@@ -179,15 +179,21 @@ class SlotReader {
       std::memcpy(&rela, bytes->data() + i, sizeof rela);
       const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(rela.r_info));
       const auto kind = kind_of(type);
-      if (!kind || std::ranges::find(slots, *kind, &ThreadSlot::kind) != slots.end()) continue;
+      if (!kind) continue;
       const std::uint64_t index = ELF64_R_SYM(rela.r_info);
-      if ((index != 0) != by_symbol) continue;
+      const auto found = std::ranges::find(slots, *kind, &ThreadSlot::kind);
+      if (found != slots.end() && (index != 0 || !found->by_symbol)) continue;
       const bool own = index == 0 || (index < symbols_.size() && symbols_[index].st_shndx != SHN_UNDEF &&
                                       ELF64_ST_BIND(symbols_[index].st_info) != STB_WEAK);
       if (!own) continue;
       const std::uint64_t value = index == 0 ? 0 : symbols_[index].st_value;
       const std::uint64_t second = *kind == Kind::descriptor ? 8 : 0;  // of the two words
-      slots.push_back({{rela.r_offset + second}, *kind, value + static_cast<std::uint64_t>(rela.r_addend)});
+      const std::uint64_t addend = value + static_cast<std::uint64_t>(rela.r_addend);
+      const ThreadSlot slot{{rela.r_offset + second}, *kind, addend, index != 0};
+      if (found != slots.end())
+        *found = slot;
+      else
+        slots.push_back(slot);
     }
   }
 
@@ -254,8 +260,7 @@ std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
   const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<ThreadSlot> slots;
-  for (const bool by_symbol : {false, true})
-    for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, by_symbol, slots);
+  for (const ByteRange& table : relocation_tables(image, tags)) reader.read_thread_slots(table, slots);
   return slots;
 }
 

@@ -35,6 +35,7 @@ struct ThreadSlot {
   };
   Kind kind = Kind::offset;
   std::uint64_t addend = 0;  // but of a number: the variable's offset in the module's block
+  bool by_symbol = false;    // which another module may define as well, and the loader then mean
 };
 
 // A word by which a module finds a variable that it defines itself: the loader stores the address of the one that all
@@ -57,7 +58,7 @@ DynamicInfo read_dynamic(const ElfImage& image);
 // dynamic section (static ones) the IRELATIVE ones are found through section .rela.plt.
 std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
 
-// At most one of each kind.
+// At most one of each kind, by no symbol if there is such a one.
 std::vector<ThreadSlot> read_thread_slots(const ElfImage& image);
 
 // Sorted by variable.

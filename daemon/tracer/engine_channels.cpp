@@ -210,8 +210,9 @@ const char* Engine::map_code(AddressSpace& space, RemoteSyscalls& remote, Proces
   if (!maps) return "its maps can't be read";
   const std::uint64_t wanted = kRuntimeCode + sites * bytes_for_site(space.detours());
   const std::uint64_t size = round_up(std::clamp(wanted, kLeastCode, kMostCode), kPageSize);
+  const std::uint64_t room = stack_room(process.id.pid);
   for (unsigned attempt = 0; attempt < kMaxHoleAttempts; ++attempt) {
-    const auto hole = choose_hole(*maps, near, size, attempt, stack_room(process.id.pid));
+    const auto hole = choose_hole(*maps, near, size, attempt, room);
     if (!hole) return "there is no room for generated code within reach";
     const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});

@@ -280,9 +280,10 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
     if (!maps) return fail(maps.error());
     const char* why = "there is no gap within reach";
     bool mapped = false;
+    const std::uint64_t room = stack_room(batch->pid);
     const auto try_holes = [&](RemoteSyscalls& remote) {
       for (unsigned attempt = 0; attempt < kMaxHoleAttempts && !mapped; ++attempt) {
-        const auto hole = choose_hole(*maps, near, size, attempt, stack_room(batch->pid));
+        const auto hole = choose_hole(*maps, near, size, attempt, room);
         if (!hole) return;
         const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
