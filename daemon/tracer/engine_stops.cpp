@@ -398,17 +398,17 @@ bool Engine::is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
   return true;
 }
 
-// A SIGTRAP that somebody has sent comes while the pc is behind a breakpoint of ours: whether the thread got there by
-// executing it. In the middle of an instruction it can't have come otherwise, nor where SIGTRAP is blocked. Behind one
-// of the breakpoint's size it may stand because we emulated that, or sent it there; it is unlikely to be seen there by
-// chance.
+// A SIGTRAP that somebody has sent comes while the thread stands where a breakpoint of ours sends it: whether it got
+// there by executing that. Where SIGTRAP is blocked, and in the middle of an instruction, it can't have come otherwise.
+// Behind an instruction of the breakpoint's size it may stand because we emulated that, or sent it there; it is
+// unlikely to be seen there by chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
-  // About to execute it is as good: then it is executed now.
-  if (!native::kTrapMovesPc) return armed;
-  if (plan.insn.length > native::kBreakpointSize) return true;
   std::uint64_t mask = 0;
   if (const auto known = known_mask(tracee); known && (*known & signal_bit(SIGTRAP)) != 0) return true;
   if (ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && blocked_with_all_others(mask, SIGTRAP)) return true;
+  // In front of the breakpoint: about to execute it is as good, then it is executed now.
+  if (!native::kTrapMovesPc) return armed;
+  if (plan.insn.length > native::kBreakpointSize) return true;
   return armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
 }
 
