@@ -23,6 +23,9 @@ SOURCES = ["README.md", "meson.build", "arch", "client", "daemon", "packaging", 
 # These need programs of a whole Debian, which the guest doesn't have, or measure times, which say nothing there.
 NOT_IN_GUEST = ("tests/suites/", "tests/bench/", "tests/fuzz/")
 
+# Beside a program: where its separate debug information is (tests/unit/symbols/make_variant.sh).
+DEBUG_FOLDERS = (".debug", "debugroot")
+
 
 def introspect(build, what):
     return json.loads(subprocess.check_output(["meson", "introspect", build, "--" + what]))
@@ -93,6 +96,8 @@ def pack(options):
         copy(name, options.path)
         for debug_file in glob.glob(glob.escape(name) + "-*.dwo"):
             copy(debug_file, options.path)
+        for folder in DEBUG_FOLDERS:
+            copy(os.path.join(os.path.dirname(name), folder), options.path)
     source = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
     for name in SOURCES:
         copy(os.path.join(source, name), options.path)
