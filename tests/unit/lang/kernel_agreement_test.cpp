@@ -17,7 +17,7 @@ struct Verdict {
 };
 
 constexpr Verdict kKernel[] = {
-#include "tests/unit/lang/kernel_verdicts.inc"
+#include "kernel_verdicts.inc"
 };
 
 int our_column(std::string_view text) {

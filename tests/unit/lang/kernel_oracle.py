@@ -2,7 +2,7 @@
 """Asks the running kernel what it thinks of probe definitions, and writes kernel_verdicts.inc.
 
 Run as root, in a mount namespace of its own:
-    unshare -m ./kernel_oracle.py > kernel_verdicts.inc
+    unshare -m ./kernel_oracle.py > $(uname -m)/kernel_verdicts.inc
 Only events of the groups used here are defined, one at a time and never enabled; each is removed again at once.
 A row is {definition, column}: the 0-based column of error_log's caret, or kAccepted.
 """
@@ -10,6 +10,11 @@ import os
 import subprocess
 import tempfile
 
+# What stands for %di and %si; what is and isn't a register.
+FIRST, SECOND, REGISTERS = {
+    'x86_64': ('%di', '%si', ['%ip:u8', '%DI', '%edi', '%flags', '%orig_ax', '%ax', '%r8', '%ss']),
+    'aarch64': ('%x0', '%x1', ['%pc:u8', '%X0', '%w0', '%pstate', '%orig_x0', '%x30', '%x31', '%sp', '%lr', '%xzr']),
+}[os.uname().machine]
 HEAD = 'p:pbx/e /bin/true:0x1000'
 WHOLE = [
     HEAD, 'p:pbx.e2 /bin/true:0x1000', 'p:pbx/ /bin/true:0x1000', 'p:/e /bin/true:0x1000', 'p: /bin/true:0x1000',
@@ -42,7 +47,7 @@ def nest(depth, leaf='%di', prefix='+0('):
 
 
 ARGS = [
-    '%di', '%nope', '%', '%ip:u8', '%DI', '%edi', '%flags', '%orig_ax', '%ax', '%r8', '%ss', '%di\t%si',
+    '%di', '%nope', '%', *REGISTERS, '%di\t%si',
     '$stack', '$stack0', '$stack99999', '$stackx', '$stack1x', '$stack0x1', '$stack+1', '$stack010', '$stack 0',
     '$retval', '$comm', '$COMM', '$comm:string', '$comm:u8', '$comm:string[2]', '$comm:ustring', '$foo', '$',
     '@0x10', '@10', '@010', '@08', '@0x', '@1x', '@0x1000+8', '@+0x10', '@+', '@+0x', '@+1x', '@++8', '@+-8', '@-0x10',
@@ -74,6 +79,10 @@ ARGS = [
     '$stack0:u8[2]', '%nope:u8[70]', '+0(%di):b9@0/8[70]',
     ' '.join(['%di'] * 128), ' '.join(['%di'] * 129), ' '.join(['%nope'] * 129),
 ]
+
+
+# What kernels before 6.18 say otherwise.
+NEWER = {'%di:char', '+0(%di):char[4]', '%di:symstr', ' '.join(['%di'] * 129)}
 
 
 class Kernel:
@@ -116,8 +125,10 @@ class Kernel:
 
 def main():
     kernel = Kernel()
+    old = [int(part) for part in os.uname().release.split('.')[:2]] < [6, 18]
     print('// Written by kernel_oracle.py on Linux ' + os.uname().release + '; do not edit.')
-    for text in WHOLE + [HEAD + ' ' + arg for arg in ARGS]:
+    for row in WHOLE + [HEAD + ' ' + arg for arg in ARGS if not (old and arg in NEWER)]:
+        text = row.replace('%di', FIRST).replace('%si', SECOND)
         verdict = kernel.verdict(text)
         if verdict is None:
             print('// refused without a column: ' + text)

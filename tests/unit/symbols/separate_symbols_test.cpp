@@ -104,6 +104,9 @@ TEST_CASE("file offsets are the ones readelf shows") {
     const std::string text = output_of("readelf -SW " + path + " | sed 's/^ *\\[ *[0-9]*\\]//' | grep ' \\.text '");
     REQUIRE(std::sscanf(text.c_str(), " .text PROGBITS %llx %llx", &text_address, &text_offset) == 2);
     const std::uint64_t offset = value - text_address + text_offset;
+    unsigned long long data_offset = 0;
+    const std::string data = output_of("readelf -SW " + path + " | sed 's/^ *\\[ *[0-9]*\\]//' | grep ' \\.data '");
+    REQUIRE(std::sscanf(data.c_str(), " .data PROGBITS %*x %llx", &data_offset) == 1);
 
     ModuleCache cache;
     const auto symbols = load(target.pid(), cache);
@@ -112,7 +115,7 @@ TEST_CASE("file offsets are the ones readelf shows") {
     CHECK(by_offset.address == target.fact("fixture_hidden"));
     CHECK(by_offset.symbol == "fixture_hidden(int)");
     CHECK(only_site(*symbols, file_offset(path, offset)).address == by_offset.address);
-    CHECK(refusal(*symbols, file_offset(program, 0)).reason == Reason::not_executable);
+    CHECK(refusal(*symbols, file_offset(program, data_offset)).reason == Reason::not_executable);
     CHECK(refusal(*symbols, file_offset(program, 1ull << 40)).reason == Reason::unmapped_address);
     CHECK(refusal(*symbols, file_offset("libnothing", 0)).reason == Reason::no_such_module);
   }

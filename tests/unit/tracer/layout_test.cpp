@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "code.hpp"
 #include "daemon/base/fd.hpp"
 
 using namespace probed;
@@ -16,8 +18,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAt = 0x230;
-constexpr std::array<std::uint8_t, arch::kMaxInsnLength> kCode{0x48, 0x8d, 0x04, 0x7f, 0xc3, 0x90, 0x55, 0x5d,
-                                                               0xc3, 1,    2,    3,    4,    5,    6,    7};
+constexpr std::size_t kBehind = kAt + arch::native::kBreakpointSize;  // the breakpoint
+const code::Bytes& kCode = code::kSixteen;
 
 // A page with kCode at kAt, its breakpoint planted; from a memfd or from no file.
 struct Page {
@@ -27,15 +29,16 @@ struct Page {
     at = static_cast<std::uint8_t*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE | PROT_EXEC, flags, fd.get(), 0));
     std::memcpy(at + kAt, kCode.data(), kCode.size());
     plan.address = address();
-    plan.insn.length = 4;
-    plan.bytes = kCode;
-    plan.context = kCode.size();
+    plan.insn.length = code::kFirstLength;
+    std::ranges::copy(kCode, plan.bytes.begin());
+    plan.context = static_cast<std::uint8_t>(kCode.size());
     plan.backing = layout().at(plan.address)->backing(plan.address);
-    at[kAt] = 0xcc;
+    plant(kAt);
   }
   ~Page() { munmap(at, kPage); }
   static Layout layout() { return Layout::of(TargetMemory::open(getpid())); }
   RemoteAddr address() const { return {reinterpret_cast<std::uint64_t>(at) + kAt}; }
+  void plant(std::size_t offset) { std::ranges::copy(arch::native::kBreakpoint, at + offset); }
   void move(int flags = 0) {
     void* to = mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     at = static_cast<std::uint8_t*>(mremap(at, kPage, kPage, MREMAP_MAYMOVE | MREMAP_FIXED | flags, to));
@@ -77,32 +80,33 @@ TEST_CASE("U6: a breakpoint that mremap took along is found where it is now") {
 
 TEST_CASE("U6: moved code of a file is found though it isn't executable now; other breakpoints in it don't hide it") {
   Page page(true);
-  page.at[kAt + 6] = 0xcc;
+  page.plant(kAt + code::kAnotherAt);
   page.move();
   REQUIRE(mprotect(page.at, kPage, PROT_READ) == 0);
   CHECK(page.strays().size() == 1);
 }
 
-TEST_CASE("U6: an int3 of the program's own, in other code at the same distance from its page, is left alone") {
+TEST_CASE("U6: a breakpoint of the program's own, in other code at the same distance from its page, is left alone") {
   for (const bool from_file : {true, false}) {
     Page page(from_file);
     page.move();
-    std::memset(page.at + kAt + 1, 0x90, kCode.size() - 1);
+    std::memset(page.at + kBehind, 0x90, kAt + kCode.size() - kBehind);
     CHECK(page.strays().empty());
   }
 }
 
-TEST_CASE("U6: memory of no file that was mapped anew with other code and an int3 doesn't hold our breakpoint") {
+TEST_CASE("U6: memory of no file that was mapped anew with other code and a breakpoint doesn't hold our breakpoint") {
   Page page(false);
-  std::memset(page.at + kAt + 1, 0xee, kCode.size() - 1);
+  std::memset(page.at + kBehind, 0xee, kAt + kCode.size() - kBehind);
   CHECK(Page::layout().holds(page.plan));
   CHECK(!holds_breakpoint(TargetMemory::open(getpid()), page.plan));
 }
 
+// None is behind the breakpoint where that is as long as an instruction.
 TEST_CASE("U6: a rewritten operand doesn't hide our breakpoint") {
   for (const bool from_file : {true, false}) {
     Page page(from_file);
-    page.at[kAt + 1] = page.at[kAt + 2] = page.at[kAt + 3] = 0x77;
+    std::memset(page.at + kBehind, 0x77, kAt + code::kFirstLength - kBehind);
     CHECK(holds_breakpoint(TargetMemory::open(getpid()), page.plan));
   }
 }

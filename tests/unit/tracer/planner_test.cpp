@@ -5,8 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
 
+#include "code.hpp"
 #include "daemon/symbols/module_cache.hpp"
 
 using namespace probed;
@@ -14,13 +15,17 @@ using namespace probed::control;
 
 namespace {
 
+const code::Bytes kBreakpoint(arch::native::kBreakpoint.begin(), arch::native::kBreakpoint.end());
+const std::uint64_t kNopSize = code::kNop.size();
+
 // A private executable page with given code; symbols are loaded after it exists.
 struct Fixture {
-  explicit Fixture(std::initializer_list<std::uint8_t> code, int flags = MAP_PRIVATE) {
+  explicit Fixture(std::initializer_list<code::Bytes> code, int flags = MAP_PRIVATE) {
     page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, flags | MAP_ANONYMOUS, -1, 0);
-    std::memset(page, 0x90, 4096);
     std::uint8_t* at = static_cast<std::uint8_t*>(page);
-    for (const std::uint8_t byte : code) *at++ = byte;
+    for (const code::Bytes& piece : code) at = std::ranges::copy(piece, at).out;
+    const std::uint8_t* const end = static_cast<std::uint8_t*>(page) + 4096;
+    while (at < end) at = std::ranges::copy(code::kNop, at).out;
   }
   ~Fixture() { munmap(page, 4096); }
   Result<tracer::SitePlan> analyse(std::uint64_t offset, bool known_start = true) {
@@ -47,29 +52,27 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("K2: a place in the middle of an instruction is refused, with the nearest ones named") {
-  Fixture f{0x55, 0x48, 0x89, 0xe5, 0xc3};  // push %rbp; mov %rsp,%rbp; ret
-  CHECK(f.analyse(0).ok());
-  CHECK(f.analyse(1).ok());
-  CHECK(f.analyse(4).ok());
-  for (const std::uint64_t middle : {2, 3}) {
+  Fixture f{code::kFrame};
+  for (const std::uint64_t start : code::kFrameStarts) CHECK(f.analyse(start).ok());
+  for (const std::uint64_t middle : code::kFrameMiddles) {
     auto plan = f.analyse(middle);
     REQUIRE_FALSE(plan.ok());
     CHECK(plan.error().reason == Reason::not_instruction_boundary);
-    CHECK(plan.error().hint.find("f+0x1") != std::string::npos);
-    CHECK(plan.error().hint.find("f+0x4") != std::string::npos);
+    CHECK(plan.error().hint.find(code::kBeforeMiddle) != std::string::npos);
+    CHECK(plan.error().hint.find(code::kBehindMiddle) != std::string::npos);
   }
 }
 
 TEST_CASE("U7: a site that already holds a breakpoint instruction is refused") {
-  Fixture f{0x90, 0xcc, 0xc3};
-  CHECK(f.refusal(1) == Reason::existing_breakpoint);
+  Fixture f{code::kNop, kBreakpoint, code::kReturn};
+  CHECK(f.refusal(kNopSize) == Reason::existing_breakpoint);
 }
 
 namespace {
 
 // A private mapping of a file with given code.
 struct FileFixture : Fixture {
-  explicit FileFixture(std::initializer_list<std::uint8_t> code) : Fixture(code) {
+  explicit FileFixture(std::initializer_list<code::Bytes> code) : Fixture(code) {
     char name[] = "/tmp/planner-test-XXXXXX";
     const int fd = mkstemp(name);
     REQUIRE(fd >= 0);
@@ -78,7 +81,7 @@ struct FileFixture : Fixture {
     REQUIRE(mmap(page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, 0) == page);
     close(fd);
   }
-  void poke(std::uint64_t offset, std::uint8_t byte) { static_cast<std::uint8_t*>(page)[offset] = byte; }
+  void plant(std::uint64_t offset) { std::ranges::copy(kBreakpoint, static_cast<std::uint8_t*>(page) + offset); }
   Error refused(std::uint64_t offset) {
     auto plan = analyse(offset);
     REQUIRE_FALSE(plan.ok());
@@ -90,52 +93,54 @@ struct FileFixture : Fixture {
 }  // namespace
 
 TEST_CASE("U7: a breakpoint that is not in the file was left behind, and what belongs there is told") {
-  FileFixture f{0x55, 0xcc, 0xc3};
-  CHECK(f.refused(1).hint.find("the program's own") != std::string::npos);
-  f.poke(0, 0xcc);
+  FileFixture f{code::kOrdinary, kBreakpoint, code::kReturn};
+  CHECK(f.refused(code::kOrdinary.size()).hint.find("the program's own") != std::string::npos);
+  f.plant(0);
   const Error left = f.refused(0);
-  CHECK(left.message.find("does not have on disk (0x55 is there): a probed that was killed") != std::string::npos);
-  CHECK(left.hint.find("={0x55}'") != std::string::npos);
+  const std::string was = code::kOrdinaryText;
+  CHECK(left.message.find("does not have on disk (" + was + " is there): a probed that was killed") !=
+        std::string::npos);
+  CHECK(left.hint.find("={" + was + "}'") != std::string::npos);
 }
 
 TEST_CASE("K9: the trampoline is refused as what it is even where its start can't be told") {
-  Fixture f{0x66, 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05};  // the prefix belongs to another function
-  CHECK(f.refusal(1) == Reason::blacklisted);
+  Fixture f{code::kBeforeSignalReturn, code::kSignalReturn};
+  CHECK(f.refusal(code::kBeforeSignalReturn.size()) == Reason::blacklisted);
 }
 
 TEST_CASE("K7: our own breakpoint is seen through to what it hides") {
-  Fixture f{0xcc, 0xc3};
+  Fixture f{kBreakpoint, code::kReturn};
   tracer::SitePlan hidden;
   hidden.address = RemoteAddr{reinterpret_cast<std::uint64_t>(f.page)};
-  hidden.insn.length = 1;
-  hidden.bytes[0] = 0x55;
+  hidden.insn.length = static_cast<std::uint8_t>(code::kOrdinary.size());
+  std::ranges::copy(code::kOrdinary, hidden.bytes.begin());
   f.known.emplace(hidden.address, hidden);
   auto plan = f.analyse(0);
   REQUIRE(plan.ok());
-  CHECK(plan->bytes[0] == 0x55);
+  CHECK(std::ranges::equal(plan->code(), code::kOrdinary));
 }
 
 TEST_CASE("U7: instructions that can't be probed are refused, each with its reason") {
-  Fixture f{0xf4, 0xcf};  // hlt; iret
+  Fixture f{code::kNotProbed};
   CHECK(f.refusal(0) == Reason::unsupported_instruction);
   auto plan = f.analyse(0);
   CHECK(plan.error().message.find("can't be probed: ") != std::string::npos);
 }
 
 TEST_CASE("K9: every instruction of the signal return trampoline is refused by name") {
-  Fixture f{0x90, 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05};
+  Fixture f{code::kNop, code::kSignalReturn};
   CHECK(f.analyse(0).ok());
-  CHECK(f.refusal(1) == Reason::blacklisted);
-  CHECK(f.refusal(8) == Reason::blacklisted);
+  CHECK(f.refusal(kNopSize) == Reason::blacklisted);
+  CHECK(f.refusal(kNopSize + code::kSignalReturnCall) == Reason::blacklisted);
 }
 
 TEST_CASE("data, shared text and unmapped addresses are refused") {
-  Fixture data{0x90};
+  Fixture data{code::kNop};
   mprotect(data.page, 4096, PROT_READ | PROT_WRITE);
   CHECK(data.refusal(0) == Reason::not_executable);
-  Fixture shared({0x90}, MAP_SHARED);
+  Fixture shared({code::kNop}, MAP_SHARED);
   CHECK(shared.refusal(0) == Reason::unsupported_target);
-  Fixture gone{0x90};
+  Fixture gone{code::kNop};
   mprotect(gone.page, 4096, PROT_NONE);
   CHECK(gone.refusal(0) == Reason::not_executable);
 }
