@@ -4,6 +4,7 @@
 // Thread: the test's own.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,10 @@ namespace probed::live {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What the daemon inherits: a huge page, which the kernel makes of some small ones when it likes, would look like a
+// leak.
+[[maybe_unused]] const int no_huge_pages = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 
 int cycles() { return chosen_cycles(300); }
 
