@@ -36,7 +36,8 @@ TEST_CASE("an argument is a size with a sign and an operand") {
   CHECK(contains(arguments[4].why_not, "size"));
   CHECK(contains(arguments[5].why_not, "isn't understood"));
   CHECK(arguments[6].size == 8);
-  if (kUnreadable) CHECK(contains(parse_usdt_arguments(kUnreadable).at(0).why_not, "can't be read"));
+  for (const UsdtArgument& argument : parse_usdt_arguments(kUnreadable))
+    CHECK(contains(argument.why_not, "can't be read"));
   CHECK(count_usdt_arguments("-4@%edi 8@-16(%rbp)") == 2);
   CHECK(count_usdt_arguments("4@[sp, 12] 8@x0") == 2);
   CHECK(count_usdt_arguments("") == 0);

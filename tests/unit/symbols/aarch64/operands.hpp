@@ -7,6 +7,6 @@ namespace probed::symbols::test {
 // there isn't; of no size, so of 8.
 inline constexpr const char* kArguments = "-4@w0 8@[x29, -16]  1@-1 4f@[sp, 8] 3@w1 4@[nope] x1";
 inline constexpr const char* kSecondArgument = "8@[x29, -16]";
-inline constexpr const char* kUnreadable = nullptr;  // nullptr: there is no such
+inline constexpr const char* kUnreadable = "";  // there is no such
 
 }  // namespace probed::symbols::test

@@ -7,6 +7,6 @@ namespace probed::symbols::test {
 // there isn't; of no size, so of 8.
 inline constexpr const char* kArguments = "-4@%edi 8@-16(%rbp)  1@$-1 4f@8(%rsp) 3@%eax 4@(%nope) %rsi";
 inline constexpr const char* kSecondArgument = "8@-16(%rbp)";
-inline constexpr const char* kUnreadable = "8f@%st(1)";  // nullptr: there is no such
+inline constexpr const char* kUnreadable = "8f@%st(1)";  // "": there is no such
 
 }  // namespace probed::symbols::test
