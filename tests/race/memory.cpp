@@ -63,7 +63,7 @@ TEST_CASE("U6: code that is moved and called again and again runs while probes a
     Mapper mapper(kind);
     CHECK(mapper.ask("hammer 2") == "done hammer 2");
     for (int cycles = 0; cycles <= 10;) {
-      mapper.target.send("dance 20000\n");
+      mapper.target.send("dance 5000\n");
       cycles += cycle_until_answered(client, mapper, {"p:first " + mapper.first, "p:second " + mapper.second});
     }
     CHECK(mapper.ask("rest") == "done rest");
@@ -79,14 +79,14 @@ TEST_CASE("U6: libraries that are loaded and unloaded all the time do no harm to
   const Json params{{"pid", target.pid()},
                     {"probes", {{{"definition", "p:plug plugin.so:plugin_work"}, {"pending", true}}}}};
   const Json probe = client.call("probe.add", params).at("probes").at(0);
-  target.send("loop 3000\n");
+  target.send("loop 1000\n");
   std::optional<std::string> answer;
   while (!(answer = target.next_line(Millis{0}))) {
     client.call("probe.enable", ids_of({probe}));
     list_probes(client);
     REQUIRE(target.running());
   }
-  CHECK(*answer == "looped 3000 9000");
+  CHECK(*answer == "looped 1000 3000");
   remove_all(client, {probe});
   target.send("quit\n");
   CHECK(target.finish().ok());

@@ -86,12 +86,13 @@ TEST_CASE("U6: moved code of a file is found though it isn't executable now; oth
   CHECK(page.strays().size() == 1);
 }
 
+// In a file's code its place tells most, and what is left of the instruction: nothing, where the breakpoint is as long.
 TEST_CASE("U6: a breakpoint of the program's own, in other code at the same distance from its page, is left alone") {
   for (const bool from_file : {true, false}) {
     Page page(from_file);
     page.move();
     std::memset(page.at + kBehind, 0x90, kAt + kCode.size() - kBehind);
-    CHECK(page.strays().empty());
+    CHECK(page.strays().size() == (from_file && code::kFirstLength == arch::native::kBreakpointSize));
   }
 }
 
