@@ -54,7 +54,7 @@ class Analysis {
     judge_leaps();
     spread_doubt();
     out_.set_called(std::move(called_));
-    out_.set_guarded(source_.guarded);
+    out_.set_guarded(source_.guarded || has_pads_);
     return std::move(out_).finish();
   }
 
@@ -96,6 +96,7 @@ class Analysis {
     bool leaps = false, sets_stack = false;
     target(range.begin);
     pages_.forget();
+    has_pads_ = has_pads_ || (aligned && !bytes.empty() && form_of(load_word(bytes)).form == Form::landing_pad);
     for (std::uint64_t at = 0; aligned && at < bytes.size(); at += kInsnSize) {
       const std::uint32_t word = load_word(bytes.subspan(at));
       const Insn insn = decode(bytes.subspan(at), range.begin + at);
@@ -291,6 +292,7 @@ class Analysis {
   const CodeSource& source_;
   CodeFlowBuilder out_;
   Pages pages_;
+  bool has_pads_ = false;  // functions begin with a bti
   struct Place {
     std::size_t function;  // index
     std::uint64_t address;

@@ -2,6 +2,7 @@
 #include "arch/aarch64/emulate.hpp"
 
 #include "arch/aarch64/forms.hpp"
+#include "arch/aarch64/machine.hpp"
 #include "arch/aarch64/operands.hpp"
 #include "arch/aarch64/word.hpp"
 #include "daemon/base/check.hpp"
@@ -62,14 +63,6 @@ bool taken(Form form, std::uint32_t word, const Registers& regs) {
   }
 }
 
-// Linux has the processor ignore the highest byte of a program's pointers, also where they are branched to
-// (TCR_EL1.TBI0 in arch/arm64/mm/proc.S; Arm ARM, AArch64.BranchAddr). Those of the other half of the address space are
-// the kernel's.
-std::uint64_t branch_address(std::uint64_t pointer) {
-  constexpr std::uint64_t kTag = 0xffULL << 56, kUpperHalf = 1ULL << 55;
-  return (pointer & kUpperHalf) != 0 ? pointer : pointer & ~kTag;
-}
-
 // As from a page that isn't guarded: that may arrive at most.
 std::uint64_t branch_type(Form form) {
   if (form == Form::branch_register) return kBranchTypeJump;
@@ -90,7 +83,7 @@ bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, Registe
     case Form::adrp: write_register(regs, field(word, 0, 5), adrp_address(word, pc)); break;
     case Form::branch_register:
     case Form::branch_link_register:
-    case Form::ret: regs.program_counter = branch_address(read_register(regs, branch_register(word))); break;
+    case Form::ret: regs.program_counter = without_tag(read_register(regs, branch_register(word))); break;
     case Form::branch:
     case Form::branch_link:
     case Form::branch_condition:

@@ -46,6 +46,14 @@ inline constexpr std::uint64_t kHighestAddress = 0xffff'ffff'0000;
 // original leads within 1 MiB.
 inline constexpr std::uint64_t kCopyReach = 0x0780'0000;
 
+// Linux has the processor ignore the highest byte of a program's pointers, also where they are branched to
+// (TCR_EL1.TBI0 in arch/arm64/mm/proc.S; Arm ARM, AArch64.BranchAddr). Those of the other half of the address space are
+// the kernel's.
+constexpr std::uint64_t without_tag(std::uint64_t pointer) {
+  constexpr std::uint64_t kTag = 0xffULL << 56, kUpperHalf = 1ULL << 55;
+  return (pointer & kUpperHalf) != 0 ? pointer : pointer & ~kTag;
+}
+
 // A program makes the calls of one table only.
 inline constexpr std::uint32_t kOtherCalls = 0;
 inline constexpr std::array<std::uint16_t, 0> kOtherMadeAgain{};

@@ -8,8 +8,9 @@
 // ARM, PSTATE.BTYPE): the processor takes a `b` for none. So a bti stays where it is, and the jump takes the place of
 // the instruction behind it, unless something leads there. A pad that signs the return address is refused: executed
 // where it is, it would have signed it before arguments are read. What else arrives at a site does so by direct
-// branches and from the instruction in front of it. Pages are guarded that come from files which say so
-// (GNU_PROPERTY_AARCH64_FEATURE_1_BTI).
+// branches and from the instruction in front of it. Pages may be guarded that come from files which say so
+// (GNU_PROPERTY_AARCH64_FEATURE_1_BTI), or in which a function begins with a bti: a program may guard its pages itself
+// (mprotect, PROT_BTI).
 #pragma once
 
 #include "arch/region.hpp"

@@ -41,6 +41,8 @@ inline constexpr std::uint64_t kInsnAlignment = 1;
 
 // Below every program's end of the address space.
 inline constexpr std::uint64_t kHighestAddress = 0x7fff'ffff'0000;
+// What a pointer leads to: all of its bits count.
+constexpr std::uint64_t without_tag(std::uint64_t pointer) { return pointer; }
 // How far from an instruction its copy may be, so that relocated operands and jumps within the module still reach
 // (±2 GiB).
 inline constexpr std::uint64_t kCopyReach = 0x6000'0000;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "arch/arch.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/text_pages.hpp"
@@ -81,6 +82,7 @@ std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byt
 }
 
 std::size_t TargetMemory::read_some(RemoteAddr from, std::span<std::byte> to) const {
+  from.value = arch::native::without_tag(from.value);  // the kernel takes none here
   if (!addressable(from, to.size())) return 0;
   if (pages_ && to.size() <= TextPages::kSmall && pages_->read(from, to)) return to.size();
   std::size_t done = 0;

@@ -113,13 +113,20 @@ TEST_CASE("aarch64: a jump takes the place of one instruction, wherever that may
   }
 }
 
-TEST_CASE("aarch64: landing pads in pages that aren't guarded are instructions like others") {
-  for (const std::uint32_t pad : {kBtiC, kPaciasp}) {
-    const RegionResult result = planned(analysed({{pad, kMove, branch(-1)}}, false), 0);
-    REQUIRE(result);
-    CHECK(result.plan.pad_size == 0);
-    CHECK(result.plan.region.length == 4);
-  }
+TEST_CASE("aarch64: what signs the return address is an instruction like others where nobody expects guarded pages") {
+  const RegionResult result = planned(analysed({{kPaciasp, kMove, branch(-1)}}, false), 0);
+  REQUIRE(result);
+  CHECK(result.plan.pad_size == 0);
+  CHECK(result.plan.region.length == 4);
+}
+
+// The file doesn't say so; the program may have its pages guarded all the same.
+TEST_CASE("aarch64: where functions begin with landing pads they are kept") {
+  const RegionResult result = planned(analysed({{kBtiC, kMove, kRet}}, false), 0);
+  REQUIRE(result);
+  CHECK(result.plan.pad_size == 4);
+  const Code two{{kPaciasp, kMove, kRet, kBtiC, kMove, kRet}, {{0, 12}, {12, 24}}};
+  CHECK(planned(analysed(two, false), 0).refusal == landing_pad);
 }
 
 TEST_CASE("aarch64: neighbours don't hinder each other, but for what follows a landing pad") {
