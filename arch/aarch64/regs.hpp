@@ -119,6 +119,9 @@ inline std::uint64_t syscall_argument(const Registers& r, unsigned n) { return r
 // What the kernel has changed of `regs` so that the call that they are in front of is gone on with: it becomes
 // restart_syscall (setup_restart_syscall in arch/arm64/include/asm/syscall.h).
 inline void take_restart(Registers& regs, const Registers& now) { regs.x[8] = now.x[8]; }
+// The number of that call, which stays in x8 behind it, where the program never put it.
+inline constexpr std::optional<std::uint64_t> kRestartNumber = 128;
+inline void set_syscall_number(Registers& r, std::uint64_t number) { r.x[8] = number; }
 // Prepares registers so that resuming at a `svc #0` at `insn` performs call `nr`. Nobody has branched there: what a
 // thread that was stopped behind an indirect branch still has of it (PSTATE.BTYPE) would make it a fault.
 inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {

@@ -116,6 +116,9 @@ inline std::uint64_t syscall_argument(const Registers& r, unsigned n) {
 }
 // What the kernel has changed of `regs` so that the call that they are in front of is gone on with.
 inline void take_restart(Registers&, const Registers&) {}
+// The number that such a call leaves in a register; nullopt: its result takes that one's place.
+inline constexpr std::optional<std::uint64_t> kRestartNumber = std::nullopt;
+inline void set_syscall_number(Registers& r, std::uint64_t number) { r.rax = number; }
 // Prepares registers so that resuming at a `syscall` instruction at `insn` performs call `nr`.
 inline void prepare_syscall(Registers& r, std::uint64_t insn, std::uint64_t nr, const std::uint64_t (&args)[6]) {
   r.rip = insn;

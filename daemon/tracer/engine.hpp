@@ -270,6 +270,8 @@ class Engine : private Waiter::Guardian {
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
   void on_interrupt(Tracee& tracee, bool group_stop);
   void put_back_interrupted_call(Tracee& tracee);
+  void note_restart(Tracee& tracee, const WaitStatus& status);
+  void mend_restart(Tracee& tracee);
   void resume(Tracee& tracee, int signal = 0);
   void hide_from_core_dump(Tracee& tracee);
   void show_again(Tracee& tracee);

@@ -211,6 +211,7 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.rehits.clear();
   tracee.stands.reset();
   tracee.trapped.reset();
+  tracee.restart.reset();
   tracee.action_looked = 0;
   tracee.watched = false;
   tracee.mask.reset();

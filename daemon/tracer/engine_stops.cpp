@@ -4,6 +4,7 @@
 #include "daemon/tracer/engine_stops.hpp"
 
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 
@@ -47,6 +48,7 @@ void Engine::handle(const Stop& stop) {
     tracee.stop = stop.status.kind();
     tracee.group_stopped = false;
     note_mask(tracee, stop.status);
+    note_restart(tracee, stop.status);
     if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(stop.tid);
     if (tracee.hidden && stop.status.stopped()) show_again(tracee);
     switch (stop.status.kind()) {
@@ -70,6 +72,7 @@ void Engine::handle(const Stop& stop) {
           break;
         }
         if (ptrace::is_interrupted(stop.tid)) ptrace::interrupt(stop.tid);
+        mend_restart(tracee);
         show_filtered_call(tracee);
         resume(tracee);
         break;
@@ -119,7 +122,7 @@ void Engine::resume(Tracee& tracee, int signal) {
   if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
   if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_to_syscall(tracee.tid, signal));
   const bool watched = watches(tracee);
-  if (!watched && !tracee.filtered_call) return void(ptrace::resume(tracee.tid, signal));
+  if (!watched && !tracee.filtered_call && !tracee.restart) return void(ptrace::resume(tracee.tid, signal));
   if (watched && signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
   ptrace::resume_to_syscall(tracee.tid, signal);
 }
@@ -462,6 +465,43 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   if (!was_only_interrupted(tracee.tid, regs) || !make_again(tracee.tid, regs)) return;
   ptrace::set_registers(tracee.tid, regs);
   if (!native::kRegistersTellCall) tracee.made_again = regs;
+}
+
+// A call that is to end at a certain time is gone on with as restart_syscall. Where that leaves this call's number in a
+// register, and not the one that the program put there, a program that makes the same call again would make that one.
+void Engine::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] const WaitStatus& status) {
+  if constexpr (native::kRestartNumber) {
+    // Those with a restart_block: kernel/time/hrtimer.c, kernel/time/alarmtimer.c, kernel/futex/waitwake.c.
+    constexpr std::uint64_t kGoneOnWith[] = {SYS_nanosleep, SYS_clock_nanosleep, SYS_futex};
+    ptrace::Registers regs;
+    if (!status.stopped() || status.kind() == Kind::syscall || tracee.leaving || tracee.stepping) return;
+    if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+    const std::uint64_t number = native::syscall_number(regs);
+    if (number == native::kRestartNumber) {
+      if (tracee.restart) tracee.restart->entered = false;
+    } else if (std::ranges::find(kGoneOnWith, number) != std::end(kGoneOnWith)) {
+      tracee.restart = {number, false};
+    } else {
+      tracee.restart.reset();
+    }
+  }
+}
+
+// At a call's entry or behind it.
+void Engine::mend_restart([[maybe_unused]] Tracee& tracee) {
+  if constexpr (native::kRestartNumber) {
+    ptrace::Registers regs;
+    if (!tracee.restart || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+    const bool as_restart = native::syscall_number(regs) == native::kRestartNumber;
+    if (!std::exchange(tracee.restart->entered, as_restart)) {
+      if (!as_restart) tracee.restart.reset();
+      return;
+    }
+    native::set_syscall_number(regs, tracee.restart->number);
+    ptrace::set_registers(tracee.tid, regs);
+    tracee.restart->entered = false;
+    if (!is_to_be_restarted(regs)) tracee.restart.reset();
+  }
 }
 
 void Engine::on_interrupt(Tracee& tracee, bool group_stop) {

@@ -132,6 +132,13 @@ struct Tracee {
   std::optional<Trapped> trapped;
   // As it was left in front of a call that our interrupt made fail, where the kernel doesn't undo that for a handler.
   std::optional<ptrace::Registers> made_again;
+  // The call that it waits in may be gone on with in another's name (native::kRestartNumber): its own number, and whether
+  // the thread has been seen to enter the call so.
+  struct Restart {
+    std::uint64_t number = 0;
+    bool entered = false;
+  };
+  std::optional<Restart> restart;
   bool hidden = false;        // was let go to die with a core dump, for which the breakpoints were taken out
   bool trap_suspect = false;  // ran into a breakpoint about when SIGTRAP's handler was reset for one of several threads
   int action_looked = 0;      // the action has been looked at for this signal, which it gets next; 0: for none

@@ -10,8 +10,9 @@ namespace {
 
 // Their kernel code keeps the time when they are to end (restart_block, absolute limits, limits that are written back):
 // a stop doesn't make them any later. The others begin anew, see daemon/LIMITS.md.
-const std::vector<std::string> kExact = {"poll_timed", "ppoll_timed",     "select_timed", "timerfd",
-                                         "nanosleep",  "clock_nanosleep", "futex_timed",  "mq_timedreceive"};
+const std::vector<std::string> kExact = {"poll_timed",  "ppoll_timed",     "select_timed",
+                                         "timerfd",     "nanosleep",       "clock_nanosleep",
+                                         "futex_timed", "mq_timedreceive", "nanosleep_inline"};
 const std::vector<std::string> kBegunAnew = {
     "epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed", "ppoll_constant", "recvmsg_timed",
     "send_timed",       "accept_timed",      "sigtimedwait",       "semtimedop",     "io_getevents"};
@@ -19,6 +20,10 @@ const std::vector<std::string> kBegunAnew = {
 // Where a thread that makes such a call just when it is interrupted has lost the call's first argument, it sees the
 // failure (daemon/LIMITS.md): those are counted.
 constexpr bool kMaySeeInterrupt = !arch::native::kRegistersTellCall;
+
+// The kernel goes on with some calls in another's name, which is left in a register (daemon/LIMITS.md); where the
+// thread stays traced it gets its own back.
+constexpr bool kLetGoChangesRegister = arch::native::kRestartNumber.has_value();
 
 struct WaitingProgram : Watched {
   WaitingProgram()
@@ -88,6 +93,7 @@ TEST_CASE("probes that come and go under an attached process disturb nobody who 
   calls.target.send("stop\n");
   const TargetReport report = calls.target.finish();
   check_report(calls, report, 300);
+  CHECK(report.value("changed") <= (kLetGoChangesRegister ? 1 : 0));  // it is let go once
   // Nobody was stopped more than once at the end, or chosen too often to map memory.
   for (const std::string& name : kExact) CHECK(report.value("late_" + name) < 1000);
 }

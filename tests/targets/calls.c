@@ -3,7 +3,8 @@
 // the end, the proper way, and must then have the proper answer. With an argument EINTR is counted instead, and the call
 // made again.
 //
-// Prints, for each timed call: late_NAME MILLISECONDS (the most it was late), rounds_NAME; then interrupted, callers, result.
+// Prints, for each timed call: late_NAME MILLISECONDS (the most it was late), rounds_NAME; then interrupted, changed (calls
+// that changed more registers than they may), callers, result.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,6 +38,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "machine.h"
 #include "old_calls.h"
 #include "work.h"
 
@@ -312,6 +314,13 @@ static int make_signalfd(struct Call* c) {
 // ---- sleeping, signals, other processes -----------------------------------------------------------------------------------
 
 static int make_nanosleep(struct Call* c) { return expect(c, nanosleep(&kWait, NULL) == 0, ""); }
+static atomic_long changed;
+static int make_nanosleep_inline(struct Call* c) {
+  long number = 0;
+  const long result = sleep_inline(&kWait, &number);
+  if (number != SYS_nanosleep) atomic_fetch_add(&changed, 1);
+  return expect(c, result == 0, "");
+}
 static int make_clock_nanosleep(struct Call* c) {
   const struct timespec at = later(CLOCK_MONOTONIC, kWaitMs);
   return expect(c, clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == 0, "absolute");
@@ -445,6 +454,7 @@ static struct Call calls[] = {
     {.name = "timerfd", .make = make_timerfd, .timed = 1, .number = SYS_read},
     {.name = "signalfd", .make = make_signalfd, .wake = send_usr2, .number = SYS_read},
     {.name = "nanosleep", .make = make_nanosleep, .timed = 1, .number = SYS_nanosleep, .other_number = SYS_clock_nanosleep},
+    {.name = "nanosleep_inline", .make = make_nanosleep_inline, .timed = 1, .number = SYS_nanosleep},
     {.name = "clock_nanosleep", .make = make_clock_nanosleep, .timed = 1, .number = SYS_clock_nanosleep},
     {.name = "futex", .make = make_futex, .wake = wake_futex, .number = SYS_futex},
     {.name = "futex_timed", .make = make_futex_timed, .timed = 1, .number = SYS_futex},
@@ -629,6 +639,7 @@ int main(int argc, char** argv) {
   clean_up();
   for (int i = 0; i < kCount; ++i)
     if (calls[i].timed) printf("late_%s %ld\nrounds_%s %ld\n", calls[i].name, calls[i].late, calls[i].name, calls[i].rounds);
+  printf("changed %ld\n", atomic_load(&changed));
   printf("interrupted %ld\ncallers %d\n", atomic_load(&interrupted), (int)kCount);
   return target_result(work(1, 2, "x") == expected_work(1, 2, "x"));
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 
 // ---- code ----
@@ -20,6 +21,13 @@
 #define CALL(at, behind) \
   "mov %rdi, %rax\nmov %rsi, %rdi\nmov %rdx, %rsi\nmov %rcx, %rdx\n" at ": syscall\n" behind ": ret\n"
 #define READ_CLOCK() __asm__ volatile("rdtsc" ::: "eax", "edx")
+
+// nanosleep without a C library, and what is in the register of the call's number behind it: the result, here.
+static inline long sleep_inline(const struct timespec* time, long* number) {
+  long result = *number = SYS_nanosleep;
+  __asm__ volatile("syscall" : "+a"(result) : "D"(time), "S"(0L) : "rcx", "r11", "memory");
+  return result;
+}
 
 // A program's own breakpoint: where its trap says that it stands, counted from the instruction, and why it came.
 #define OWN_BREAKPOINT "int3"
