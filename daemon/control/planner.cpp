@@ -271,22 +271,44 @@ bool Planner::near_unknown_sequence(const symbols::Site& site) {
   }
 }
 
-Result<void> Planner::check_context(const symbols::Site& site) {
+arch::Refusal Planner::refusal_by_context(const symbols::Site& site) {
   constexpr std::uint64_t kReach = native::kContextReach;
-  if constexpr (kReach == 0) return {};
+  if constexpr (kReach == 0) return arch::Refusal::none;
   RemoteAddr from = std::max(site.address - std::min(site.address.value, kReach), site.function_start);
   auto code = original_bytes(from, site.address.value - from.value + kReach);
   if (code.size() <= site.address.value - from.value) {  // nothing is mapped in front
     from = site.address;
     code = original_bytes(from, kReach);
   }
-  const arch::Refusal refusal = native::refusal_in_context(code, site.address.value - from.value);
+  return native::refusal_in_context(code, site.address.value - from.value);
+}
+
+// What a refusal says that can be done instead: where instructions belong together, the first one behind them.
+std::string Planner::instead_of(const symbols::Site& site) {
+  constexpr const char* kUsual = "probe the instruction before or after it";
+  if constexpr (native::kContextReach == 0) return kUsual;
+  constexpr std::uint64_t kMost = 32;
+  for (std::uint64_t behind = native::kInsnAlignment; behind <= kMost * native::kInsnAlignment;
+       behind += native::kInsnAlignment) {
+    symbols::Site next = site;
+    next.address = site.address + behind;
+    next.offset += behind;
+    if (site.function_size != 0 && next.address >= site.function_start + site.function_size) break;
+    const auto bytes = original_bytes(next.address, arch::kMaxInsnLength);
+    if (bytes.empty()) break;
+    if (native::is_breakpoint(bytes) || native::decode(bytes, next.address.value).refusal != arch::Refusal::none) continue;
+    if (refusal_by_context(next) == arch::Refusal::none) return "the next place that can be is " + place(next);
+  }
+  return kUsual;
+}
+
+Result<void> Planner::check_context(const symbols::Site& site) {
+  const arch::Refusal refusal = refusal_by_context(site);
   if (refusal == arch::Refusal::none) return {};
-  return Error{
-      Reason::unsupported_instruction,
-      fmt::format("the instruction at {} can't be probed where it stands: {}", place(site), arch::describe(refusal)),
-      "probe an instruction outside of the sequence, or the function's start",
-      {}};
+  return Error{Reason::unsupported_instruction,
+               fmt::format("{} can't be probed where it stands: {}", place(site), arch::describe(refusal)),
+               instead_of(site),
+               {}};
 }
 
 // Its file tells who put it there: text is changed in memory only by debuggers and by us.
@@ -336,8 +358,8 @@ Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
   if (plan.insn.refusal != arch::Refusal::none)
     return Error{
         Reason::unsupported_instruction,
-        fmt::format("the instruction at {} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
-        "probe the instruction before or after it",
+        fmt::format("{} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
+        instead_of(site),
         {}};
   if (auto fit = check_context(site); !fit) return std::move(fit).error();
   const bool calls = plan.insn.flow == arch::Flow::call || plan.insn.flow == arch::Flow::indirect_call;

@@ -91,6 +91,8 @@ class Planner {
   Result<void> check_blacklist(const symbols::Site& site);
   bool near_unknown_sequence(const symbols::Site& site);
   // Whether what surrounds the instruction forbids a probe on it.
+  arch::Refusal refusal_by_context(const symbols::Site& site);
+  std::string instead_of(const symbols::Site& site);
   Result<void> check_context(const symbols::Site& site);
   Error existing_breakpoint(const symbols::Site& site) const;
   Result<tracer::SitePlan> look_at(const symbols::Site& site);

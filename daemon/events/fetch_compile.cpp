@@ -26,6 +26,7 @@ std::string register_hint() {
   std::string hint = "registers:";
   for (const std::string_view name : kRegisterNames)
     if (native::register_offset(name)) hint.append(" %").append(name);
+  hint += "; $arg1 is the first argument on every machine";
   return hint;
 }
 
