@@ -296,7 +296,8 @@ std::string Planner::instead_of(const symbols::Site& site) {
     if (site.function_size != 0 && next.address >= site.function_start + site.function_size) break;
     const auto bytes = original_bytes(next.address, arch::kMaxInsnLength);
     if (bytes.empty()) break;
-    if (native::is_breakpoint(bytes) || native::decode(bytes, next.address.value).refusal != arch::Refusal::none) continue;
+    if (native::is_breakpoint(bytes) || native::decode(bytes, next.address.value).refusal != arch::Refusal::none)
+      continue;
     if (refusal_by_context(next) == arch::Refusal::none) return "the next place that can be is " + place(next);
   }
   return kUsual;
@@ -356,11 +357,10 @@ Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
   plan.address = site.address;
   plan.insn = native::decode(bytes, site.address.value);
   if (plan.insn.refusal != arch::Refusal::none)
-    return Error{
-        Reason::unsupported_instruction,
-        fmt::format("{} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
-        instead_of(site),
-        {}};
+    return Error{Reason::unsupported_instruction,
+                 fmt::format("{} can't be probed: {}", place(site), arch::describe(plan.insn.refusal)),
+                 instead_of(site),
+                 {}};
   if (auto fit = check_context(site); !fit) return std::move(fit).error();
   const bool calls = plan.insn.flow == arch::Flow::call || plan.insn.flow == arch::Flow::indirect_call;
   if (calls && shadow_stack_)

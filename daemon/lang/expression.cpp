@@ -182,7 +182,8 @@ Result<Node> dollar(Word word, Kind kind) {
 Result<Node> register_(Word word, Kind) {
   const std::string_view name = word.text.substr(1);
   if (name.empty() || !std::all_of(name.begin(), name.end(), is_ident))
-    return bad_definition(word.column, "bad register name " + quoted(word.text), "write %REG, e.g. %sp; the first argument is $arg1 on every machine");
+    return bad_definition(word.column, "bad register name " + quoted(word.text),
+                          "write %REG, e.g. %sp; the first argument is $arg1 on every machine");
   return Node(RegisterExpr{std::string(name)});
 }
 

@@ -132,8 +132,8 @@ struct Tracee {
   std::optional<Trapped> trapped;
   // As it was left in front of a call that our interrupt made fail, where the kernel doesn't undo that for a handler.
   std::optional<ptrace::Registers> made_again;
-  // The call that it waits in may be gone on with in another's name (native::kRestartNumber): its own number, and whether
-  // the thread has been seen to enter the call so.
+  // The call that it waits in may be gone on with in another's name (native::kRestartNumber): its own number, and
+  // whether the thread has been seen to enter the call so.
   struct Restart {
     std::uint64_t number = 0;
     bool entered = false;

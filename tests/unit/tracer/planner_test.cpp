@@ -127,6 +127,17 @@ TEST_CASE("U7: instructions that can't be probed are refused, each with its reas
   CHECK(plan.error().message.find("can't be probed: ") != std::string::npos);
 }
 
+TEST_CASE("U7: in the middle of instructions that belong together, the first one behind them is named") {
+  Fixture f{code::kSequence, code::kReturn};
+  for (const std::uint64_t at : code::kInSequence) {
+    CAPTURE(at);
+    auto plan = f.analyse(at);
+    REQUIRE_FALSE(plan.ok());
+    CHECK(plan.error().reason == Reason::unsupported_instruction);
+    CHECK(plan.error().hint.ends_with(std::string(" ") + code::kBehindSequence));
+  }
+}
+
 TEST_CASE("K9: every instruction of the signal return trampoline is refused by name") {
   Fixture f{code::kNop, code::kSignalReturn};
   CHECK(f.analyse(0).ok());

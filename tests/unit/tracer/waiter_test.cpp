@@ -93,9 +93,7 @@ class Child {
   pid_t pid_;
 };
 
-void sleep_on() {
-  pause();
-}
+void sleep_on() { pause(); }
 // A stop for the tracer, every time. Until it is seized it ignores the signal.
 void raise_signals() {
   signal(SIGUSR1, SIG_IGN);

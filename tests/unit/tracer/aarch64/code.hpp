@@ -22,6 +22,12 @@ inline const Bytes kOrdinary{0xfd, 0x03, 0x00, 0x91};
 inline constexpr const char* kOrdinaryText = "0xfd,0x03,0x00,0x91";
 // hlt #0; eret
 inline const Bytes kNotProbed{0x00, 0x00, 0x40, 0xd4, 0xe0, 0x03, 0x9f, 0xd6};
+// Instructions that belong together: ldxr x0, [x1]; add x0, x0, #1; stxr w2, x0, [x1]; cbnz w2, -12; where they begin,
+// and the first that is none of them.
+inline const Bytes kSequence{0x20, 0x7c, 0x5f, 0xc8, 0x00, 0x04, 0x00, 0x91,
+                             0x20, 0x7c, 0x02, 0xc8, 0xa2, 0xff, 0xff, 0x35};
+inline const std::vector<std::uint64_t> kInSequence{0, 4, 8};
+inline constexpr const char* kBehindSequence = "f+0xc";
 // mov x8, #139; svc #0
 inline const Bytes kSignalReturn{0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4};
 inline constexpr std::uint64_t kSignalReturnCall = 4;
