@@ -443,6 +443,7 @@ class Engine : private Waiter::Guardian {
   bool waits_to_leave(Tracee& tracee);
   void let_leave(Tracee& tracee);
   void call_while_leaving(Tracee& tracee);
+  void resume_with_own_mask(Tracee& tracee, int signal);
   int send_mark(const Tracee& tracee);
   std::optional<int> unmark(Tracee& tracee, int signal);
   void note_pause(const Tracee& tracee);

@@ -303,6 +303,16 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
     return start_leaving(tracee, signal);
   }
   ptrace::set_registers(tracee.tid, regs);
+  resume_with_own_mask(tracee, signal);
+}
+
+// With a signal that an instruction of the program has raised: it comes before those that are held back, and its
+// handler is to find the program's mask. Those follow in front of the handler.
+void Engine::resume_with_own_mask(Tracee& tracee, int signal) {
+  if (tracee.leaving && std::exchange(tracee.leaving->masked, false)) {
+    let_signals(tracee, tracee.leaving->mask);
+    ptrace::interrupt(tracee.tid);
+  }
   resume(tracee, signal);
 }
 
@@ -320,8 +330,9 @@ void Engine::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPla
   if (Site* site = space.find(address)) keep_from_jump(space, *site);
 }
 
-// The program is about to go on in the middle of what a jump there replaces, or may do so: a breakpoint has to be enough
-// for a while, and for good when that has happened some times. Nothing is done where a jump replaces nothing else.
+// The program is about to go on in the middle of what a jump there replaces, or may do so: a breakpoint has to be
+// enough for a while, and for good when that has happened some times. Nothing is done where a jump replaces nothing
+// else.
 void Engine::keep_from_jump(AddressSpace& space, Site& site) {
   const std::size_t head = site.jump ? site.jump->head.size : native::kDetourJumpSize;
   if (site.plan.insn.length >= head) return;
@@ -370,17 +381,25 @@ void Engine::let_leave(Tracee& tracee) {
   resume(tracee);
 }
 
-// The mask that it has meanwhile is not for the program to see: it doesn't make its call yet.
+// The mask that it has meanwhile is not for the program to see: it doesn't make its call yet. Where the registers tell
+// what is made of it, that is so at once; else behind the call that isn't made, so that what we have it do in between
+// begins outside of any.
 void Engine::call_while_leaving(Tracee& tracee) {
+  const auto go_on = [&] {
+    if (!waits_to_leave(tracee)) on_interrupt(tracee, false);
+  };
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (!native::in_syscall(regs)) return let_leave(tracee);
+  const bool enters = native::kRegistersTellCall ? native::in_syscall(regs) : ptrace::is_at_call_entry(tracee.tid);
+  if (!enters) return native::kRegistersTellCall ? let_leave(tracee) : go_on();
   native::rewind_syscall(regs);
   native::skip_syscall(regs);
   if (const auto place = tracee.process->space->detours().find(RemoteAddr{regs.pc()}); place && !place->capture)
     leave_tail(tracee, regs, *place);
   ptrace::set_registers(tracee.tid, regs);
-  if (!waits_to_leave(tracee)) on_interrupt(tracee, false);
+  if (native::kRegistersTellCall) return go_on();
+  ptrace::set_system_call(tracee.tid, -1);
+  resume(tracee);
 }
 
 // At a stop that interrupt() has made. True: the thread was let go on; it hasn't left yet, or is about to get what has

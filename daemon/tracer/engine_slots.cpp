@@ -148,7 +148,7 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
   }
   ptrace::set_registers(tracee.tid, regs);
   leave_slot(tracee);
-  resume(tracee, signal);
+  resume_with_own_mask(tracee, signal);
 }
 // ---- past a breakpoint ----------------------------------------------------------------------------------------------
 

@@ -149,7 +149,8 @@ void Engine::show_again(Tracee& tracee) {
 // The last act for a thread of a process that is being detached. `signal`: the one it was about to get.
 void Engine::release(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
-  if (tracee.leaving && !tracee.leaving->masked) {  // more signals of its are to follow this one
+  // More signals of its are to follow this one, or the mask that it has isn't its own.
+  if (tracee.leaving) {
     ptrace::interrupt(tracee.tid);
     return resume(tracee, signal);
   }
@@ -281,7 +282,7 @@ void Engine::deliver(Tracee& tracee, int signal) {
   Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
   leave_slot(tracee);
-  resume(tracee, signal);
+  resume_with_own_mask(tracee, signal);
 }
 
 // ---- breakpoints ----------------------------------------------------------------------------------------------------

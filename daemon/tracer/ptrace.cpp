@@ -198,6 +198,12 @@ std::optional<std::uint32_t> call_table(pid_t tid) {
   return info.arch;
 }
 
+bool is_at_call_entry(pid_t tid) {
+  constexpr std::uint8_t kEntry = 1;  // PTRACE_SYSCALL_INFO_ENTRY, the first member of struct ptrace_syscall_info
+  std::uint8_t op = 0;
+  return raw(kGetSyscallInfo, tid, sizeof op, pointer(&op)) > 0 && op == kEntry;
+}
+
 std::optional<std::uint64_t> rseq_area(pid_t tid) {
   RseqConfiguration config{};
   if (raw(kGetRseqConfiguration, tid, sizeof config, pointer(&config)) == -1 || config.area == 0) return std::nullopt;

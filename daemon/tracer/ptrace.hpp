@@ -81,6 +81,10 @@ Outcome get_event_message(pid_t tid, unsigned long& message);
 // the one of its program (PTRACE_GET_SYSCALL_INFO, Linux 5.3). nullopt: gone, or the kernel doesn't say.
 std::optional<std::uint32_t> call_table(pid_t tid);
 
+// Of a thread that is stopped at a system call: whether it is about to make it (PTRACE_GET_SYSCALL_INFO). For where
+// registers don't tell (native::kRegistersTellCall); false also where the kernel doesn't say.
+bool is_at_call_entry(pid_t tid);
+
 // While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
 Outcome suspend_seccomp(pid_t tid, bool on);
 
