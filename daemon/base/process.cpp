@@ -128,11 +128,13 @@ Result<Stat> parse_stat(std::string_view text) {
   for (std::string_view& word : field) word = next_word(rest);
   const auto parent = to_number<pid_t>(field[1]);
   const auto flags = to_number<std::uint32_t>(field[6]);
+  const auto threads = to_number<std::uint32_t>(field[17]);
   const auto start = to_number<std::uint64_t>(field[19]);
-  if (field[0].size() != 1 || !parent || !flags || !start) return bad;
+  if (field[0].size() != 1 || !parent || !flags || !threads || !start) return bad;
   stat.state = field[0][0];
   stat.parent = *parent;
   stat.flags = *flags;
+  stat.threads = *threads;
   stat.start_time = *start;
   return stat;
 }
@@ -186,16 +188,26 @@ std::string comm(pid_t pid) {
   return stat ? stat->comm : std::string();
 }
 
-pid_t task_with_memory(pid_t pid) {
-  if (const auto main = read_stat(pid); !main || !main->zombie()) return pid;
-  const auto others = thread_ids(pid);
-  if (!others) return pid;
-  const auto alive = std::ranges::find_if(*others, [](pid_t tid) {
-    const auto stat = read_stat(tid);
-    return stat && !stat->zombie();
-  });
-  return alive == others->end() ? pid : *alive;
+// A thread of the process that hasn't ended, its main one if that is so; nullopt: there is none. A list of threads of
+// which some end meanwhile may lack others (fs/proc/base.c, next_tid), and one that executes another program gets the
+// process's id, its own being gone then. So nobody is believed to be there until two looks at all of them have said so.
+static std::optional<pid_t> living_task(pid_t pid) {
+  constexpr unsigned kMostLooks = 64;
+  unsigned nobody = 0;
+  for (unsigned look = 0; look < kMostLooks && nobody < 2; ++look) {
+    const auto main = read_stat(pid);
+    if (!main) return std::nullopt;
+    if (!main->zombie()) return pid;
+    const auto others = thread_ids(pid);
+    if (!others) continue;
+    for (const pid_t tid : *others)
+      if (const auto stat = read_stat(tid); stat && !stat->zombie()) return tid;
+    nobody = others->size() >= main->threads ? nobody + 1 : 0;
+  }
+  return std::nullopt;
 }
+
+pid_t task_with_memory(pid_t pid) { return living_task(pid).value_or(pid); }
 
 bool is_without_memory(pid_t tid) {
   std::string text;
@@ -216,10 +228,7 @@ char state(pid_t tid) {
   return stat ? stat->state : '\0';
 }
 
-bool has_ended(pid_t pid) {
-  const auto stat = read_stat(task_with_memory(pid));
-  return !stat || stat->zombie();
-}
+bool has_ended(pid_t pid) { return !living_task(pid); }
 
 bool is_kernel_thread(pid_t pid) {
   Result<Stat> stat = read_stat(pid);

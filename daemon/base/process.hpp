@@ -22,6 +22,7 @@ struct Stat {
   char state = '?';  // R S D T t Z X I ...
   pid_t parent = 0;
   std::uint32_t flags = 0;       // PF_*, include/linux/sched.h
+  std::uint32_t threads = 0;     // of the process, dead ones that nobody has waited for among them; 0: gone meanwhile
   std::uint64_t start_time = 0;  // clock ticks since boot
 
   bool zombie() const { return state == 'Z' || state == 'X' || state == 'x'; }

@@ -36,7 +36,7 @@ Result<void> check_kind(pid_t pid) {
   Result<process::Stat> stat = process::read_stat(pid);
   if (!stat) return std::move(stat).error();
   if (stat->kernel_thread()) return unsupported(pid, "a kernel thread: it has no program (no /proc/PID/exe)", "");
-  if (stat->zombie() && process::task_with_memory(pid) == pid)
+  if (stat->zombie() && process::has_ended(pid))
     return unsupported(pid, "a zombie: it has exited and has no program any more (no /proc/PID/exe)", "");
   Result<bool> narrow = process::is_32bit(pid);
   if (!narrow) return std::move(narrow).error();

@@ -20,6 +20,7 @@ TEST_CASE("a stat file is read up to its last parenthesis, whatever the program 
   CHECK(stat->state == 'S');
   CHECK(stat->parent == 12);
   CHECK(stat->flags == 4194560);
+  CHECK(stat->threads == 1);
   CHECK(stat->start_time == 987654321);
   CHECK_FALSE(stat->kernel_thread());
 }
