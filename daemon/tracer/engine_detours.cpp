@@ -309,8 +309,12 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
 // With a signal that an instruction of the program has raised: it comes before those that are held back, and its
 // handler is to find the program's mask. Those follow in front of the handler.
 void Engine::resume_with_own_mask(Tracee& tracee, int signal) {
-  if (tracee.leaving && std::exchange(tracee.leaving->masked, false)) {
-    let_signals(tracee, tracee.leaving->mask);
+  siginfo_t info{};
+  if (tracee.leaving && tracee.leaving->masked && ptrace::get_siginfo(tracee.tid, info) == Outcome::ok) {
+    // One that the program blocks and has raised all the same is to end it.
+    const bool forced = info.si_code > 0;
+    let_signals(tracee, tracee.leaving->mask & ~(forced ? signal_bit(signal) : 0));
+    tracee.leaving->masked = false;
     ptrace::interrupt(tracee.tid);
   }
   resume(tracee, signal);
@@ -381,24 +385,16 @@ void Engine::let_leave(Tracee& tracee) {
   resume(tracee);
 }
 
-// The mask that it has meanwhile is not for the program to see: it doesn't make its call yet. Where the registers tell
-// what is made of it, that is so at once; else behind the call that isn't made, so that what we have it do in between
-// begins outside of any.
+// The mask that it has meanwhile is not for the program to see: the call that it is at the entry of isn't made
+// (Engine::resume), and comes again when it has the program's. What we have it do before that begins at a stop outside
+// of any call.
 void Engine::call_while_leaving(Tracee& tracee) {
-  const auto go_on = [&] {
-    if (!waits_to_leave(tracee)) on_interrupt(tracee, false);
-  };
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  const bool enters = native::kRegistersTellCall ? native::in_syscall(regs) : ptrace::is_at_call_entry(tracee.tid);
-  if (!enters) return native::kRegistersTellCall ? let_leave(tracee) : go_on();
+  ptrace::interrupt(tracee.tid);
   native::rewind_syscall(regs);
   native::skip_syscall(regs);
-  if (const auto place = tracee.process->space->detours().find(RemoteAddr{regs.pc()}); place && !place->capture)
-    leave_tail(tracee, regs, *place);
   ptrace::set_registers(tracee.tid, regs);
-  if (native::kRegistersTellCall) return go_on();
-  ptrace::set_system_call(tracee.tid, -1);
   resume(tracee);
 }
 

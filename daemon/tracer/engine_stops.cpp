@@ -120,7 +120,7 @@ void Engine::resume(Tracee& tracee, int signal) {
   }
   tracee.state = Tracee::State::running;
   if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
-  if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_to_syscall(tracee.tid, signal));
+  if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_without_syscall(tracee.tid, signal));
   const bool watched = watches(tracee);
   if (!watched && !tracee.filtered_call && !tracee.restart) return void(ptrace::resume(tracee.tid, signal));
   if (watched && signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
@@ -152,7 +152,7 @@ void Engine::release(Tracee& tracee, int signal) {
   // More signals of its are to follow this one, or the mask that it has isn't its own.
   if (tracee.leaving) {
     ptrace::interrupt(tracee.tid);
-    return resume(tracee, signal);
+    return signal != 0 ? resume_with_own_mask(tracee, signal) : resume(tracee);
   }
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
@@ -270,7 +270,7 @@ void Engine::deliver(Tracee& tracee, int signal) {
   } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {
     ptrace::set_registers(tracee.tid, regs);
   }
-  if (tracee.process->detaching) return release(tracee, signal);
+  if (tracee.process->detaching && !tracee.leaving) return release(tracee, signal);
   if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);  // wherever it is
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
@@ -476,6 +476,7 @@ void Engine::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] cons
     constexpr std::uint64_t kGoneOnWith[] = {SYS_nanosleep, SYS_clock_nanosleep, SYS_futex};
     ptrace::Registers regs;
     if (!status.stopped() || status.kind() == Kind::syscall || tracee.leaving || tracee.stepping) return;
+    if (status.kind() == Kind::signal && is_forced_signal(status.signal())) return;
     if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
     const std::uint64_t number = native::syscall_number(regs);
     if (number == native::kRestartNumber) {

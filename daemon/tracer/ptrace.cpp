@@ -26,6 +26,7 @@ constexpr unsigned long PTRACE_O_SUSPEND_SECCOMP = 1UL << 21;
 // PTRACE_GET_RSEQ_CONFIGURATION and its struct: linux/ptrace.h, which can't be included beside sys/ptrace.h.
 constexpr int kGetRseqConfiguration = 0x420f;
 constexpr int kGetSyscallInfo = 0x420e;
+constexpr int kSystemCallEmulation = 31;  // PTRACE_SYSEMU, of x86-64 and arm64
 struct RseqConfiguration {
   std::uint64_t area;
   std::uint32_t size, signature, flags, pad;
@@ -72,6 +73,10 @@ Outcome resume(pid_t tid, int signal) { return end_stop(PTRACE_CONT, tid, signal
 Outcome step(pid_t tid, int signal) { return end_stop(PTRACE_SINGLESTEP, tid, signal); }
 Outcome report_vfork_done(pid_t tid) { return call(PTRACE_SETOPTIONS, tid, 0, kOptions | PTRACE_O_TRACEVFORKDONE); }
 Outcome resume_to_syscall(pid_t tid, int signal) { return end_stop(PTRACE_SYSCALL, tid, signal); }
+Outcome resume_without_syscall(pid_t tid, int signal) {
+  const Outcome outcome = end_stop(kSystemCallEmulation, tid, signal);
+  return outcome == Outcome::failed ? resume(tid, signal) : outcome;
+}
 Outcome listen(pid_t tid) { return end_stop(PTRACE_LISTEN, tid, 0); }
 Outcome detach(pid_t tid, int signal) { return end_stop(PTRACE_DETACH, tid, signal); }
 
@@ -196,12 +201,6 @@ std::optional<std::uint32_t> call_table(pid_t tid) {
   } info{};  // the beginning of struct ptrace_syscall_info, linux/ptrace.h
   if (raw(kGetSyscallInfo, tid, sizeof info, pointer(&info)) <= 0) return std::nullopt;
   return info.arch;
-}
-
-bool is_at_call_entry(pid_t tid) {
-  constexpr std::uint8_t kEntry = 1;  // PTRACE_SYSCALL_INFO_ENTRY, the first member of struct ptrace_syscall_info
-  std::uint8_t op = 0;
-  return raw(kGetSyscallInfo, tid, sizeof op, pointer(&op)) > 0 && op == kEntry;
 }
 
 std::optional<std::uint64_t> rseq_area(pid_t tid) {

@@ -38,6 +38,10 @@ Outcome resume(pid_t tid, int signal);
 Outcome step(pid_t tid, int signal);
 // Resumes to the next system call entry or exit stop; `signal` as for resume().
 Outcome resume_to_syscall(pid_t tid, int signal = 0);
+// Resumes to the stop at the next system call's entry, which is then not made; no seccomp filter sees it (PTRACE_SYSEMU:
+// kernel/entry/common.c, arch/arm64/kernel/ptrace.c, syscall_trace_enter). Kernels that don't know that, arm64's before
+// Linux 5.3, resume the thread without such a stop.
+Outcome resume_without_syscall(pid_t tid, int signal = 0);
 // For a thread that stands in its vfork event: it will stop once more when the child has let go of its memory
 // (PTRACE_EVENT_VFORK_DONE, which kernel/fork.c looks for only then).
 Outcome report_vfork_done(pid_t tid);
@@ -80,10 +84,6 @@ Outcome get_event_message(pid_t tid, unsigned long& message);
 // The table of system calls (AUDIT_ARCH_*, linux/audit.h) that the call which the stopped thread is in belongs to, or else
 // the one of its program (PTRACE_GET_SYSCALL_INFO, Linux 5.3). nullopt: gone, or the kernel doesn't say.
 std::optional<std::uint32_t> call_table(pid_t tid);
-
-// Of a thread that is stopped at a system call: whether it is about to make it (PTRACE_GET_SYSCALL_INFO). For where
-// registers don't tell (native::kRegistersTellCall); false also where the kernel doesn't say.
-bool is_at_call_entry(pid_t tid);
 
 // While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
 Outcome suspend_seccomp(pid_t tid, bool on);
