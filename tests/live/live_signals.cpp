@@ -150,6 +150,36 @@ TEST_CASE("a process that arranges for SIGTRAP is attached, probed and let go in
   }
 }
 
+// What a thread in a detour gets waits until it has left, and its mask isn't its own until then. It goes on into a
+// system call, or a fault, right behind.
+TEST_CASE("a thread that blocks SIGTRAP makes its calls, and handles its faults, with the mask that it has set") {
+  for (const std::string mode : {"", "filter"}) {
+    CAPTURE(mode);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Target target("leaving", mode.empty() ? std::vector<std::string>{} : std::vector<std::string>{mode});
+    const auto until = Clock::now() + scaled(Millis{3'000});
+    int optimised = 0;
+    while (Clock::now() < until && target.running()) {
+      const std::vector<Json> probes = add(client, target.pid(), {"libc:getppid", "p:l load"});
+      const auto is_jump = [&] {
+        const Json all = client.call("probe.list").at("probes");
+        return std::ranges::any_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
+      };
+      optimised += eventually(is_jump, Millis{200});
+      eventually([&] { return counts_of(client, probes[0]).hits > 20'000; }, Millis{200});
+      remove_all(client, probes);  // with its last probe it is let go
+    }
+    MESSAGE(optimised << " times with jumps");
+    if (kHasJumps) CHECK(optimised > 0);
+    target.send("end\n");
+    const TargetReport report = target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.errors());
+    CHECK(report.value("alarms") > 10);
+    CHECK(report.value("faults") > 10);
+  }
+}
+
 TEST_CASE("a program that is to die of its own SIGTRAP does, after one call of its handler") {
   for (const char* name : {"crash_signal", "crash_sigaction", "crash_resethand", "crash_blocked_breakpoint"})
     for (const bool step : kTiers) {
