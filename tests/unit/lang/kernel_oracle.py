@@ -7,6 +7,7 @@ Only events of the groups used here are defined, one at a time and never enabled
 A row is {definition, column}: the 0-based column of error_log's caret, or kAccepted.
 """
 import os
+import re
 import subprocess
 import tempfile
 
@@ -125,7 +126,7 @@ class Kernel:
 
 def main():
     kernel = Kernel()
-    old = [int(part) for part in os.uname().release.split('.')[:2]] < [6, 18]
+    old = [int(part) for part in re.findall(r'\d+', os.uname().release)[:2]] < [6, 18]
     print('// Written by kernel_oracle.py on Linux ' + os.uname().release + '; do not edit.')
     for row in WHOLE + [HEAD + ' ' + arg for arg in ARGS if not (old and arg in NEWER)]:
         text = row.replace('%di', FIRST).replace('%si', SECOND)
