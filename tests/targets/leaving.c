@@ -29,8 +29,10 @@ static void fail(const char* what, long got) {
   if (wrong++ < 8) fprintf(stderr, "%s: %ld\n", what, got);
 }
 
+// But for SIGTRAP's bit, which a tracer that is slow to come may cost a thread that doesn't block everything.
 static void expect_mask(const char* what, const void* mask) {
-  if (memcmp(mask, &own_mask, 8) != 0) fail(what, *(const long*)mask);
+  const long trap = 1L << (SIGTRAP - 1), now = *(const long*)mask, own = *(const long*)&own_mask;
+  if ((now & ~trap) != (own & ~trap)) fail(what, now);
 }
 
 static void next_alarm(void) {
