@@ -188,10 +188,9 @@ TEST_CASE("a return of a call that had begun before is counted, and is no event"
   Session s;
   CHECK(s.program.ask("block") == "block done 0");
   const std::string tasks = "/proc/" + std::to_string(s.program.pid()) + "/task";
-  REQUIRE(eventually([&] {
+  REQUIRE(eventually([&] {  // the second thread waits in read()
     const CommandResult stacks = run_command({"sh", "-c", "cat " + tasks + "/*/syscall"});
-    return stacks.out.find("\n" + std::to_string(SYS_read) + " ") !=
-           std::string::npos;  // the second thread waits in read()
+    return stacks.out.find("\n" + std::to_string(SYS_read) + " ") != std::string::npos;
   }));
   const Json probe = s.add_one("r:blocked blocked $retval");
   CHECK(s.program.ask("unblock") == "unblock done 5");

@@ -98,15 +98,21 @@ TEST_CASE("file offsets are the ones readelf shows") {
     const std::string path = fixtures() + "/" + program;
     const Running target(path);
     REQUIRE(target.ready());
-    unsigned long long value = 0, text_address = 0, text_offset = 0;
+    unsigned long long value = 0;
     const std::string row = output_of("readelf -sW " + path + " | grep -m1 ' fixture_hidden\\|_ZL14fixture_hiddeni'");
     REQUIRE(std::sscanf(row.c_str(), " %*d: %llx", &value) == 1);
-    const std::string text = output_of("readelf -SW " + path + " | sed 's/^ *\\[ *[0-9]*\\]//' | grep ' \\.text '");
-    REQUIRE(std::sscanf(text.c_str(), " .text PROGBITS %llx %llx", &text_address, &text_offset) == 2);
-    const std::uint64_t offset = value - text_address + text_offset;
-    unsigned long long data_offset = 0;
-    const std::string data = output_of("readelf -SW " + path + " | sed 's/^ *\\[ *[0-9]*\\]//' | grep ' \\.data '");
-    REQUIRE(std::sscanf(data.c_str(), " .data PROGBITS %*x %llx", &data_offset) == 1);
+    struct Section {
+      unsigned long long address = 0, offset = 0;
+    };
+    const auto section = [&](const std::string& name) {
+      Section found;
+      const std::string line =
+          output_of("readelf -SW " + path + " | sed 's/^ *\\[ *[0-9]*\\]//' | grep ' \\" + name + " '");
+      REQUIRE(std::sscanf(line.c_str(), " %*s PROGBITS %llx %llx", &found.address, &found.offset) == 2);
+      return found;
+    };
+    const Section text = section(".text");
+    const std::uint64_t offset = value - text.address + text.offset;
 
     ModuleCache cache;
     const auto symbols = load(target.pid(), cache);
@@ -115,7 +121,7 @@ TEST_CASE("file offsets are the ones readelf shows") {
     CHECK(by_offset.address == target.fact("fixture_hidden"));
     CHECK(by_offset.symbol == "fixture_hidden(int)");
     CHECK(only_site(*symbols, file_offset(path, offset)).address == by_offset.address);
-    CHECK(refusal(*symbols, file_offset(program, data_offset)).reason == Reason::not_executable);
+    CHECK(refusal(*symbols, file_offset(program, section(".data").offset)).reason == Reason::not_executable);
     CHECK(refusal(*symbols, file_offset(program, 1ull << 40)).reason == Reason::unmapped_address);
     CHECK(refusal(*symbols, file_offset("libnothing", 0)).reason == Reason::no_such_module);
   }
