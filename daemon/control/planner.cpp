@@ -194,6 +194,13 @@ Result<void> Planner::check_boundary(const symbols::Site& site) {
                     address_or_place(site), site.module),
         "probe a function's start or an offset in one",
         {}};
+  if (const std::uint64_t inside = site.address.value % native::kInsnAlignment; !site.function_start && inside != 0)
+    return Error{Reason::not_instruction_boundary,
+                 fmt::format("{} is in the middle of an instruction: they begin at multiples of {}",
+                             address_or_place(site), native::kInsnAlignment),
+                 fmt::format("the nearest ones start at {:#x} and {:#x}", site.address.value - inside,
+                             site.address.value - inside + native::kInsnAlignment),
+                 {}};
   if (!site.function_start || site.function_start == site.address) return {};
   const std::uint64_t offset = site.address.value - site.function_start.value;
   if (offset > kMaxDecode) return {};
@@ -298,7 +305,8 @@ std::string Planner::instead_of(const symbols::Site& site) {
     if (bytes.empty()) break;
     if (native::is_breakpoint(bytes) || native::decode(bytes, next.address.value).refusal != arch::Refusal::none)
       continue;
-    if (refusal_by_context(next) == arch::Refusal::none) return "the next place that can be is " + place(next);
+    if (refusal_by_context(next) == arch::Refusal::none && check_blacklist(next))
+      return "the next place that can be is " + place(next);
   }
   return kUsual;
 }

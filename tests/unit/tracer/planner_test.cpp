@@ -2,6 +2,7 @@
 #include "daemon/control/planner.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -60,6 +61,18 @@ TEST_CASE("K2: a place in the middle of an instruction is refused, with the near
     CHECK(plan.error().reason == Reason::not_instruction_boundary);
     CHECK(plan.error().hint.find(code::kBeforeMiddle) != std::string::npos);
     CHECK(plan.error().hint.find(code::kBehindMiddle) != std::string::npos);
+  }
+}
+
+TEST_CASE("K2: where no function is known, an address that no instruction begins at is refused all the same") {
+  Fixture f{code::kFrame};
+  const auto page = reinterpret_cast<std::uint64_t>(f.page);
+  for (std::uint64_t middle = 1; middle < arch::native::kInsnAlignment; ++middle) {
+    auto plan = f.analyse(middle, false);
+    REQUIRE_FALSE(plan.ok());
+    CHECK(plan.error().reason == Reason::not_instruction_boundary);
+    const std::string nearest = fmt::format("{:#x} and {:#x}", page, page + arch::native::kInsnAlignment);
+    CHECK_MESSAGE(plan.error().hint.find(nearest) != std::string::npos, plan.error().hint);
   }
 }
 
@@ -134,7 +147,18 @@ TEST_CASE("U7: in the middle of instructions that belong together, the first one
     auto plan = f.analyse(at);
     REQUIRE_FALSE(plan.ok());
     CHECK(plan.error().reason == Reason::unsupported_instruction);
-    CHECK_MESSAGE(plan.error().hint.find(code::kBehindSequence) != std::string::npos, plan.error().hint);
+    CHECK_MESSAGE(plan.error().hint.ends_with(fmt::format("f+{:#x}", code::kBehindSequence)), plan.error().hint);
+  }
+}
+
+TEST_CASE("U7: what is named instead isn't refused itself") {
+  Fixture f{{code::kSequence.begin(), code::kSequence.begin() + code::kBehindSequence}, code::kSignalReturn};
+  const std::uint64_t behind = code::kBehindSequence + code::kSignalReturn.size();
+  for (const std::uint64_t at : code::kInSequence) {
+    CAPTURE(at);
+    auto plan = f.analyse(at);
+    REQUIRE_FALSE(plan.ok());
+    CHECK_MESSAGE(plan.error().hint.ends_with(fmt::format("f+{:#x}", behind)), plan.error().hint);
   }
 }
 

@@ -24,7 +24,7 @@ inline const Bytes kNotProbed{0xf4, 0xcf};
 // Instructions that belong together: there are none here.
 inline const Bytes kSequence{};
 inline const std::vector<std::uint64_t> kInSequence{};
-inline constexpr const char* kBehindSequence = "";
+inline constexpr std::uint64_t kBehindSequence = 0;
 // mov $15,%rax; syscall
 inline const Bytes kSignalReturn{0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05};
 inline constexpr std::uint64_t kSignalReturnCall = 7;
