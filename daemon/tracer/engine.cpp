@@ -16,6 +16,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -139,6 +140,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
     if (!found) found = forget_replaced_leader(process);
   }
   if (process.threads.empty()) return just_exited(pid);
+  std::ranges::for_each(process.threads, look_again_at_call);
   return process.threads.size();
 }
 
@@ -315,6 +317,7 @@ void Engine::forget_tracee(pid_t tid) {
   leave_slot(it->second);
   take_lanes(it->second);
   ptrace::note_event_stop(tid);
+  forget_call_notes(tid);
   if (Journal* journal = journal_of(it->second)) journal->forget_mask(tid);
   Process* process = it->second.process;
   if (process) process->threads.erase(tid);

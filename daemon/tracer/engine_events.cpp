@@ -17,6 +17,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -90,7 +91,10 @@ void Engine::claim(Tracee& child, Process& parent) {
     watch_first_faults(process);
   };
   if (Process* own = process_of(child.tid)) return join(*own);
-  if (!process::is_thread_of(child.tid, child.tid)) return join(parent);
+  if (!process::is_thread_of(child.tid, child.tid)) {
+    begin_call_notes(child.tid, Tracked::born);
+    return join(parent);
+  }
   const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;
@@ -211,6 +215,8 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.rehits.clear();
   tracee.stands.reset();
   tracee.trapped.reset();
+  tracee.made_again.reset();
+  begin_call_notes(pid, Tracked::born);
   tracee.restart.reset();
   tracee.action_looked = 0;
   tracee.watched = false;
@@ -292,6 +298,7 @@ void Engine::release_orphan(pid_t tid) {
   for (const auto& space : recent_spaces_)
     if (memory.valid()) space->clean_copy(memory, layout);
   ptrace::detach(tid, 0);
+  forget_call_notes(tid);
   tracees_.erase(tid);
 }
 

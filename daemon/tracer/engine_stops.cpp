@@ -49,18 +49,18 @@ void Engine::handle(const Stop& stop) {
     tracee.group_stopped = false;
     note_mask(tracee, stop.status);
     note_restart(tracee, stop.status);
+    const bool interrupted = ptrace::is_interrupted(stop.tid);
     if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(stop.tid);
     if (tracee.hidden && stop.status.stopped()) show_again(tracee);
     switch (stop.status.kind()) {
       case Kind::exited:
       case Kind::killed: on_end(tracee, stop.status); break;
       case Kind::signal:
-        if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(stop.tid))
-          ptrace::interrupt(stop.tid);
+        if (std::exchange(tracee.interrupt_again, false) || interrupted) ptrace::interrupt(stop.tid);
         on_signal(tracee, stop.status.signal());
         break;
-      case Kind::group_stop: on_interrupt(tracee, true); break;
-      case Kind::interrupt: on_interrupt(tracee, false); break;
+      case Kind::group_stop: on_interrupt(tracee, true, interrupted); break;
+      case Kind::interrupt: on_interrupt(tracee, false, interrupted); break;
       case Kind::clone:
       case Kind::fork:
       case Kind::vfork: on_new_task(tracee); break;
@@ -266,12 +266,13 @@ void Engine::deliver(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   if (was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
-    if (make_again(tracee.tid, regs)) ptrace::set_registers(tracee.tid, regs);
+    make_call_again(tracee, regs);
   } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {
     ptrace::set_registers(tracee.tid, regs);
   }
   if (tracee.process->detaching && !tracee.leaving) return release(tracee, signal);
   if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);  // wherever it is
+  note_handler(tracee.tid, regs, signal);
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
   if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
@@ -463,7 +464,11 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   RemoteAddr base;
   const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
   if (!in_slot) leave_slot(tracee);
-  if (!was_only_interrupted(tracee.tid, regs) || !make_again(tracee.tid, regs)) return;
+  if (was_only_interrupted(tracee.tid, regs)) make_call_again(tracee, regs);
+}
+
+void Engine::make_call_again(Tracee& tracee, ptrace::Registers& regs) {
+  if (!make_again(tracee.tid, regs)) return;
   ptrace::set_registers(tracee.tid, regs);
   if (!native::kRegistersTellCall) tracee.made_again = regs;
 }
@@ -506,11 +511,13 @@ void Engine::mend_restart([[maybe_unused]] Tracee& tracee) {
   }
 }
 
-void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
+// Others than ours: a new thread's first stop, and the one behind a SIGSTOP and SIGCONT, for which calls do fail
+// (signal(7), "Interruption of system calls and library functions by stop signals").
+void Engine::on_interrupt(Tracee& tracee, bool group_stop, bool is_ours) {
   const pid_t tid = tracee.tid;
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
-  if (!group_stop) put_back_interrupted_call(tracee);
+  if (!group_stop && is_ours) put_back_interrupted_call(tracee);
   give_up_load(tracee);
   if (waits_to_leave(tracee)) return;
   limit_kept_calls(tracee);

@@ -127,6 +127,12 @@ bool would_be_ignored(pid_t tid, int signal) {
   return signal == SIGCHLD || signal == SIGURG || signal == SIGWINCH || signal == SIGCONT;
 }
 
+bool handles_signals(pid_t tid) {
+  constexpr std::uint64_t kLibrarys = 1ULL << 31 | 1ULL << 32;  // SIGCANCEL and SIGSETXID, nptl's
+  const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
+  return status.empty() || (hex_field(status, "SigCgt:\t") & ~kLibrarys) != 0;
+}
+
 std::optional<int> unused_signal(pid_t tid, SignalKind kind) {
   constexpr int kStandard[] = {SIGURG, SIGWINCH, SIGIO, SIGPWR, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGALRM};
   constexpr int kLast = 64, kFirst = 35;

@@ -1,8 +1,11 @@
 #include "daemon/tracer/left_calls.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "daemon/tracer/interrupted_calls.hpp"
 
@@ -11,40 +14,106 @@ namespace {
 
 namespace native = arch::native;
 
-// What threads were blocked in when they were interrupted last.
-thread_local std::unordered_map<pid_t, BlockedCall> noted;
+// The thread stands right behind that call and no other: on the same stack, with its number.
+bool is_behind(const BlockedCall& call, const ptrace::Registers& regs) {
+  return call.pc == regs.pc() && call.sp == regs.sp() && call.number == native::syscall_number(regs);
+}
 
-// The call that the thread has left and no other: it stands right behind it, on the same stack, with its number.
-const BlockedCall* noted_call(pid_t tid, const ptrace::Registers& regs) {
-  const auto it = noted.find(tid);
-  if (it == noted.end()) return nullptr;
-  const BlockedCall& call = it->second;
-  const bool same = call.pc == regs.pc() && call.sp == regs.sp() && call.number == native::syscall_number(regs);
-  return same ? &call : nullptr;
+class Calls {
+ public:
+  explicit Calls(Tracked how) : whole_(how == Tracked::born) {}
+
+  void see(const std::optional<BlockedCall>& call) {
+    if (call) seen_[next_++ % seen_.size()] = *call;
+  }
+  void note(const std::optional<BlockedCall>& call) {
+    see(call);
+    now_ = call;
+  }
+  void note_handler(std::uint64_t sp) {
+    now_.reset();
+    if (std::ranges::find(handlers_, sp) == handlers_.end() && handlers_.size() <= kMostHandlers)
+      handlers_.push_back(sp);
+  }
+  void forget_now() { now_.reset(); }
+  bool has_seen_none() const { return !whole_ && next_ == 0; }
+
+  // The call that it waited in when it was interrupted; null: it has left another, or none.
+  const BlockedCall* interrupted(const ptrace::Registers& regs) const {
+    return now_ && is_behind(*now_, regs) ? &*now_ : nullptr;
+  }
+  // Whether a handler may have been entered there. (A program whose handler has been copes with a call that fails.)
+  bool had_handler(std::uint64_t sp) const {
+    return handlers_.size() > kMostHandlers || std::ranges::find(handlers_, sp) != handlers_.end();
+  }
+  // Whether no handler can come back to there that was entered before it was traced: there is none, or the thread has
+  // waited in that call meanwhile, on that stack.
+  bool knows_all_handlers(const ptrace::Registers& regs) const {
+    return whole_ || std::ranges::any_of(seen_, [&](const BlockedCall& call) { return is_behind(call, regs); });
+  }
+
+ private:
+  static constexpr std::size_t kMostHandlers = 32;
+
+  std::optional<BlockedCall> now_;
+  std::array<BlockedCall, 4> seen_{};  // the latest
+  std::size_t next_ = 0;
+  std::vector<std::uint64_t> handlers_;  // where they were entered, by the stack pointer; more than that: anywhere
+  bool whole_;
+};
+
+thread_local std::unordered_map<pid_t, Calls> threads;
+
+Calls& calls_of(pid_t tid) { return threads.try_emplace(tid, Tracked::seized).first->second; }
+
+// It wasn't seen to wait when it was interrupted, or it wasn't interrupted at all.
+bool left_unseen(pid_t tid, const ptrace::Registers& regs) {
+  const Calls& calls = calls_of(tid);
+  return !calls.had_handler(regs.sp()) && is_call_at(tid, regs.pc() - std::size(native::kSyscallInsn)) &&
+         (calls.knows_all_handlers(regs) || !handles_signals(tid));
 }
 
 }  // namespace
 
-void note_call(pid_t tid) {
-  if (const auto call = blocked_call(tid))
-    noted.insert_or_assign(tid, *call);
-  else
-    noted.erase(tid);
+void begin_call_notes(pid_t tid, Tracked how) {
+  if (native::kRegistersTellCall) return;
+  Calls& calls = threads.insert_or_assign(tid, Calls(how)).first->second;
+  if (how == Tracked::seized) calls.see(blocked_call(tid));
+}
+
+void forget_call_notes(pid_t tid) { threads.erase(tid); }
+
+void look_again_at_call(pid_t tid) {
+  if (native::kRegistersTellCall) return;
+  if (Calls& calls = calls_of(tid); calls.has_seen_none()) calls.see(blocked_call(tid));
+}
+
+void note_call(pid_t tid) { calls_of(tid).note(blocked_call(tid)); }
+
+// Only where one is entered from a call that fails then: the kernel has the thread in front of those that it would make
+// again.
+void note_handler(pid_t tid, const ptrace::Registers& regs, int signal) {
+  if (native::kRegistersTellCall) return;
+  const bool in_call = native::syscall_result(regs) == -EINTR || is_call_at(tid, regs.pc());
+  if (in_call && !would_be_ignored(tid, signal)) calls_of(tid).note_handler(regs.sp());
 }
 
 bool was_only_interrupted(pid_t tid, const ptrace::Registers& regs) {
   if (native::syscall_result(regs) != -EINTR) return false;
-  if (native::kRegistersTellCall ? !native::in_syscall(regs) : noted_call(tid, regs) == nullptr) return false;
+  if (native::kRegistersTellCall && !native::in_syscall(regs)) return false;
   const bool other = native::kOtherCalls != 0 && ptrace::call_table(tid) == native::kOtherCalls;
-  return may_be_made_again(native::syscall_number(regs), other ? CallTable::other : CallTable::own);
+  if (!may_be_made_again(native::syscall_number(regs), other ? CallTable::other : CallTable::own)) return false;
+  return native::kRegistersTellCall || calls_of(tid).interrupted(regs) || left_unseen(tid, regs);
 }
 
 bool make_again(pid_t tid, ptrace::Registers& regs) {
   if constexpr (!native::kRegistersTellCall) {
-    const BlockedCall* const call = noted_call(tid, regs);
-    if (!call) return false;
-    native::set_first_argument(regs, call->first_argument);
-    noted.erase(tid);
+    Calls& calls = calls_of(tid);
+    const BlockedCall* const call = calls.interrupted(regs);
+    const auto argument = call ? std::optional(call->first_argument) : ptrace::last_first_argument(tid);
+    if (!argument) return false;
+    native::set_first_argument(regs, *argument);
+    calls.forget_now();
   }
   native::restart_unless_handled(regs);
   return true;
@@ -55,6 +124,14 @@ bool unmake(std::optional<ptrace::Registers>& made_again, ptrace::Registers& reg
   if (!left || !native::same_execution(*left, regs)) return false;
   native::undo_rewind_syscall(regs, -EINTR);
   return true;
+}
+
+bool is_call_at(pid_t tid, std::uint64_t address) {
+  std::uint64_t word = 0;
+  if (ptrace::peek_word(tid, address / sizeof word * sizeof word, word) != ptrace::Outcome::ok) return false;
+  const std::uint8_t* const insn = reinterpret_cast<const std::uint8_t*>(&word) + address % sizeof word;
+  const bool whole = address % sizeof word + std::size(native::kSyscallInsn) <= sizeof word;
+  return whole && std::equal(std::begin(native::kSyscallInsn), std::end(native::kSyscallInsn), insn);
 }
 
 }  // namespace probed::tracer

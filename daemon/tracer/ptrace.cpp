@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <unordered_set>
 
@@ -58,7 +59,11 @@ std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(
 
 }  // namespace
 
-Outcome seize(pid_t tid) { return call(PTRACE_SEIZE, tid, 0, kOptions); }
+Outcome seize(pid_t tid) {
+  const Outcome outcome = call(PTRACE_SEIZE, tid, 0, kOptions);
+  if (outcome == Outcome::ok) begin_call_notes(tid, Tracked::seized);
+  return outcome;
+}
 Outcome interrupt(pid_t tid) {
   if (!arch::native::kRegistersTellCall && !interrupted.contains(tid)) note_call(tid);
   const Outcome outcome = call(PTRACE_INTERRUPT, tid, 0, 0);
@@ -201,6 +206,25 @@ std::optional<std::uint32_t> call_table(pid_t tid) {
   } info{};  // the beginning of struct ptrace_syscall_info, linux/ptrace.h
   if (raw(kGetSyscallInfo, tid, sizeof info, pointer(&info)) <= 0) return std::nullopt;
   return info.arch;
+}
+
+std::optional<std::uint64_t> last_first_argument(pid_t tid) {
+  constexpr std::uint8_t kSeccomp = 3;  // PTRACE_SYSCALL_INFO_SECCOMP
+  struct {
+    std::uint8_t op, pad[3];
+    std::uint32_t arch;
+    std::uint64_t pc, sp, number, arguments[6];
+    std::uint32_t filter_data;
+  } info{};  // struct ptrace_syscall_info, linux/ptrace.h
+  siginfo_t own;
+  if (get_siginfo(tid, own) != Outcome::ok) return std::nullopt;
+  siginfo_t asked = own;
+  asked.si_code = SIGTRAP | PTRACE_EVENT_SECCOMP << 8;
+  if (set_siginfo(tid, asked) != Outcome::ok) return std::nullopt;
+  const long size = raw(kGetSyscallInfo, tid, sizeof info, pointer(&info));
+  if (set_siginfo(tid, own) != Outcome::ok || info.op != kSeccomp) return std::nullopt;
+  if (size < static_cast<long>(offsetof(decltype(info), filter_data))) return std::nullopt;
+  return info.arguments[0];
 }
 
 std::optional<std::uint64_t> rseq_area(pid_t tid) {

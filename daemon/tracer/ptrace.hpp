@@ -24,12 +24,12 @@ enum class Outcome : std::uint8_t { ok, gone, failed };  // failed: errno says w
 // PTRACE_SEIZE with the options every tracee gets (ours()). failed with EPERM: not permitted, or already traced.
 Outcome seize(pid_t tid);
 Outcome interrupt(pid_t tid);
-// Whether the thread was interrupted and note_event_stop() has not been told of its stop since. Every other stop takes a
-// pending interrupt away (kernel/signal.c, ptrace_stop): who resumes it from one must ask again.
+// Whether the thread was interrupted and note_event_stop() has not been told of its stop since. Every other stop takes
+// a pending interrupt away (kernel/signal.c, ptrace_stop): who resumes it from one must ask again.
 bool is_interrupted(pid_t tid);
 void note_event_stop(pid_t tid);
-// The thread whose stop has been handed out while its report is still with the kernel (wait.hpp), until it is resumed in
-// whatever way; 0: there is none.
+// The thread whose stop has been handed out while its report is still with the kernel (wait.hpp), until it is resumed
+// in whatever way; 0: there is none.
 void note_standing(pid_t tid);
 pid_t standing_thread();
 // Resumes a stopped thread, injecting `signal` (0: none). Only meaningful from a signal-delivery-stop.
@@ -38,9 +38,9 @@ Outcome resume(pid_t tid, int signal);
 Outcome step(pid_t tid, int signal);
 // Resumes to the next system call entry or exit stop; `signal` as for resume().
 Outcome resume_to_syscall(pid_t tid, int signal = 0);
-// Resumes to the stop at the next system call's entry, which is then not made; no seccomp filter sees it (PTRACE_SYSEMU:
-// kernel/entry/common.c, arch/arm64/kernel/ptrace.c, syscall_trace_enter). Kernels that don't know that, arm64's before
-// Linux 5.3, resume the thread without such a stop.
+// Resumes to the stop at the next system call's entry, which is then not made; no seccomp filter sees it
+// (PTRACE_SYSEMU: kernel/entry/common.c, arch/arm64/kernel/ptrace.c, syscall_trace_enter). Kernels that don't know
+// that, arm64's before Linux 5.3, resume the thread without such a stop.
 Outcome resume_without_syscall(pid_t tid, int signal = 0);
 // For a thread that stands in its vfork event: it will stop once more when the child has let go of its memory
 // (PTRACE_EVENT_VFORK_DONE, which kernel/fork.c looks for only then).
@@ -81,9 +81,16 @@ Outcome set_sigmask(pid_t tid, std::uint64_t mask);
 // The new thread's id at a clone/fork/vfork event, the former thread id at exec, the exit status at exit.
 Outcome get_event_message(pid_t tid, unsigned long& message);
 
-// The table of system calls (AUDIT_ARCH_*, linux/audit.h) that the call which the stopped thread is in belongs to, or else
-// the one of its program (PTRACE_GET_SYSCALL_INFO, Linux 5.3). nullopt: gone, or the kernel doesn't say.
+// The table of system calls (AUDIT_ARCH_*, linux/audit.h) that the call which the stopped thread is in belongs to, or
+// else the one of its program (PTRACE_GET_SYSCALL_INFO, Linux 5.3). nullopt: gone, or the kernel doesn't say.
 std::optional<std::uint32_t> call_table(pid_t tid);
+
+// The first argument of the call that the stopped thread has made last, where the register that had it has the result
+// by now and the kernel still knows (arm64: orig_x0). PTRACE_GET_SYSCALL_INFO tells a call's arguments at a seccomp
+// filter's stop, for which it takes whatever stop has that one's si_code (kernel/ptrace.c, ptrace_get_syscall_info):
+// this one's has, for a moment. So only at a stop whose siginfo nobody will look at, should we die meanwhile: of our
+// interrupt, or of a signal that is going to be discarded. nullopt: gone, or the kernel doesn't say (before Linux 5.3).
+std::optional<std::uint64_t> last_first_argument(pid_t tid);
 
 // While on, the tracee's seccomp filters don't run: PTRACE_O_SUSPEND_SECCOMP. Needs CAP_SYS_ADMIN.
 Outcome suspend_seccomp(pid_t tid, bool on);

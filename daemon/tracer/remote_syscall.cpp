@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/left_calls.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -63,14 +64,14 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (trapped_at) saved_.regs.set_pc(trapped_at.value);
   // From here on the thread needs giving back.
   usable_ = true;
-  const bool at_call = !native::kRegistersTellCall && stands_at_call();
+  const bool at_call = !native::kRegistersTellCall && is_call_at(tid_, saved_.regs.pc());
   const ptrace::Registers as_stopped = saved_.regs;
   if (!at_call) send_to_pad(pad, as_stopped);
   ptrace::set_sigmask(tid_, kEverything);
   if (!at_call) return;
   usable_ = settle();
-  // The way back makes a call anew: what restart_syscall would go on with is forgotten there (arch/arm64/kernel/signal.c,
-  // rt_sigreturn).
+  // The way back makes a call anew: what restart_syscall would go on with is forgotten there
+  // (arch/arm64/kernel/signal.c, rt_sigreturn).
   if (usable_) send_to_pad(pad, as_stopped);
 }
 
@@ -86,18 +87,9 @@ void RemoteSyscalls::send_to_pad(const CallPad& pad, const ptrace::Registers& wa
   ptrace::set_registers(tid_, regs);
 }
 
-bool RemoteSyscalls::stands_at_call() const {
-  std::uint64_t word = 0;
-  const std::uint64_t pc = saved_.regs.pc();
-  if (ptrace::peek_word(tid_, pc / sizeof word * sizeof word, word) != Outcome::ok) return false;
-  const std::uint8_t* const insn = reinterpret_cast<const std::uint8_t*>(&word) + pc % sizeof word;
-  const bool whole = pc % sizeof word + std::size(native::kSyscallInsn) <= sizeof word;
-  return whole && std::equal(std::begin(native::kSyscallInsn), std::end(native::kSyscallInsn), insn);
-}
-
-// Where the kernel moves the pc in front of an interrupted call before it lets us look, it may still make another call of
-// it on the way back to the program: a sleep is gone on with by restart_syscall. So the thread is sent to the very call's
-// entry, which tells which it is, and the call is not made.
+// Where the kernel moves the pc in front of an interrupted call before it lets us look, it may still make another call
+// of it on the way back to the program: a sleep is gone on with by restart_syscall. So the thread is sent to the very
+// call's entry, which tells which it is, and the call is not made.
 bool RemoteSyscalls::settle() {
   ptrace::Registers at_entry{};
   if (!run_to_syscall_stop() || ptrace::get_registers(tid_, at_entry) != Outcome::ok) return false;

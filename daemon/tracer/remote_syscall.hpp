@@ -86,7 +86,6 @@ class RemoteSyscalls {
   void note_sequence();
   bool run_to_syscall_stop();
   bool run_to_event_stop();
-  bool stands_at_call() const;
   bool settle();
   void send_to_pad(const CallPad& pad, const ptrace::Registers& way_back);
   std::optional<WaitStatus> next_stop(bool resumed);

@@ -1,6 +1,9 @@
 // First law, for system calls: whoever waits in one is not disturbed by a tracer that comes, probes and goes. EINTR and
 // early returns are fatal in the target (tests/targets/calls.c).
 #include <doctest/doctest.h>
+#include <signal.h>
+
+#include <algorithm>
 
 #include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
@@ -17,27 +20,18 @@ const std::vector<std::string> kBegunAnew = {
     "epoll_wait_timed", "epoll_pwait_timed", "epoll_pwait2_timed", "ppoll_constant", "recvmsg_timed",
     "send_timed",       "accept_timed",      "sigtimedwait",       "semtimedop",     "io_getevents"};
 
-// Where a thread that makes such a call just when it is interrupted has lost the call's first argument, it sees the
-// failure (daemon/LIMITS.md): those are counted.
-constexpr bool kMaySeeInterrupt = !arch::native::kRegistersTellCall;
-
 // The kernel goes on with some calls in another's name, which is left in a register (daemon/LIMITS.md); where the
 // thread stays traced it gets its own back.
 constexpr bool kLetGoChangesRegister = arch::native::kRestartNumber.has_value();
 
 struct WaitingProgram : Watched {
-  WaitingProgram()
-      : Watched("calls", kMaySeeInterrupt ? std::vector<std::string>{"count"} : std::vector<std::string>{}) {
+  WaitingProgram() : Watched("calls") {
     before.fds.clear();  // some of its threads make and close one for each wait
   }
 };
 
-// cycles: how often each thread was interrupted, at least.
-void check_report(Watched& calls, const TargetReport& report, int cycles) {
+void check_report(Watched& calls, const TargetReport& report) {
   CHECK_MESSAGE(report.ok(), report.out, calls.target.errors());
-  const long interrupted = report.value("interrupted");
-  CHECK(interrupted <= (kMaySeeInterrupt ? cycles * report.value("callers") / 100 : 0));
-  if (interrupted > 0) MESSAGE(interrupted << " calls of " << report.value("callers") << " threads saw EINTR");
 }
 
 // One life of a tracer, as seen by the target: attached, armed, disarmed, let go. False: it was still going.
@@ -64,7 +58,7 @@ TEST_CASE("forty-odd kinds of waiting survive a thousand tracers: no EINTR, no e
   CHECK_MESSAGE(calls.unharmed(), calls.harm());
   calls.target.send("stop\n");
   const TargetReport report = calls.target.finish();
-  check_report(calls, report, cycles);
+  check_report(calls, report);
   for (const std::string& name : kExact) {
     CAPTURE(name);
     CHECK(report.value("late_" + name) < std::max<long>(took.count() / 4, 500));
@@ -92,7 +86,7 @@ TEST_CASE("probes that come and go under an attached process disturb nobody who 
   CHECK_MESSAGE(calls.unharmed(), calls.harm());
   calls.target.send("stop\n");
   const TargetReport report = calls.target.finish();
-  check_report(calls, report, 300);
+  check_report(calls, report);
   CHECK(report.value("changed") <= (kLetGoChangesRegister ? 1 : 0));  // it is let go once
   // Nobody was stopped more than once at the end, or chosen too often to map memory.
   for (const std::string& name : kExact) CHECK(report.value("late_" + name) < 1000);
@@ -125,7 +119,58 @@ TEST_CASE("the libc functions that wait can be probed while others wait in them"
     CHECK_MESSAGE(calls.unharmed(), calls.harm());
     calls.target.send("stop\n");
     const TargetReport report = calls.target.finish();
-    check_report(calls, report, 100);
+    check_report(calls, report);
+  }
+}
+
+TEST_CASE("a signal that the program ignores interrupts nobody who waits") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  WaitingProgram calls;
+  const std::vector<Json> kept = add(client, calls.pid(), {"work"}, {{"x-step", true}});
+  for (int round = 0; round < 20; ++round)
+    for (const auto& [tid, state] : thread_states(calls.pid()))
+      for (const int ignored : {SIGWINCH, SIGURG}) tgkill(calls.pid(), tid, ignored);
+  remove_all(client, kept);
+  CHECK_MESSAGE(calls.unharmed(), calls.harm());
+  calls.target.send("stop\n");
+  check_report(calls, calls.target.finish());
+}
+
+TEST_CASE("a handler interrupts a call as it does without a tracer, and nothing else does") {
+  const Millis limit = scaled(Millis{5'000});
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("interrupted");
+  const Clock::time_point begin = Clock::now();
+  int cycles = 0;
+  while (Clock::now() - begin < limit && target.target.running())
+    cycles += come_and_go(client, target.pid(), cycles % 2 == 1);
+  CHECK(cycles > 10);
+  target.target.send("\n");
+  const TargetReport report = target.target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+  MESSAGE(cycles << " tracers, " << report.value("interrupted") << " calls interrupted");
+  CHECK(report.value("interrupted") > 100);
+  CHECK(report.value("unnoticed") <= report.value("interrupted") / 1000);
+}
+
+TEST_CASE("what fails behind a SIGSTOP and SIGCONT without a tracer fails with one") {
+  for (const bool traced : {false, true}) {
+    CAPTURE(traced);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Target target("interrupted");
+    if (traced) add(client, target.pid(), {"work"});
+    target.signal(SIGSTOP);
+    REQUIRE(eventually([&] {
+      return std::ranges::all_of(thread_states(target.pid()),
+                                 [](const auto& thread) { return thread.second == 'T' || thread.second == 't'; });
+    }));
+    target.signal(SIGCONT);
+    const TargetReport report = target.finish();
+    CHECK(report.exit == Exit{1, 0});
+    CHECK_MESSAGE(report.out.find("-1 (Interrupted system call)") != std::string::npos, report.out);
   }
 }
 

@@ -1,10 +1,9 @@
 // calls: a thread in each system call that a tracer may disturb, over and over until the "stop" line. EINTR is fatal in all
 // of them, so is a wait that ends early. Timed calls are made again when they have timed out; the others are woken, in
-// the end, the proper way, and must then have the proper answer. With an argument EINTR is counted instead, and the call
-// made again.
+// the end, the proper way, and must then have the proper answer.
 //
-// Prints, for each timed call: late_NAME MILLISECONDS (the most it was late), rounds_NAME; then interrupted, changed (calls
-// that changed more registers than they may), callers, result.
+// Prints, for each timed call: late_NAME MILLISECONDS (the most it was late), rounds_NAME; then changed (calls that changed
+// more registers than they may), result.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -67,14 +66,8 @@ static int fail(const struct Call* c, const char* what) {
   fflush(stdout);
   return 0;
 }
-static int is_counted;
-static atomic_long interrupted;
-static _Thread_local int was_interrupted;
 static int expect(const struct Call* c, int ok, const char* what) {
-  if (ok || errno != EINTR || !is_counted) return ok ? 1 : fail(c, what);
-  was_interrupted = 1;
-  atomic_fetch_add(&interrupted, 1);
-  return 1;
+  return ok ? 1 : fail(c, what);
 }
 static void must(int ok, const char* what) {
   if (ok) return;
@@ -569,17 +562,17 @@ static void* run_call(void* argument) {
   int ok = 1;
   do {
     const double start = now_ms();
-    errno = was_interrupted = 0;
+    errno = 0;
     ok = c->make(c);
     const double took = now_ms() - start;
     ++c->rounds;
-    if (c->timed && !was_interrupted && took < kWaitMs - (c->in_ticks ? kTickMs : 0.5)) {
+    if (c->timed && took < kWaitMs - (c->in_ticks ? kTickMs : 0.5)) {
       char what[64];
       snprintf(what, sizeof what, "ended early, after %.2f ms", took);
       errno = 0, ok = fail(c, what);
     }
     if (c->timed && (long)took - kWaitMs > c->late) c->late = (long)took - kWaitMs;
-  } while (ok && (c->timed || was_interrupted) && !atomic_load(&stop_now));
+  } while (ok && c->timed && !atomic_load(&stop_now));
   if (!ok) {
     clean_up();
     _exit(1);
@@ -611,9 +604,7 @@ static void start(void) {
   }
 }
 
-int main(int argc, char** argv) {
-  (void)argv;
-  is_counted = argc > 1;
+int main(void) {
   const sigset_t usr1 = only(SIGUSR1), usr2 = only(SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &usr1, NULL);
   pthread_sigmask(SIG_BLOCK, &usr2, NULL);
@@ -640,6 +631,5 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i)
     if (calls[i].timed) printf("late_%s %ld\nrounds_%s %ld\n", calls[i].name, calls[i].late, calls[i].name, calls[i].rounds);
   printf("changed %ld\n", atomic_load(&changed));
-  printf("interrupted %ld\ncallers %d\n", atomic_load(&interrupted), (int)kCount);
   return target_result(work(1, 2, "x") == expected_work(1, 2, "x"));
 }
