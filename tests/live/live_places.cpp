@@ -186,19 +186,20 @@ TEST_CASE("a cast says what a pointer leads to") {
     Daemon daemon;
     RpcClient client(daemon.socket());
     TellingTarget user(build);
-    add(client, user.pid(),
-        {"p:c opaque id=((struct Hidden*)pointer)->id text=((struct Hidden *)word)->inside->text "
-         "small=((HiddenAlias*)$arg1)->inside->small[1] all=*(struct Inside*)(((struct Hidden*)" ARG1 ")->inside) "
-         "self=((struct Hidden*)((struct Hidden*)pointer)->self)->id unsigned=(unsigned char)small wide=(unsigned "
-         "long)small "
-         "byte=*(unsigned char*)pointer second=((unsigned char*)array)[1] words=((short*)word)[0] "
-         "typed=((int*)word)[0]:x32 "
-         "deref=+0((unsigned long)word):s32 plain=(pointer)",
-         "r:r opaque id=((struct Hidden*)pointer)->id"});
+    const auto probes =
+        add(client, user.pid(),
+            {"p:c opaque id=((struct Hidden*)pointer)->id text=((struct Hidden *)word)->inside->text "
+             "small=((HiddenAlias*)$arg1)->inside->small[1] all=*(struct Inside*)(((struct Hidden*)" ARG1 ")->inside) "
+             "self=((struct Hidden*)((struct Hidden*)pointer)->self)->id unsigned=(unsigned char)small wide=(unsigned "
+             "long)small "
+             "byte=*(unsigned char*)pointer second=((unsigned char*)array)[1] words=((short*)word)[0] "
+             "typed=((int*)word)[0]:x32 "
+             "deref=+0((unsigned long)word):s32 plain=(pointer)",
+             "r:r opaque id=((struct Hidden*)pointer)->id"});
     Events events(client);
     const std::string address = user.ask("cast 300");
     REQUIRE(events.reach(2));
-    const Json& args = events.all().at(0).at("args");
+    const Json args = events.of(probes.at(0)).at(0).at("args");
     CAPTURE(args.dump());
     CHECK(args.at("id") == 300);
     CHECK(args.at("text") == "a text");
@@ -213,7 +214,7 @@ TEST_CASE("a cast says what a pointer leads to") {
     CHECK(args.at("typed") == "0x12c");
     CHECK(args.at("deref") == 300);
     CHECK(args.at("plain") == address);
-    CHECK(events.all().at(1).at("args").at("id") == 300);
+    CHECK(events.of(probes.at(1)).at(0).at("args").at("id") == 300);
     struct Row {
       const char *definition, *said;
     };

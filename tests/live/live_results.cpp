@@ -171,15 +171,16 @@ TEST_CASE("on a return probe names are read at the entry, what they lead to at t
     Daemon daemon;
     RpcClient client(daemon.socket());
     TellingTarget user(build);
-    add(client, user.pid(),
-        {"r:f fill number name out len=out->length was=$entry(out->length) text=out->text before=$entry(out->text) "
-         "next=out->next->length next_was=$entry(out->next->length) letter=small.letter raw=+0(out):s32 "
-         "raw_was=+0($entry(out)):s32 all=*out static_count $retval",
-         "r:args fill $args"});
+    const std::vector<Json> probes =
+        add(client, user.pid(),
+            {"r:f fill number name out len=out->length was=$entry(out->length) text=out->text before=$entry(out->text) "
+             "next=out->next->length next_was=$entry(out->next->length) letter=small.letter raw=+0(out):s32 "
+             "raw_was=+0($entry(out)):s32 all=*out static_count $retval",
+             "r:args fill $args"});
     Events events(client);
     const Json truth = user.truth("fill 41");
     REQUIRE(events.reach(2));
-    const Json& args = events.all().at(0).at("args");
+    const Json args = events.of(probes.at(0)).at(0).at("args");
     CAPTURE(args.dump());
     CHECK(args.at("number") == 41);
     CHECK(args.at("name") == "a name");
@@ -196,7 +197,7 @@ TEST_CASE("on a return probe names are read at the entry, what they lead to at t
     CHECK(args.at("all").at("text") == "filled");
     CHECK(args.at("static_count") == truth.at("count"));
     CHECK(args.at("$retval") == truth.at("result"));
-    const Json& all = events.all().at(1).at("args");
+    const Json all = events.of(probes.at(1)).at(0).at("args");
     CHECK(all.at("number") == 41);
     CHECK(all.at("name") == "a name");
     CHECK(user.ends_well());

@@ -309,17 +309,17 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
     Daemon daemon;
     RpcClient client(daemon.socket());
     TellingTarget user(build);
-    add(client, user.pid(), {"p:whole shop::say(int) number", "p:real shop::say(double) real"});
+    const auto numbers = add(client, user.pid(), {"p:whole shop::say(int) number", "p:real shop::say(double) real"});
     const std::string text = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
-    add(client, user.pid(), {"p:text shop::say(" + text + " const&) text"});
-    add(client, user.pid(), {"p:again shop::say(const std::string&) text"});
+    const Json one = add(client, user.pid(), {"p:text shop::say(" + text + " const&) text"}).at(0);
+    const Json again = add(client, user.pid(), {"p:again shop::say(const std::string&) text"}).at(0);
     Events events(client);
     user.truth("say");
     REQUIRE(events.reach(4));
-    CHECK(events.all()[0].at("args") == Json({{"number", 41}}));
-    CHECK(events.all()[1].at("args") == Json({{"real", 2.5}}));
-    CHECK(events.all()[3].at("args") == Json({{"text", "said"}}));
-    CHECK(events.all()[2].at("args") == Json({{"text", "said"}}));
+    CHECK(events.of(numbers.at(0)).at(0).at("args") == Json({{"number", 41}}));
+    CHECK(events.of(numbers.at(1)).at(0).at("args") == Json({{"real", 2.5}}));
+    CHECK(events.of(again).at(0).at("args") == Json({{"text", "said"}}));
+    CHECK(events.of(one).at(0).at("args") == Json({{"text", "said"}}));
     CHECK(user.ends_well());
   }
 }
