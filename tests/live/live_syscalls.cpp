@@ -162,7 +162,8 @@ TEST_CASE("what fails behind a SIGSTOP and SIGCONT without a tracer fails with o
     Daemon daemon;
     RpcClient client(daemon.socket());
     Target target("interrupted");
-    if (traced) add(client, target.pid(), {"work"});
+    // No jump, for which all threads are stopped some time later.
+    if (traced) add(client, target.pid(), {"work"}, {{"x-step", true}});
     target.signal(SIGSTOP);
     REQUIRE(eventually([&] {
       return std::ranges::all_of(thread_states(target.pid()),
