@@ -268,7 +268,7 @@ class Engine : private Waiter::Guardian {
   static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);
   void deliver(Tracee& tracee, int signal);
   void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
-  void on_interrupt(Tracee& tracee, bool group_stop, bool is_ours);
+  void on_interrupt(Tracee& tracee, bool group_stop);
   void put_back_interrupted_call(Tracee& tracee);
   void make_call_again(Tracee& tracee, ptrace::Registers& regs);
   void note_restart(Tracee& tracee, const WaitStatus& status);

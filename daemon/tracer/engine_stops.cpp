@@ -59,8 +59,8 @@ void Engine::handle(const Stop& stop) {
         if (std::exchange(tracee.interrupt_again, false) || interrupted) ptrace::interrupt(stop.tid);
         on_signal(tracee, stop.status.signal());
         break;
-      case Kind::group_stop: on_interrupt(tracee, true, interrupted); break;
-      case Kind::interrupt: on_interrupt(tracee, false, interrupted); break;
+      case Kind::group_stop: on_interrupt(tracee, true); break;
+      case Kind::interrupt: on_interrupt(tracee, false); break;
       case Kind::clone:
       case Kind::fork:
       case Kind::vfork: on_new_task(tracee); break;
@@ -265,14 +265,16 @@ void Engine::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
+  // (A SIGCONT that finds nobody stopped has stopped every thread before, see on_interrupt().)
+  if (signal != SIGCONT && was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
     make_call_again(tracee, regs);
   } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {
     ptrace::set_registers(tracee.tid, regs);
   }
+  const bool job_control = is_job_control(tracee.tid, signal);
+  if (!job_control) note_handler(tracee.tid, regs, signal);
   if (tracee.process->detaching && !tracee.leaving) return release(tracee, signal);
-  if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);  // wherever it is
-  note_handler(tracee.tid, regs, signal);
+  if (job_control) return resume(tracee, signal);  // wherever it is
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
   if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
@@ -511,13 +513,14 @@ void Engine::mend_restart([[maybe_unused]] Tracee& tracee) {
   }
 }
 
-// Others than ours: a new thread's first stop, and the one behind a SIGSTOP and SIGCONT, for which calls do fail
-// (signal(7), "Interruption of system calls and library functions by stop signals").
-void Engine::on_interrupt(Tracee& tracee, bool group_stop, bool is_ours) {
+// A stop behind a SIGSTOP and a SIGCONT isn't ours: calls do fail then (signal(7), "Interruption of system calls and
+// library functions by stop signals").
+void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   const pid_t tid = tracee.tid;
   tracee.group_stopped = group_stop;
   if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
-  if (!group_stop && is_ours) put_back_interrupted_call(tracee);
+  if (!group_stop && tracee.state != Tracee::State::listening) put_back_interrupted_call(tracee);
+  settle_call_note(tid);
   give_up_load(tracee);
   if (waits_to_leave(tracee)) return;
   limit_kept_calls(tracee);

@@ -128,9 +128,9 @@ bool would_be_ignored(pid_t tid, int signal) {
 }
 
 bool handles_signals(pid_t tid) {
-  constexpr std::uint64_t kLibrarys = 1ULL << 31 | 1ULL << 32;  // SIGCANCEL and SIGSETXID, nptl's
+  constexpr std::uint64_t kOthers = 1ULL << 31 | 1ULL << 32 | 1ULL << (SIGTRAP - 1);  // SIGCANCEL, SIGSETXID: nptl's
   const std::string status = read_proc("/proc/" + std::to_string(tid) + "/status");
-  return status.empty() || (hex_field(status, "SigCgt:\t") & ~kLibrarys) != 0;
+  return status.empty() || (hex_field(status, "SigCgt:\t") & ~kOthers) != 0;
 }
 
 std::optional<int> unused_signal(pid_t tid, SignalKind kind) {

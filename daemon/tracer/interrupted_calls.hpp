@@ -34,8 +34,8 @@ bool may_be_cloning(pid_t tid);
 // makes the kernel wake the thread even for those: kernel/signal.c, sig_ignored.) Reads /proc/TID/status.
 bool would_be_ignored(pid_t tid, int signal);
 
-// Whether the process has handlers, other than the C library's for its own two signals. Reads /proc/TID/status; true
-// when that can't be.
+// Whether the process has handlers, other than the C library's for its own two signals, and for SIGTRAP, which may be
+// ours. Reads /proc/TID/status; true when that can't be.
 bool handles_signals(pid_t tid);
 
 // Whether a signal that an instruction raises (a breakpoint's SIGTRAP, a fault) waits to be delivered to the thread. A

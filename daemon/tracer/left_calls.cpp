@@ -24,18 +24,30 @@ class Calls {
   explicit Calls(Tracked how) : whole_(how == Tracked::born) {}
 
   void see(const std::optional<BlockedCall>& call) {
-    if (call) seen_[next_++ % seen_.size()] = *call;
+    if (!call) return;
+    argument_lost_at_.reset();
+    const auto same = [&](const BlockedCall& c) {
+      return c.pc == call->pc && c.sp == call->sp && c.number == call->number;
+    };
+    if (std::ranges::none_of(seen_, same)) seen_[next_++ % seen_.size()] = *call;
   }
   void note(const std::optional<BlockedCall>& call) {
     see(call);
     now_ = call;
+    noted_ = true;
+  }
+  bool is_noted() const { return noted_; }
+  void settle() {
+    now_.reset();
+    noted_ = false;
   }
   void note_handler(std::uint64_t sp) {
     now_.reset();
     if (std::ranges::find(handlers_, sp) == handlers_.end() && handlers_.size() <= kMostHandlers)
       handlers_.push_back(sp);
   }
-  void forget_now() { now_.reset(); }
+  void lose_argument(std::uint64_t sp) { argument_lost_at_ = sp; }
+  bool has_lost_argument(std::uint64_t sp) const { return argument_lost_at_ == sp; }
   bool has_seen_none() const { return !whole_ && next_ == 0; }
 
   // The call that it waited in when it was interrupted; null: it has left another, or none.
@@ -56,7 +68,9 @@ class Calls {
   static constexpr std::size_t kMostHandlers = 32;
 
   std::optional<BlockedCall> now_;
-  std::array<BlockedCall, 4> seen_{};  // the latest
+  bool noted_ = false;                             // for an interrupt that hasn't stopped it yet
+  std::optional<std::uint64_t> argument_lost_at_;  // the stack pointer
+  std::array<BlockedCall, 4> seen_{};              // the latest
   std::size_t next_ = 0;
   std::vector<std::uint64_t> handlers_;  // where they were entered, by the stack pointer; more than that: anywhere
   bool whole_;
@@ -69,7 +83,8 @@ Calls& calls_of(pid_t tid) { return threads.try_emplace(tid, Tracked::seized).fi
 // It wasn't seen to wait when it was interrupted, or it wasn't interrupted at all.
 bool left_unseen(pid_t tid, const ptrace::Registers& regs) {
   const Calls& calls = calls_of(tid);
-  return !calls.had_handler(regs.sp()) && is_call_at(tid, regs.pc() - std::size(native::kSyscallInsn)) &&
+  return !calls.had_handler(regs.sp()) && !calls.has_lost_argument(regs.sp()) &&
+         is_call_at(tid, regs.pc() - std::size(native::kSyscallInsn)) &&
          (calls.knows_all_handlers(regs) || !handles_signals(tid));
 }
 
@@ -88,7 +103,18 @@ void look_again_at_call(pid_t tid) {
   if (Calls& calls = calls_of(tid); calls.has_seen_none()) calls.see(blocked_call(tid));
 }
 
-void note_call(pid_t tid) { calls_of(tid).note(blocked_call(tid)); }
+void note_call(pid_t tid) {
+  if (native::kRegistersTellCall) return;
+  if (Calls& calls = calls_of(tid); !calls.is_noted()) calls.note(blocked_call(tid));
+}
+
+void settle_call_note(pid_t tid) {
+  if (!native::kRegistersTellCall) calls_of(tid).settle();
+}
+
+void note_own_calls(pid_t tid, const ptrace::Registers& regs) {
+  if (!native::kRegistersTellCall && native::syscall_result(regs) == -EINTR) calls_of(tid).lose_argument(regs.sp());
+}
 
 // Only where one is entered from a call that fails then: the kernel has the thread in front of those that it would make
 // again.
@@ -106,14 +132,17 @@ bool was_only_interrupted(pid_t tid, const ptrace::Registers& regs) {
   return native::kRegistersTellCall || calls_of(tid).interrupted(regs) || left_unseen(tid, regs);
 }
 
+// What was noted may be of an earlier call at that place.
 bool make_again(pid_t tid, ptrace::Registers& regs) {
   if constexpr (!native::kRegistersTellCall) {
     Calls& calls = calls_of(tid);
     const BlockedCall* const call = calls.interrupted(regs);
-    const auto argument = call ? std::optional(call->first_argument) : ptrace::last_first_argument(tid);
+    const bool is_lost = calls.has_lost_argument(regs.sp());
+    auto argument = is_lost ? std::nullopt : ptrace::last_first_argument(tid);
+    if (call && argument && *argument != call->first_argument && !left_unseen(tid, regs)) return false;
+    if (!argument && call) argument = call->first_argument;
     if (!argument) return false;
     native::set_first_argument(regs, *argument);
-    calls.forget_now();
   }
   native::restart_unless_handled(regs);
   return true;

@@ -16,16 +16,21 @@
 
 namespace probed::tracer {
 
-// A thread is traced from now on: it has just been seized, or was created by one that is traced, or has executed another
-// program.
+// A thread is traced from now on: it has just been seized, or was created by one that is traced, or has executed
+// another program.
 enum class Tracked { seized, born };
 void begin_call_notes(pid_t tid, Tracked how);
 void forget_call_notes(pid_t tid);
 // One that was seized and has not been seen to wait in any call: is looked at again.
 void look_again_at_call(pid_t tid);
 
-// The thread is about to be interrupted: remembers the call that it waits in.
+// The thread is about to be interrupted: remembers the call that it waits in, until settle_call_note(): nobody needs to
+// know it any more, as it has stopped for that.
 void note_call(pid_t tid);
+void settle_call_note(pid_t tid);
+// The stopped thread is about to make calls for us, after which the kernel doesn't know its own call's argument any
+// more.
+void note_own_calls(pid_t tid, const ptrace::Registers& regs);
 // The signal is delivered to the thread, which stands in that stop, and a handler may be entered.
 void note_handler(pid_t tid, const ptrace::Registers& regs, int signal);
 // Whether the thread's call failed with nothing to blame but the interruption, or a signal that would have been

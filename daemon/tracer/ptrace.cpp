@@ -65,7 +65,10 @@ Outcome seize(pid_t tid) {
   return outcome;
 }
 Outcome interrupt(pid_t tid) {
-  if (!arch::native::kRegistersTellCall && !interrupted.contains(tid)) note_call(tid);
+  note_call(tid);
+  return interrupt_in_stop(tid);
+}
+Outcome interrupt_in_stop(pid_t tid) {
   const Outcome outcome = call(PTRACE_INTERRUPT, tid, 0, 0);
   if (outcome == Outcome::ok) interrupted.insert(tid);
   return outcome;

@@ -24,6 +24,8 @@ enum class Outcome : std::uint8_t { ok, gone, failed };  // failed: errno says w
 // PTRACE_SEIZE with the options every tracee gets (ours()). failed with EPERM: not permitted, or already traced.
 Outcome seize(pid_t tid);
 Outcome interrupt(pid_t tid);
+// The same for a thread that stands in a stop, or is away on a call for us: it waits in none of the program's.
+Outcome interrupt_in_stop(pid_t tid);
 // Whether the thread was interrupted and note_event_stop() has not been told of its stop since. Every other stop takes
 // a pending interrupt away (kernel/signal.c, ptrace_stop): who resumes it from one must ask again.
 bool is_interrupted(pid_t tid);

@@ -322,10 +322,14 @@ class Threads {
       running_.erase(stop.tid);
       stopped_.insert_or_assign(stop.tid, kind);
       if (kind == Kind::interrupt) put_back_interrupted_call(stop.tid);
+      settle_call_note(stop.tid);
       return;
     }
     ptrace::interrupt(stop.tid);
-    ptrace::resume(stop.tid, kind == Kind::signal ? stop.status.signal() : 0);
+    const int signal = kind == Kind::signal ? stop.status.signal() : 0;
+    ptrace::Registers regs;
+    if (signal != 0 && ptrace::get_registers(stop.tid, regs) == Outcome::ok) note_handler(stop.tid, regs, signal);
+    ptrace::resume(stop.tid, signal);
   }
 
   // Lets the thread go on to the signal that has just been queued for it. Those of the same number that were queued

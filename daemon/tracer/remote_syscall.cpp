@@ -45,7 +45,7 @@ void Borrowed::give_back(pid_t tid) const {
 // must be set, as the kernel looks at them on the way.
 void Borrowed::go_on_to_event_stop(pid_t tid, int signal) const {
   if (!pad.at) ptrace::set_registers(tid, regs);
-  ptrace::interrupt(tid);
+  ptrace::interrupt_in_stop(tid);
   ptrace::resume(tid, signal);
 }
 
@@ -64,6 +64,7 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (trapped_at) saved_.regs.set_pc(trapped_at.value);
   // From here on the thread needs giving back.
   usable_ = true;
+  note_own_calls(tid_, saved_.regs);
   const bool at_call = !native::kRegistersTellCall && is_call_at(tid_, saved_.regs.pc());
   const ptrace::Registers as_stopped = saved_.regs;
   if (!at_call) send_to_pad(pad, as_stopped);
@@ -136,7 +137,7 @@ std::optional<WaitStatus> RemoteSyscalls::next_stop(bool resumed) {
   bool is_late = false;
   const auto status = waiter_.wait_for(tid_, Waiter::Clock::now() + patience_, is_late);
   if (is_late) {
-    ptrace::interrupt(tid_);
+    ptrace::interrupt_in_stop(tid_);
     late_ = saved_;
     usable_ = false;
     finished_ = true;
@@ -173,7 +174,7 @@ std::optional<std::int64_t> RemoteSyscalls::call(std::uint64_t number, const std
 
 bool RemoteSyscalls::run_to_event_stop() {
   for (unsigned i = 0; i < kMostStops; ++i) {
-    ptrace::interrupt(tid_);
+    ptrace::interrupt_in_stop(tid_);
     const bool resumed = ptrace::resume(tid_, std::exchange(put_back_, 0)) != Outcome::failed;
     const auto status = next_stop(resumed);
     if (!status) return false;

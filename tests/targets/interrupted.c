@@ -1,10 +1,11 @@
 // interrupted: a thread in each of some system calls that fail with EINTR whenever a handler has interrupted them, half of
 // the handlers on a stack of their own. Each thread is sent SIGUSR1 again and again while it waits. A call that fails
-// without a handler having run is fatal, so is any other failure: then somebody else has interrupted it, or it was made
-// again in another way than the program's. Runs until the "stop" line.
+// without a handler having run is reported, and its thread ends, so does any other failure: then somebody else has
+// interrupted it, or it was made again in another way than the program's. Runs until a line comes, or a second after the
+// first such failure.
 //
-// Prints: interrupted (calls that handlers have interrupted), unnoticed (signals whose handler ran while the thread waited,
-// and the call waited on: it may be one that came before the call did), result.
+// Prints: interrupted (calls that handlers have interrupted), unnoticed (signals sent to a thread that waited, of which its
+// call didn't fail: it may have been in front of the call just then), result.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,7 +23,7 @@
 #include "old_calls.h"
 #include "work.h"
 
-static atomic_bool stop_now;
+static atomic_bool stop_now, failed_otherwise;
 static int epoll_fd, semaphores, sockets[2];
 
 static int in_epoll_wait(void) {
@@ -46,13 +47,14 @@ struct Waiter {
   long numbers[2];
   atomic_int tid;
   atomic_long handled, failed;
+  atomic_bool ended;
   pthread_t thread;
 };
 static struct Waiter waiters[] = {
-    {in_epoll_wait, {SYS_epoll_wait, SYS_epoll_pwait}, 0, 0, 0, 0}, {in_semop, {SYS_semop, SYS_semtimedop}, 0, 0, 0, 0},
-    {in_recv, {SYS_recvfrom, SYS_recvfrom}, 0, 0, 0, 0},            {in_poll, {SYS_poll, SYS_ppoll}, 0, 0, 0, 0},
-    {in_epoll_wait, {SYS_epoll_wait, SYS_epoll_pwait}, 0, 0, 0, 0}, {in_semop, {SYS_semop, SYS_semtimedop}, 0, 0, 0, 0},
-    {in_recv, {SYS_recvfrom, SYS_recvfrom}, 0, 0, 0, 0},            {in_poll, {SYS_poll, SYS_ppoll}, 0, 0, 0, 0},
+    {in_epoll_wait, {SYS_epoll_wait, SYS_epoll_pwait}, 0, 0, 0, 0, 0}, {in_semop, {SYS_semop, SYS_semtimedop}, 0, 0, 0, 0, 0},
+    {in_recv, {SYS_recvfrom, SYS_recvfrom}, 0, 0, 0, 0, 0},            {in_poll, {SYS_poll, SYS_ppoll}, 0, 0, 0, 0, 0},
+    {in_epoll_wait, {SYS_epoll_wait, SYS_epoll_pwait}, 0, 0, 0, 0, 0}, {in_semop, {SYS_semop, SYS_semtimedop}, 0, 0, 0, 0, 0},
+    {in_recv, {SYS_recvfrom, SYS_recvfrom}, 0, 0, 0, 0, 0},            {in_poll, {SYS_poll, SYS_ppoll}, 0, 0, 0, 0, 0},
 };
 enum { kCount = sizeof waiters / sizeof waiters[0] };
 static _Thread_local struct Waiter* self;
@@ -80,12 +82,12 @@ static void* run_waiter(void* argument) {
     if (got != -1 || error != EINTR || atomic_load(&self->handled) == before) {
       printf("fatal call %d: %d (%s), %ld signals handled before, %ld now\n", (int)(self - waiters), got, strerror(error),
              before, atomic_load(&self->handled));
-      fflush(stdout);
-      semctl(semaphores, 0, IPC_RMID);
-      _exit(1);
+      atomic_store(&failed_otherwise, 1);
+      break;
     }
     atomic_fetch_add(&self->failed, 1);
   }
+  atomic_store(&self->ended, 1);
   return NULL;
 }
 
@@ -110,11 +112,12 @@ static void blink(void) {
 // Sends the waiter a signal while it waits; whether its call has failed of it, soon.
 static int interrupt(struct Waiter* w) {
   enum { kLooks = 5000 };
-  while (!asleep(w)) blink();
+  while (!asleep(w))
+    if (blink(), atomic_load(&failed_otherwise)) return 1;
   const long failed = atomic_load(&w->failed);
   pthread_kill(w->thread, SIGUSR1);
   for (int i = 0; i < kLooks; ++i, blink())
-    if (atomic_load(&w->failed) != failed) return 1;
+    if (atomic_load(&w->failed) != failed || atomic_load(&failed_otherwise)) return 1;
   return 0;
 }
 
@@ -126,7 +129,9 @@ static void set_up(void) {
   sigaddset(&set, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &set, NULL);
   epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  const int first = semget(IPC_PRIVATE, 1, 0600);  // may be number 0, which something else may be, too
   semaphores = semget(IPC_PRIVATE, 1, 0600);
+  semctl(first, 0, IPC_RMID);
   if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, sockets) != 0) _exit(2);
   const struct timeval hour = {3600, 0};
   setsockopt(sockets[0], SOL_SOCKET, SO_RCVTIMEO, &hour, sizeof hour);
@@ -143,15 +148,19 @@ int main(void) {
   long unnoticed = 0, interrupted = 0;
   for (char c = 0; c != '\n';) {
     for (int i = 0; i < kCount; ++i) unnoticed += !interrupt(&waiters[i]);
+    if (atomic_load(&failed_otherwise)) {
+      sleep(1);  // let others say so, too
+      fflush(stdout);
+      semctl(semaphores, 0, IPC_RMID);
+      return 1;
+    }
     if (read(STDIN_FILENO, &c, 1) == 0) break;  // the test is gone
   }
   atomic_store(&stop_now, 1);
-  for (int i = 0; i < kCount; ++i)
-    for (long failed = atomic_load(&waiters[i].failed); atomic_load(&waiters[i].failed) == failed;) {
-      pthread_kill(waiters[i].thread, SIGUSR1);
-      blink();
-    }
-  for (int i = 0; i < kCount; ++i) pthread_join(waiters[i].thread, NULL);
+  for (int i = 0; i < kCount; ++i) {
+    for (; !atomic_load(&waiters[i].ended); blink()) pthread_kill(waiters[i].thread, SIGUSR1);
+    pthread_join(waiters[i].thread, NULL);
+  }
   semctl(semaphores, 0, IPC_RMID);
   for (int i = 0; i < kCount; ++i) interrupted += atomic_load(&waiters[i].failed);
   printf("interrupted %ld\nunnoticed %ld\n", interrupted, unnoticed);

@@ -147,18 +147,19 @@ TEST_CASE("U7: in the middle of instructions that belong together, the first one
     auto plan = f.analyse(at);
     REQUIRE_FALSE(plan.ok());
     CHECK(plan.error().reason == Reason::unsupported_instruction);
-    CHECK_MESSAGE(plan.error().hint.ends_with(fmt::format("f+{:#x}", code::kBehindSequence)), plan.error().hint);
+    const std::string first = fmt::format(" f+{:#x} ", code::kBehindSequence);
+    CHECK_MESSAGE(plan.error().hint.find(first) != std::string::npos, plan.error().hint);
   }
 }
 
 TEST_CASE("U7: what is named instead isn't refused itself") {
   Fixture f{{code::kSequence.begin(), code::kSequence.begin() + code::kBehindSequence}, code::kSignalReturn};
-  const std::uint64_t behind = code::kBehindSequence + code::kSignalReturn.size();
+  const std::string behind = fmt::format(" f+{:#x} ", code::kBehindSequence + code::kSignalReturn.size());
   for (const std::uint64_t at : code::kInSequence) {
     CAPTURE(at);
     auto plan = f.analyse(at);
     REQUIRE_FALSE(plan.ok());
-    CHECK_MESSAGE(plan.error().hint.ends_with(fmt::format("f+{:#x}", behind)), plan.error().hint);
+    CHECK_MESSAGE(plan.error().hint.find(behind) != std::string::npos, plan.error().hint);
   }
 }
 
