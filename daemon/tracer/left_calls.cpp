@@ -23,9 +23,11 @@ class Calls {
  public:
   explicit Calls(Tracked how) : whole_(how == Tracked::born) {}
 
+  // Who waits there has come back from any handler that was entered there.
   void see(const std::optional<BlockedCall>& call) {
     if (!call) return;
     argument_lost_at_.reset();
+    if (handlers_.size() <= kMostHandlers) std::erase(handlers_, call->sp);
     const auto same = [&](const BlockedCall& c) {
       return c.pc == call->pc && c.sp == call->sp && c.number == call->number;
     };

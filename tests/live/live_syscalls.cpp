@@ -152,10 +152,13 @@ TEST_CASE("a handler interrupts a call as it does without a tracer, and nothing 
   target.target.send("\n");
   const TargetReport report = target.target.finish();
   CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
-  MESSAGE(cycles << " tracers, " << report.value("interrupted") << " calls interrupted, " << report.value("unnoticed")
-                 << " signals unnoticed");
-  CHECK(report.value("interrupted") > 100);
-  CHECK(report.value("unnoticed") <= report.value("interrupted") / 100);
+  const long long interrupted = report.value("interrupted"), otherwise = report.value("otherwise");
+  MESSAGE(cycles << " tracers; calls interrupted by handlers: " << interrupted << ", by others: " << otherwise
+                 << "; signals unnoticed: " << report.value("unnoticed"));
+  // Where a handler may just have come back, a call that was entered unseen isn't made again (daemon/LIMITS.md).
+  CHECK(otherwise <= (arch::native::kRegistersTellCall ? 0 : interrupted / 100));
+  CHECK(interrupted > 100);
+  CHECK(report.value("unnoticed") <= interrupted / 100);
 }
 
 TEST_CASE("what fails behind a SIGSTOP and SIGCONT without a tracer fails with one") {
@@ -163,7 +166,7 @@ TEST_CASE("what fails behind a SIGSTOP and SIGCONT without a tracer fails with o
     CAPTURE(how);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    Target target("interrupted");
+    Target target("interrupted", {"strictly"});
     const auto are = [&](std::string_view states) {
       return eventually([&] {
         return std::ranges::all_of(thread_states(target.pid()), [&](const auto& thread) {
