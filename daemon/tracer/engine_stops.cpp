@@ -518,9 +518,10 @@ void Engine::mend_restart([[maybe_unused]] Tracee& tracee) {
 void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   const pid_t tid = tracee.tid;
   tracee.group_stopped = group_stop;
-  if (tracee.process->copy_of) return adopt_child(tracee, *tracee.process);
-  if (!group_stop && tracee.state != Tracee::State::listening) put_back_interrupted_call(tracee);
+  const bool is_copy = tracee.process->copy_of != nullptr;
+  if (!is_copy && !group_stop && tracee.state != Tracee::State::listening) put_back_interrupted_call(tracee);
   settle_call_note(tid);
+  if (is_copy) return adopt_child(tracee, *tracee.process);
   give_up_load(tracee);
   if (waits_to_leave(tracee)) return;
   limit_kept_calls(tracee);

@@ -27,7 +27,7 @@ class Calls {
   void see(const std::optional<BlockedCall>& call) {
     if (!call) return;
     argument_lost_at_.reset();
-    if (handlers_.size() <= kMostHandlers) std::erase(handlers_, call->sp);
+    std::erase(handlers_, call->sp);
     const auto same = [&](const BlockedCall& c) {
       return c.pc == call->pc && c.sp == call->sp && c.number == call->number;
     };
@@ -39,14 +39,23 @@ class Calls {
     noted_ = true;
   }
   bool is_noted() const { return noted_; }
+  void set_away(bool away) { away_ = away; }
+  bool is_away() const { return away_; }
   void settle() {
     now_.reset();
     noted_ = false;
   }
+  // Of too many all is forgotten: where it waits from then on tells.
   void note_handler(std::uint64_t sp) {
     now_.reset();
-    if (std::ranges::find(handlers_, sp) == handlers_.end() && handlers_.size() <= kMostHandlers)
-      handlers_.push_back(sp);
+    if (std::ranges::find(handlers_, sp) != handlers_.end()) return;
+    if (handlers_.size() == kMostHandlers) {
+      handlers_.clear();
+      seen_ = {};
+      next_ = 0;
+      whole_ = false;
+    }
+    handlers_.push_back(sp);
   }
   void lose_argument(std::uint64_t sp) { argument_lost_at_ = sp; }
   bool has_lost_argument(std::uint64_t sp) const { return argument_lost_at_ == sp; }
@@ -57,9 +66,7 @@ class Calls {
     return now_ && is_behind(*now_, regs) ? &*now_ : nullptr;
   }
   // Whether a handler may have been entered there. (A program whose handler has been copes with a call that fails.)
-  bool had_handler(std::uint64_t sp) const {
-    return handlers_.size() > kMostHandlers || std::ranges::find(handlers_, sp) != handlers_.end();
-  }
+  bool had_handler(std::uint64_t sp) const { return std::ranges::find(handlers_, sp) != handlers_.end(); }
   // Whether no handler can come back to there that was entered before it was traced: there is none, or the thread has
   // waited in that call meanwhile, on that stack.
   bool knows_all_handlers(const ptrace::Registers& regs) const {
@@ -70,11 +77,12 @@ class Calls {
   static constexpr std::size_t kMostHandlers = 32;
 
   std::optional<BlockedCall> now_;
+  bool away_ = false;                              // on calls for us
   bool noted_ = false;                             // for an interrupt that hasn't stopped it yet
   std::optional<std::uint64_t> argument_lost_at_;  // the stack pointer
   std::array<BlockedCall, 4> seen_{};              // the latest
   std::size_t next_ = 0;
-  std::vector<std::uint64_t> handlers_;  // where they were entered, by the stack pointer; more than that: anywhere
+  std::vector<std::uint64_t> handlers_;  // where they were entered, by the stack pointer
   bool whole_;
 };
 
@@ -102,20 +110,30 @@ void forget_call_notes(pid_t tid) { threads.erase(tid); }
 
 void look_again_at_call(pid_t tid) {
   if (native::kRegistersTellCall) return;
-  if (Calls& calls = calls_of(tid); calls.has_seen_none()) calls.see(blocked_call(tid));
+  if (Calls& calls = calls_of(tid); calls.has_seen_none() && !calls.is_away()) calls.see(blocked_call(tid));
 }
 
+// An earlier note holds until it has stopped, unless it is seen to wait now.
 void note_call(pid_t tid) {
   if (native::kRegistersTellCall) return;
-  if (Calls& calls = calls_of(tid); !calls.is_noted()) calls.note(blocked_call(tid));
+  Calls& calls = calls_of(tid);
+  if (calls.is_away()) return;
+  if (const auto call = blocked_call(tid); call || !calls.is_noted()) calls.note(call);
 }
 
 void settle_call_note(pid_t tid) {
   if (!native::kRegistersTellCall) calls_of(tid).settle();
 }
 
-void note_own_calls(pid_t tid, const ptrace::Registers& regs) {
-  if (!native::kRegistersTellCall && native::syscall_result(regs) == -EINTR) calls_of(tid).lose_argument(regs.sp());
+void begin_own_calls(pid_t tid, const ptrace::Registers& regs) {
+  if (native::kRegistersTellCall) return;
+  Calls& calls = calls_of(tid);
+  calls.set_away(true);
+  if (native::syscall_result(regs) == -EINTR) calls.lose_argument(regs.sp());
+}
+
+void end_own_calls(pid_t tid) {
+  if (!native::kRegistersTellCall) calls_of(tid).set_away(false);
 }
 
 // Only where one is entered from a call that fails then: the kernel has the thread in front of those that it would make

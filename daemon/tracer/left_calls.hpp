@@ -28,9 +28,10 @@ void look_again_at_call(pid_t tid);
 // know it any more, as it has stopped for that.
 void note_call(pid_t tid);
 void settle_call_note(pid_t tid);
-// The stopped thread is about to make calls for us, after which the kernel doesn't know its own call's argument any
-// more.
-void note_own_calls(pid_t tid, const ptrace::Registers& regs);
+// The stopped thread makes calls for us, in which it isn't looked at, and after which the kernel doesn't know its own
+// call's argument any more.
+void begin_own_calls(pid_t tid, const ptrace::Registers& regs);
+void end_own_calls(pid_t tid);
 // The signal is delivered to the thread, which stands in that stop, and a handler may be entered.
 void note_handler(pid_t tid, const ptrace::Registers& regs, int signal);
 // Whether the thread's call failed with nothing to blame but the interruption, or a signal that would have been

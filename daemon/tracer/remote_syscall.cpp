@@ -39,6 +39,7 @@ void Borrowed::give_back(pid_t tid) const {
   // The kernel looks at it once more on the thread's way out of this stop (kernel/rseq.c).
   if (sequence != 0) ptrace::poke_word(tid, sequence_at, sequence);
   if (pad.at) pad.end();
+  end_own_calls(tid);
 }
 
 // The interrupt traps before the first user instruction: registers that are set for it never run, and without a pad
@@ -64,7 +65,7 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   if (trapped_at) saved_.regs.set_pc(trapped_at.value);
   // From here on the thread needs giving back.
   usable_ = true;
-  note_own_calls(tid_, saved_.regs);
+  begin_own_calls(tid_, saved_.regs);
   const bool at_call = !native::kRegistersTellCall && is_call_at(tid_, saved_.regs.pc());
   const ptrace::Registers as_stopped = saved_.regs;
   if (!at_call) send_to_pad(pad, as_stopped);
