@@ -239,7 +239,8 @@ TEST_CASE("a jump of the program's own that was probed once is whole when daemon
   const auto differences = text_differences(target.pid());
   CHECK_MESSAGE(differences.empty(), joined(differences));
   target.send("handler_in_place 2\nend\n");
-  CHECK(target.finish().ok());
+  const TargetReport report = target.finish();
+  CHECK_MESSAGE(report.ok(), report.exit, report.out, target.errors());
 }
 
 // Where a jump of ours was once.
