@@ -479,8 +479,6 @@ void Engine::make_call_again(Tracee& tracee, ptrace::Registers& regs) {
 // register, and not the one that the program put there, a program that makes the same call again would make that one.
 void Engine::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] const WaitStatus& status) {
   if constexpr (native::kRestartNumber) {
-    // Those with a restart_block: kernel/time/hrtimer.c, kernel/time/alarmtimer.c, kernel/futex/waitwake.c.
-    constexpr std::uint64_t kGoneOnWith[] = {SYS_nanosleep, SYS_clock_nanosleep, SYS_futex};
     ptrace::Registers regs;
     if (!status.stopped() || status.kind() == Kind::syscall || tracee.leaving || tracee.stepping) return;
     if (status.kind() == Kind::signal && is_forced_signal(status.signal())) return;
@@ -488,7 +486,7 @@ void Engine::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] cons
     const std::uint64_t number = native::syscall_number(regs);
     if (number == native::kRestartNumber) {
       if (tracee.restart) tracee.restart->entered = false;
-    } else if (std::ranges::find(kGoneOnWith, number) != std::end(kGoneOnWith)) {
+    } else if (may_be_gone_on_with(number)) {
       tracee.restart = {number, false};
     } else {
       tracee.restart.reset();

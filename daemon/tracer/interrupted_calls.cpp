@@ -71,6 +71,11 @@ bool may_be_made_again(std::uint64_t number, CallTable table) {
   return std::ranges::find(kMadeAgain, number) != std::end(kMadeAgain);
 }
 
+bool may_be_gone_on_with(std::uint64_t number) {
+  return number == SYS_nanosleep || number == SYS_clock_nanosleep || number == SYS_futex ||
+         number == SYS_restart_syscall;
+}
+
 int interruption_cost(pid_t tid) {
   const std::string text = read_proc("/proc/" + std::to_string(tid) + "/syscall");
   if (text.starts_with("running")) return 0;

@@ -17,6 +17,10 @@ namespace probed::tracer {
 enum class CallTable { own, other };
 bool may_be_made_again(std::uint64_t syscall_number, CallTable table = CallTable::own);
 
+// Whether the kernel may go on with such a call, interrupted, by restart_syscall: those with a restart_block
+// (kernel/time/hrtimer.c, kernel/time/alarmtimer.c, kernel/futex/waitwake.c), and restart_syscall itself.
+bool may_be_gone_on_with(std::uint64_t syscall_number);
+
 // How much it may disturb a thread to stop it now; less is better. Reads /proc/TID/syscall.
 int interruption_cost(pid_t tid);
 

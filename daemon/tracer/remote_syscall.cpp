@@ -66,7 +66,8 @@ RemoteSyscalls::RemoteSyscalls(Waiter& waiter, pid_t tid, CallPad pad, int put_b
   // From here on the thread needs giving back.
   usable_ = true;
   begin_own_calls(tid_, saved_.regs);
-  const bool at_call = !native::kRegistersTellCall && is_call_at(tid_, saved_.regs.pc());
+  const bool at_call = !native::kRegistersTellCall && may_be_gone_on_with(native::syscall_number(saved_.regs)) &&
+                       is_call_at(tid_, saved_.regs.pc());
   const ptrace::Registers as_stopped = saved_.regs;
   if (!at_call) send_to_pad(pad, as_stopped);
   ptrace::set_sigmask(tid_, kEverything);
