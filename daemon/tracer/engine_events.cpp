@@ -90,9 +90,10 @@ void Engine::claim(Tracee& child, Process& parent) {
     add_tracee(child.tid, process);
     watch_first_faults(process);
   };
-  if (!process::is_thread_of(child.tid, child.tid)) begin_call_notes(child.tid, Tracked::born);
+  const bool leads = process::is_thread_of(child.tid, child.tid);
+  if (!leads) begin_call_notes(child.tid, Tracked::born);
   if (Process* own = process_of(child.tid)) return join(*own);
-  if (!process::is_thread_of(child.tid, child.tid)) return join(parent);
+  if (!leads) return join(parent);
   const auto id = process::target_id(child.tid);
   auto owned = std::make_unique<Process>();
   Process& process = *owned;

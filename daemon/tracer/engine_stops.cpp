@@ -49,14 +49,14 @@ void Engine::handle(const Stop& stop) {
     tracee.group_stopped = false;
     note_mask(tracee, stop.status);
     note_restart(tracee, stop.status);
-    const bool interrupted = ptrace::is_interrupted(stop.tid);
     if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(stop.tid);
     if (tracee.hidden && stop.status.stopped()) show_again(tracee);
     switch (stop.status.kind()) {
       case Kind::exited:
       case Kind::killed: on_end(tracee, stop.status); break;
       case Kind::signal:
-        if (std::exchange(tracee.interrupt_again, false) || interrupted) ptrace::interrupt(stop.tid);
+        if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(stop.tid))
+          ptrace::interrupt(stop.tid);
         on_signal(tracee, stop.status.signal());
         break;
       case Kind::group_stop: on_interrupt(tracee, true); break;

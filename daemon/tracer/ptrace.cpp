@@ -28,6 +28,12 @@ constexpr unsigned long PTRACE_O_SUSPEND_SECCOMP = 1UL << 21;
 constexpr int kGetRseqConfiguration = 0x420f;
 constexpr int kGetSyscallInfo = 0x420e;
 constexpr int kSystemCallEmulation = 31;  // PTRACE_SYSEMU, of x86-64 and arm64
+struct SyscallInfo {  // struct ptrace_syscall_info, linux/ptrace.h
+  std::uint8_t op, pad[3];
+  std::uint32_t arch;
+  std::uint64_t pc, sp, number, arguments[6];
+  std::uint32_t filter_data;
+};
 struct RseqConfiguration {
   std::uint64_t area;
   std::uint32_t size, signature, flags, pad;
@@ -203,22 +209,14 @@ Outcome set_syscall_dispatch(pid_t tid, const SyscallDispatch& config) {
 }
 
 std::optional<std::uint32_t> call_table(pid_t tid) {
-  struct {
-    std::uint8_t op, pad[3];
-    std::uint32_t arch;
-  } info{};  // the beginning of struct ptrace_syscall_info, linux/ptrace.h
+  SyscallInfo info{};
   if (raw(kGetSyscallInfo, tid, sizeof info, pointer(&info)) <= 0) return std::nullopt;
   return info.arch;
 }
 
 std::optional<std::uint64_t> last_first_argument(pid_t tid) {
   constexpr std::uint8_t kSeccomp = 3;  // PTRACE_SYSCALL_INFO_SECCOMP
-  struct {
-    std::uint8_t op, pad[3];
-    std::uint32_t arch;
-    std::uint64_t pc, sp, number, arguments[6];
-    std::uint32_t filter_data;
-  } info{};  // struct ptrace_syscall_info, linux/ptrace.h
+  SyscallInfo info{};
   siginfo_t own;
   if (get_siginfo(tid, own) != Outcome::ok) return std::nullopt;
   siginfo_t asked = own;
@@ -226,7 +224,7 @@ std::optional<std::uint64_t> last_first_argument(pid_t tid) {
   if (set_siginfo(tid, asked) != Outcome::ok) return std::nullopt;
   const long size = raw(kGetSyscallInfo, tid, sizeof info, pointer(&info));
   if (set_siginfo(tid, own) != Outcome::ok || info.op != kSeccomp) return std::nullopt;
-  if (size < static_cast<long>(offsetof(decltype(info), filter_data))) return std::nullopt;
+  if (size < static_cast<long>(offsetof(SyscallInfo, filter_data))) return std::nullopt;
   return info.arguments[0];
 }
 

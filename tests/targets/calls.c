@@ -39,6 +39,7 @@
 
 #include "machine.h"
 #include "old_calls.h"
+#include "waits.h"
 #include "work.h"
 
 enum { kWaitMs = 40, kTickMs = 10, kHour = 3600 };
@@ -580,15 +581,8 @@ static void* run_call(void* argument) {
   return NULL;
 }
 
-// /proc/self/task/TID/syscall begins with the number of the system call a thread is blocked in.
 static int asleep(const struct Call* c) {
-  char path[64], text[64] = "";
-  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", atomic_load(&c->tid));
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  const long number = got > 0 ? strtol(text, NULL, 10) : -1;
+  const long number = waits_in(atomic_load(&c->tid));
   return number == c->number || (c->other_number && number == c->other_number);
 }
 

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "old_calls.h"
+#include "waits.h"
 #include "work.h"
 
 static int is_strict;
@@ -94,16 +95,9 @@ static void* run_waiter(void* argument) {
   return NULL;
 }
 
-// /proc/self/task/TID/syscall begins with the number of the system call a thread is blocked in; where that was stopped, a
-// poll is gone on with in another's name.
+// A poll that was stopped is gone on with in another's name.
 static int asleep(struct Waiter* w) {
-  char path[64], text[64] = "";
-  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", atomic_load(&w->tid));
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  const long number = got > 0 ? strtol(text, NULL, 10) : -1;
+  const long number = waits_in(atomic_load(&w->tid));
   return number == w->numbers[0] || number == w->numbers[1] || number == SYS_restart_syscall;
 }
 

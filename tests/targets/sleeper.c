@@ -22,6 +22,7 @@
 #include <time.h>
 
 #include "old_calls.h"
+#include "waits.h"
 #include "work.h"
 
 static atomic_bool stop_now;
@@ -158,15 +159,8 @@ static void* run_sleeper(void* argument) {
   return NULL;
 }
 
-// /proc/self/task/TID/syscall begins with the number of the system call a thread is blocked in.
 static int asleep(int i) {
-  char path[64], text[64] = "";
-  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", atomic_load(&tids[i]));
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  const long number = got > 0 ? strtol(text, NULL, 10) : -1;
+  const long number = waits_in(atomic_load(&tids[i]));
   return number == sleepers[i].calls[0] || number == sleepers[i].calls[1];
 }
 
