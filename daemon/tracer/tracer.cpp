@@ -31,6 +31,7 @@ Tracer::Tracer(HitSink sink, Listener& listener) {
   thread_ = std::thread([&, sink, consumer, this] {
     pthread_setname_np(pthread_self(), "tracer");
     waiter_.bind_to_this_thread();
+    urgency_.begin();
     bound.set_value();
     run(listener, sink, consumer);
   });
@@ -61,6 +62,7 @@ bool Tracer::run_commands(Engine& engine) {
     if (stopping_) return false;
     commands.swap(mailbox_);
   }
+  urgency_.note_activity();
   if (!commands.empty()) let_interrupted_go_on(engine);
   for (auto& command : commands) command(engine);
   return true;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/urgency.hpp"
 
 namespace probed::tracer {
 
@@ -26,6 +27,9 @@ class Tracer {
 
   // Any thread: runs command(engine) on the tracer thread.
   void post(std::function<void(Engine&)> command);
+  // Any thread: who goes first on a busy machine.
+  Urgency& urgency() { return urgency_; }
+  const Urgency& urgency() const { return urgency_; }
 
  private:
   void run(Listener& listener, HitSink sink, pid_t consumer);
@@ -33,6 +37,7 @@ class Tracer {
   void let_interrupted_go_on(Engine& engine);
 
   Waiter waiter_;
+  Urgency urgency_;
   std::mutex mutex_;
   std::vector<std::function<void(Engine&)>> mailbox_;
   bool stopping_ = false;

@@ -19,6 +19,7 @@ import tempfile
 import time
 
 import arming
+import busy
 import idle
 import many
 import pause
@@ -153,7 +154,7 @@ def urgent():
         file.write("-20")
 
 
-OTHERS = {"control", "pause", "detour", "stream", "many", "arming", "idle"}
+OTHERS = {"control", "pause", "detour", "stream", "many", "arming", "idle", "busy"}
 
 
 def wanted_rows(only):
@@ -200,6 +201,7 @@ def measure_all(bench, options, stack):
         "many": lambda: many.measure(bench, few),
         "arming": lambda: arming.measure(bench, few),
         "idle": lambda: idle.measure(bench, few, divisor),
+        "busy": lambda: busy.measure(bench, few),
     }
     measured = {key: measure() for key, measure in others.items() if key in chosen}
     skipped |= {key: reason for key, reason in rates.items() if isinstance(reason, str)}
@@ -221,6 +223,7 @@ def show(results):
         "idle": report.idle_table,
         "control": report.control_line,
         "pause": report.pause_table,
+        "busy": lambda result: report.busy_table(result, busy.LOOPS, busy.GOAL_MS),
     }
     for key, text in tables.items():
         if key in results:

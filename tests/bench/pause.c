@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,11 +32,21 @@ static int64_t now(clockid_t clock) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+// By syscall(2) alone, as in times_now(): other functions of the C library may be probed.
 static int64_t waited_for_cpu(int schedstat) {
   char text[64] = {0};
-  long long ran = 0, waited = 0;
-  if (pread(schedstat, text, sizeof text - 1, 0) <= 0 || sscanf(text, "%lld %lld", &ran, &waited) != 2) abort();
+  if (syscall(SYS_pread64, schedstat, text, sizeof text - 1, 0L) <= 0) abort();
+  const char* at = text;
+  while (*at != ' ' && *at != '\0') ++at;
+  int64_t waited = 0;
+  for (++at; *at >= '0' && *at <= '9'; ++at) waited = waited * 10 + (*at - '0');
   return waited;
+}
+
+static int64_t call_for_time(clockid_t clock) {
+  struct timespec t;
+  if (syscall(SYS_clock_gettime, clock, &t) != 0) abort();
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static int open_schedstat(void) {
@@ -49,17 +60,36 @@ static void note(int64_t stood) {
   while (stood > before && !atomic_compare_exchange_weak(&longest, &before, stood)) continue;
 }
 
+struct Times {
+  int64_t wall, ran, waited;
+};
+
+// All of the same moment: a thread that loses its CPU between two of them reads them again.
+static struct Times times_now(int schedstat) {
+  struct Times t;
+  int64_t waited = waited_for_cpu(schedstat);
+  do {
+    t.waited = waited;
+    t.wall = call_for_time(CLOCK_MONOTONIC), t.ran = call_for_time(CLOCK_THREAD_CPUTIME_ID);
+    waited = waited_for_cpu(schedstat);
+  } while (waited != t.waited);
+  return t;
+}
+
+static int64_t stood_still(struct Times from, struct Times until) {
+  return until.wall - from.wall - (until.ran - from.ran) - (until.waited - from.waited);
+}
+
 static void* spin(void* unused) {
   const int schedstat = open_schedstat();
-  int64_t wall = now(CLOCK_MONOTONIC), ran = now(CLOCK_THREAD_CPUTIME_ID), waited = waited_for_cpu(schedstat);
-  int64_t last = wall;
+  struct Times before = times_now(schedstat);
+  int64_t last = before.wall;
   for (;;) {
     const int64_t t = now(CLOCK_MONOTONIC);
     if (t - last > kWorthALook) {
-      const int64_t ran_now = now(CLOCK_THREAD_CPUTIME_ID), waited_now = waited_for_cpu(schedstat);
-      const int64_t wall_now = now(CLOCK_MONOTONIC);
-      note(wall_now - wall - (ran_now - ran) - (waited_now - waited));
-      wall = wall_now, ran = ran_now, waited = waited_now;
+      const struct Times after = times_now(schedstat);
+      note(stood_still(before, after));
+      before = after;
       last = now(CLOCK_MONOTONIC);
     } else {
       last = t;

@@ -120,6 +120,20 @@ def pause_table(results):
     return "\n".join(lines)
 
 
+def busy_table(results, loops, goal):
+    """results: busy.measure()."""
+    operations = list(next(iter(next(iter(results.values())).values())))
+    lines = ["", f"The longest that a thread stands still beside {loops} busy loops, half of them in the tracer's session, ms: median and worst;",
+             f"goal: {goal}. Then the client's wait for its answer, ms, median",
+             " " * 30 + "".join(name.rjust(18) for name in operations) + "".join(f"{name}: wait".rjust(18) for name in operations)]
+    for daemon, cases in results.items():
+        for case, of in cases.items():
+            cells = [f"{statistics.median(of[name]['pause']):.2f}/{max(of[name]['pause']):.2f}" for name in operations]
+            cells += [f"{statistics.median(of[name]['wait']):.0f}" for name in operations]
+            lines.append(f"  {daemon}, {case}".ljust(30) + "".join(cell.rjust(18) for cell in cells))
+    return "\n".join(lines)
+
+
 def was_busy(results):
     """Whether the pinned pair had its CPU for itself: then its CPU time is its wall-clock time."""
     bare = results.get(BARE)
