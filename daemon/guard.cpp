@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "daemon/base/own_files.hpp"
+#include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -32,24 +32,7 @@ constexpr const char* kHint = "name a directory that is there, or whose parent i
 
 std::string lock_name(const std::string& directory) { return directory + "/lock"; }
 
-// Whether the file that was locked is the one of that name still: who removes the directory removes it first.
-bool still_named(const struct stat& held, const std::string& path) {
-  struct stat named {};
-  return ::lstat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
-}
-
-// Without a descriptor: the error is EWOULDBLOCK when somebody holds it.
-Own try_lock(const std::string& directory) {
-  const std::string path = lock_name(directory);
-  Own lock = open_own_file(path, O_RDWR | O_CREAT);
-  if (!lock) return lock;
-  if (::flock(lock.fd.get(), LOCK_EX | LOCK_NB) != 0)
-    lock.error = errno;
-  else if (!still_named(lock.file, path))
-    lock.error = EWOULDBLOCK;
-  if (lock.error != 0) lock.fd.reset();
-  return lock;
-}
+Own try_lock(const std::string& directory) { return lock_own_directory(directory, O_RDWR | O_CREAT); }
 
 Error refused(const std::string& path, const std::string& why) {
   return {StateDirectory::kRefused,
@@ -197,6 +180,7 @@ int run_guard(int lifetime, const std::string& state_directory) {
 
 int recover_by_hand(const std::string& path) {
   tracer::Waiter::block_signals();
+  tracer::recover_left_behind();
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
     spdlog::warn(
         "there is no state directory {}: nothing to recover (who ends well, or has recovered all, takes it away)",

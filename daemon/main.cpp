@@ -24,6 +24,7 @@
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
+#include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
 
@@ -160,6 +161,7 @@ int run(const Options& options) {
   if (!state && !may_do_without(options, state.error())) return fail(state.error());
   if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
   if (state) tracer::recover_all(state->path(), kStartPatience);
+  tracer::recover_left_behind();
   if (state && !options.keep_probes) control::drop_kept(state->path());
   UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
 
@@ -213,7 +215,11 @@ int run(const Options& options) {
   io.run();
   if (state && options.state_dir.empty()) state->remove();
   std::error_code not_empty;
-  if (options.remove_directory) std::filesystem::remove(std::filesystem::path(options.socket).parent_path(), not_empty);
+  if (options.remove_directory) {
+    const auto directory = std::filesystem::path(options.socket).parent_path();
+    std::filesystem::remove(directory, not_empty);
+    std::filesystem::remove(directory.parent_path(), not_empty);  // the last one's to remove (base/private_places.hpp)
+  }
   return 0;
 }
 

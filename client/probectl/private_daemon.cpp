@@ -20,6 +20,7 @@
 
 #include "client/probectl/process.hpp"
 #include "client/probectl/report.hpp"
+#include "daemon/base/private_places.hpp"
 
 namespace probed::client {
 namespace {
@@ -33,11 +34,17 @@ Error cannot_start(std::string why, std::string hint = {}) {
   return {Reason::internal, "cannot start a private daemon: " + std::move(why), std::move(hint), {}};
 }
 
-std::string runtime_directory() {
-  const char* given = std::getenv("XDG_RUNTIME_DIR");
-  struct stat status {};
-  const bool usable = given && ::stat(given, &status) == 0 && S_ISDIR(status.st_mode) && ::access(given, W_OK) == 0;
-  return usable ? given : "/tmp";
+// A fresh directory where other daemons of this user look for what this one may leave. The place goes with its last
+// one: it may have gone before it is used. Empty: there it can't be (errno).
+std::string directory_in(const std::string& place) {
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    if (::mkdir(place.c_str(), 0700) != 0 && errno != EEXIST) return {};
+    if (!is_own_directory(place)) return errno = EACCES, std::string();
+    auto name = place + "/XXXXXX";
+    if (::mkdtemp(name.data())) return name;  // mode 0700
+    if (errno != ENOENT) return {};
+  }
+  return {};
 }
 
 Result<std::array<UniqueFd, 2>> make_pipe() {
@@ -89,10 +96,15 @@ PrivateDaemon::PrivateDaemon(PrivateDaemon&& other) noexcept
       left_nothing_(other.left_nothing_) {}
 
 Result<void> PrivateDaemon::make_directory() {
-  auto name = runtime_directory() + "/probectl-XXXXXX";
-  if (!::mkdtemp(name.data())) return cannot_start(fmt::format("{}: {}", name, text_of_errno(errno)));  // mode 0700
-  directory_ = name;
-  socket_ = name + "/probed.sock";
+  std::string why;
+  for (const std::string& place : private_places()) {
+    directory_ = directory_in(place);
+    if (!directory_.empty()) break;
+    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", place, text_of_errno(errno));
+  }
+  if (directory_.empty())
+    return cannot_start(why, "such a directory has to be yours, and one that nobody else can write to");
+  socket_ = directory_ + "/" + kPrivateSocket;
   return {};
 }
 
@@ -203,6 +215,7 @@ void PrivateDaemon::stop() {
            directory_.clear();
   std::error_code error;
   std::filesystem::remove_all(directory_, error);
+  ::rmdir(std::filesystem::path(directory_).parent_path().c_str());  // others may be there
   directory_.clear();
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/base/own_files.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -42,6 +43,12 @@ Own refused(Own own, std::string why) {
   own.fd.reset();
   own.wrong = std::move(why);
   return own;
+}
+
+// Whether the file that was locked is the one of that name still: who removes the directory removes it first.
+bool still_named(const struct stat& held, const std::string& path) {
+  struct stat named {};
+  return ::lstat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
 std::string wrong_owner(const struct stat& file) { return "it belongs to user " + std::to_string(file.st_uid); }
@@ -110,6 +117,18 @@ Own read_own_file(const std::string& path, std::size_t limit, std::string& conte
   }
   content.resize(read);
   return own;
+}
+
+Own lock_own_directory(const std::string& directory, int flags) {
+  const std::string path = directory + "/lock";
+  Own lock = open_own_file(path, flags);
+  if (!lock) return lock;
+  if (::flock(lock.fd.get(), LOCK_EX | LOCK_NB) != 0)
+    lock.error = errno;
+  else if (!still_named(lock.file, path))
+    lock.error = EWOULDBLOCK;
+  if (lock.error != 0) lock.fd.reset();
+  return lock;
 }
 
 void remove_own_file(const std::string& path) {

@@ -30,6 +30,9 @@ Own open_own_directory(const std::string& path);
 Own open_own_file(const std::string& path, int flags);
 // The whole of it, of at most `limit` bytes.
 Own read_own_file(const std::string& path, std::size_t limit, std::string& content);
+// The lock of such a directory, its file named lock, held as long as the descriptor is. flags: as open_own_file()'s.
+// Without a descriptor: the error is EWOULDBLOCK when somebody holds it.
+Own lock_own_directory(const std::string& path, int flags);
 // Nothing else is removed, nor from elsewhere.
 void remove_own_file(const std::string& path);
 

@@ -7,6 +7,7 @@
 
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "daemon/tracer/left_behind.hpp"
 
 namespace probed::control {
 
@@ -204,34 +205,44 @@ std::vector<TargetView> ControllerImpl::targets() const {
 
 void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
                                      std::chrono::steady_clock::time_point until, Reply<void> reply) {
-  tracer_->post([this, pid, params, until, reply = std::move(reply)](tracer::Engine& engine) {
-    if (engine.is_detaching(pid) && std::chrono::steady_clock::now() < until) {
-      return post([this, pid, params, until, reply] {
-        const auto timer = std::make_shared<boost::asio::steady_timer>(io_, std::chrono::milliseconds(5));
-        timer->async_wait([this, pid, params, until, reply, timer](const boost::system::error_code& error) {
-          if (!error) ensure_attached(pid, params, until, reply);
+  const auto known = targets_.find(pid);
+  const bool attached = known != targets_.end() && known->second.attached;
+  const auto attach = [this, pid, params, until, reply = std::move(reply)] {
+    tracer_->post([this, pid, params, until, reply](tracer::Engine& engine) {
+      if (engine.is_detaching(pid) && std::chrono::steady_clock::now() < until) {
+        return post([this, pid, params, until, reply] {
+          const auto timer = std::make_shared<boost::asio::steady_timer>(io_, std::chrono::milliseconds(5));
+          timer->async_wait([this, pid, params, until, reply, timer](const boost::system::error_code& error) {
+            if (!error) ensure_attached(pid, params, until, reply);
+          });
         });
-      });
-    }
-    auto result = engine.attach(pid, params);
-    post([this, pid, params, reply, result = std::move(result)]() mutable {
-      if (!result) return reply(std::move(result).error());
-      Target& t = target(pid);
-      if (!t.attached) {
-        t.attached = true;
-        t.members = {pid};
-        t.known.clear();
-        t.loader_watch = {};
       }
-      t.id = result->id;
-      t.exe = process::exe(pid);
-      t.threads = result->threads;
-      t.execs = result->execs;
-      t.overlay = result->overlay;
-      if (keeping_) t.mark = process::program_mark(pid);
-      t.follow_fork |= params.follow_fork;
-      reply({});
+      auto result = engine.attach(pid, params);
+      post([this, pid, params, reply, result = std::move(result)]() mutable {
+        if (!result) return reply(std::move(result).error());
+        Target& t = target(pid);
+        if (!t.attached) {
+          t.attached = true;
+          t.members = {pid};
+          t.known.clear();
+          t.loader_watch = {};
+        }
+        t.id = result->id;
+        t.exe = process::exe(pid);
+        t.threads = result->threads;
+        t.execs = result->execs;
+        t.overlay = result->overlay;
+        if (keeping_) t.mark = process::program_mark(pid);
+        t.follow_fork |= params.follow_fork;
+        reply({});
+      });
     });
+  };
+  if (attached || !tracer::may_hold_left(pid)) return attach();
+  // Before anything of ours is in it: what a daemon that was killed has left.
+  boost::asio::post(pool_, [this, pid, attach] {
+    tracer::recover_left_in(pid);
+    post(attach);
   });
 }
 

@@ -378,6 +378,12 @@ Result<void> write_kept(const std::string& path, std::string_view text) {
   return Error{Reason::internal, fmt::format("cannot write {}: {}", path, std::strerror(why))};
 }
 
+// The same pid and start time: another boot's id was seen then, and not another boot (base/process.hpp).
+static bool is_there(TargetId id) {
+  const auto now = process::target_id(id.pid);
+  return now && *now == id;
+}
+
 void touch_kept(const std::string& path) { ::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW); }
 
 std::vector<FoundKept> find_kept(const std::string& directory) {
@@ -393,7 +399,7 @@ std::vector<FoundKept> find_kept(const std::string& directory) {
     FoundKept one{path, own ? read_kept_text(text) : bad(own.why())};
     const std::uint64_t written = nanoseconds(own.file.st_mtim);
     one.last_known = now - std::min(now, now_of_files - std::min(written, now_of_files));
-    if (one.target && one.target->boot != process::boot_id()) {
+    if (one.target && one.target->boot != process::boot_id() && !is_there(one.target->id)) {
       one.target = bad("it is of before the machine was started again");
       one.other_boot = true;
     }

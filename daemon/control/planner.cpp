@@ -331,16 +331,14 @@ Error Planner::existing_breakpoint(const symbols::Site& site) const {
             on_disk ? "it is the program's own, its file has it too; probe the next instruction"
                     : "it is the program's own, or another debugger's; probe the next instruction",
             {}};
-  const std::string bytes = hex_of(*on_disk);
-  return {
-      Reason::existing_breakpoint,
-      fmt::format("{} that {} does not have on disk ({} is there): a probed that was killed, or a debugger, has left "
-                  "it behind",
-                  message, site.module, bytes),
-      fmt::format("process {0} dies when it gets there: restart it, or put back what belongs there with "
-                  "gdb -p {0} -batch -ex 'set {{unsigned char[{1}]}}{2:#x}={{{3}}}'",
-                  pid_, on_disk->size(), site.address.value, bytes),
-      {}};
+  return {Reason::existing_breakpoint,
+          fmt::format("{} that {} does not have on disk ({} is there): a debugger has put it there, or a probed that "
+                      "was killed has left it",
+                      message, site.module, hex_of(*on_disk)),
+          fmt::format("end the debugger that process {} was under; what a killed probed has left is put back by "
+                      "`probed --recover`, run as the user that it ran as and with its --state-dir",
+                      pid_),
+          {}};
 }
 
 Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {

@@ -17,6 +17,7 @@
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/left_landings.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -299,6 +300,11 @@ Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
     for (Process* member : family_of(pid)) start_detach(*member);
     return std::move(sharers).error();
   }
+  // A landing that is there handles SIGTRAP. What its daemon has left could not be taken out: ours is to lead on from
+  // there as well, and to be in its place before anything is written.
+  const auto actions = dispositions_of(pid);
+  if (actions && (*actions)[forced_index(SIGTRAP)] != Disposition::standard && find_left(pid, process.space))
+    request_job(process, Job{[this](Tracee& tracee) { prepare_landing(tracee, 0); }, [](const Error&) {}, {}});
   return AttachResult{process.id, static_cast<std::uint32_t>(*seized), process.execs, process.space->overlay()};
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/left_landings.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -148,6 +149,7 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   const Layout layout = parent_space->touched() ? Layout::of(memory) : Layout::unknown();
   if (process.follow_fork && !process.detaching && memory.valid()) {
     process.space = parent_space->clone_for(std::move(memory), layout);
+    inherit_left(*parent_space, process.space);
     begin_journal(process);
     child.slot = {};
     listener_.process_forked(process.root, pid);

@@ -13,6 +13,7 @@
 #include "daemon/tracer/action_calls.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/left_landings.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -62,8 +63,10 @@ void Engine::prepare_landing(Tracee& tracee, std::size_t more) {
   AddressSpace& space = *process.space;
   bool done = false;
   if (!process.actions.landing_in_place() && !process.actions.of(SIGTRAP).known) stop_few_others(tracee);
+  if (!space.landing().ready()) more += left_entries(space);
   const bool alive = with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     done = map_landing(remote, space) && map_landing_table(remote, space, more);
+    if (done) stage_left(space);
     ActionCalls calls(remote, space);
     if (done) install_landing(process, calls);
   });
@@ -88,9 +91,15 @@ void install_landing(Process& process, ActionCalls& calls) {
   auto now = calls.get(SIGTRAP);
   // Not known: it is looked for again where it should be.
   if (!now && process.actions.landing) process.actions.landing->in_place = true;
-  if (!now || note_landing(process, calls, now) || !now || disposition_of(*now) != Disposition::standard) return;
-  if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), *now);
-  process.actions.landing = LandingAction{landing.action(), *now};
+  // Where a killed daemon's is in the way, which knows breakpoints that are still there, that is what is put back.
+  const auto left = now ? left_action(*process.space, *now) : std::nullopt;
+  const auto is_free = [&] {
+    return !note_landing(process, calls, now) && now && disposition_of(*now) == Disposition::standard;
+  };
+  if (!now || (!left && !is_free())) return;
+  const Action before = left.value_or(*now);
+  if (Journal* journal = process.space->journal()) journal->note_landing(landing.action(), before);
+  process.actions.landing = LandingAction{landing.action(), before};
   // A call that was not seen to its end may have been made.
   if (!calls.replace(SIGTRAP, *now, landing.action()) && !calls.cut_short()) process.actions.landing.reset();
 }
@@ -99,9 +108,13 @@ bool note_landing(Process& process, ActionCalls& calls, std::optional<Action>& n
   auto& landing = process.actions.landing;
   if (!now) return false;
   const bool is_ours = landing && now->handler == landing->ours.handler;
-  // Whatever the default action's flags were.
-  if (!is_ours && Landing::is_left(process.space->memory(), *now) && calls.replace(SIGTRAP, *now, Action{}))
-    now = Action{};
+  if (!is_ours && Landing::is_left(process.space->memory(), *now)) {
+    const bool leads = has_left(*process.space) || leads_on(process.id.pid, process.space->memory(), *now);
+    if (leads && !landing) return true;  // as it is, until ours takes its place
+    // Whatever the default action's flags were.
+    const Action wanted = leads ? landing->ours : Action{};
+    if (calls.replace(SIGTRAP, *now, wanted)) now = wanted;
+  }
   if (!landing) return false;
   const bool reset = was_reset(*now, landing->ours);
   landing->in_place = now->handler == landing->ours.handler;
@@ -131,6 +144,12 @@ void leave_landing(Process& process, ActionCalls& calls) {
   if (calls.cut_short()) return;  // it is tried again when the thread has come back
   if (now && disposition_of(*now) == Disposition::handled && landing->shared)
     process.space->xol().forget_area(process.space->landing().page());
+  // Those that have been let go may be in it, by way of a breakpoint that another daemon has left.
+  if (has_left(*process.space)) {
+    const RemoteAddr table = process.space->landing().table().base;
+    process.space->xol().forget_area(process.space->landing().page());
+    process.space->xol().forget_area(table);
+  }
   landing.reset();
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/left_landings.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -308,7 +309,7 @@ bool Engine::secure(pid_t tid, int signal) {
   const RemoteAddr address{native::breakpoint_address(trapped.regs.pc())};
   if (space.detours().call_trap(address)) return true;  // behind it a nop leads to where the landing would
   const bool entry = space.entry() && space.entry()->address == address;
-  if (!entry && !space.find(address) && !space.former_site(address)) return false;
+  if (!entry && !space.find(address) && !space.former_site(address) && !left_landing(space, address)) return false;
   ptrace::Registers in_front = trapped.regs;
   in_front.set_pc(address.value);
   native::mark_dealt_with(in_front);
@@ -346,7 +347,9 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   const bool entry = process.space->entry() && process.space->entry()->address == address;
   Site* site = process.space->find(address);
   const SitePlan* former = process.space->former_site(address);
-  if (!entry && !site && !former) {
+  const bool ours = entry || site || former;
+  const auto left = ours ? std::nullopt : left_landing(*process.space, address);
+  if (!ours && !left) {
     if (!trapped_in_moved_code(process, address)) return false;
     former = process.space->former_site(address);
   }
@@ -354,9 +357,9 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   // legacy_queue).
   const bool merged = !is_breakpoint_trap(trapped.info);
   const bool in_place = site && site->armed;
-  if (merged && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return false;
+  if (merged && !left && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return false;
   const bool armed = entry || (site && site->armed);
-  if (!armed) {
+  if (!armed && !left) {
     // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
     std::array<std::uint8_t, arch::kMaxInsnLength> now{};
     process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
@@ -378,8 +381,9 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   } else if (armed && !process.detaching) {
     on_hit(tracee, *site, regs, after);
   } else {
+    // As the landing of the daemon that has left it would: its breakpoint, which stays.
     leave_slot(tracee);
-    regs.set_pc(address.value);
+    regs.set_pc(left.value_or(address).value);
     native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     if (process.detaching)

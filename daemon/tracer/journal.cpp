@@ -13,7 +13,7 @@
 #include <filesystem>
 
 #include "daemon/base/own_files.hpp"
-#include "daemon/base/process.hpp"
+#include "daemon/tracer/journal_owner.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -22,32 +22,31 @@ constexpr std::size_t kFirstRecords = 64;
 constexpr const char* kEnding = ".journal";
 constexpr std::size_t kMostBytes = 1 << 30;  // of a file that is read back
 
-std::array<char, 40> boot_id() {
-  std::array<char, 40> id{};
-  const std::string text = process::boot_id();
-  std::copy_n(text.begin(), std::min(text.size(), id.size()), id.begin());
-  return id;
-}
-
 // PID-STARTTIME-NUMBER.journal, as Journal::create names them.
 bool is_ours(const std::string& path) {
   const std::string name = std::filesystem::path(path).stem();
   return std::ranges::count(name, '-') == 2 && name.find_first_not_of("0123456789-") == name.npos;
 }
 
-std::optional<FoundJournal> journal_of(std::string path, std::string_view text) {
-  FoundJournal found;
-  found.path = std::move(path);
-  if (text.size() < sizeof found.header) return std::nullopt;
-  std::memcpy(&found.header, text.data(), sizeof found.header);
-  const JournalHeader& header = found.header;
-  if (header.magic != JournalHeader::kMagic || header.record_size != sizeof(JournalRecord)) return std::nullopt;
-  if (header.boot != boot_id()) return std::nullopt;
+// Begun, and not finished: nothing had been written into a target then.
+bool was_begun(std::string_view text) { return text.find_first_not_of('\0') == text.npos; }
+
+// Not empty: why it can't be read.
+std::string read_journal(std::string_view text, FoundJournal& found) {
+  constexpr std::size_t kVersion = JournalHeader::kMagic.size() - 1;
+  JournalHeader& header = found.header;
+  const bool ours = text.size() > kVersion && std::equal(text.begin(), text.begin() + kVersion, header.kMagic.begin());
+  if (!ours) return "it is no journal of ours";
+  if (text[kVersion] != header.kMagic[kVersion])
+    return "it was written by another version of probed: let that recover it";
+  if (text.size() < sizeof header) return "it is cut short";
+  std::memcpy(&header, text.data(), sizeof header);
   const std::size_t there = (text.size() - sizeof header) / sizeof(JournalRecord);
-  found.records.resize(std::min<std::size_t>(header.record_count, there));
+  if (header.record_size != sizeof(JournalRecord) || header.record_count > there) return "it is damaged";
+  found.records.resize(header.record_count);
   if (!found.records.empty())
     std::memcpy(found.records.data(), text.data() + sizeof header, found.records.size() * sizeof(JournalRecord));
-  return found;
+  return {};
 }
 
 // Another process is to find what follows only together with what precedes: processors keep stores in order, the
@@ -74,7 +73,9 @@ std::unique_ptr<Journal> Journal::create(const std::string& directory, TargetId 
     return nullptr;
   }
   JournalHeader& header = journal->header();
-  header.boot = boot_id();
+  header.boot = boot_of_this_machine();
+  journal->at(0) = record_of(own_namespaces());
+  header.record_count = 1;
   header.record_size = sizeof(JournalRecord);
   header.pid = target.pid;
   header.start_time = target.start_time;
@@ -219,28 +220,35 @@ void Journal::end_semaphore(RemoteAddr at) {
   record.changing = 0;
 }
 
-std::vector<FoundJournal> find_journals(const std::string& directory) {
+std::vector<FoundJournal> find_journals(const std::string& directory, std::vector<std::string>& refused) {
   std::vector<FoundJournal> found;
   if (const Own own = open_own_directory(directory); !own) {
-    spdlog::warn("nothing is recovered by {}: {}", directory, own.why());
+    refused.push_back(fmt::format("nothing is recovered by {}: {}", directory, own.why()));
     return found;
   }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string path = entry.path();
-    if (!path.ends_with(kEnding)) continue;
+    FoundJournal journal;
+    journal.path = entry.path();
+    if (!journal.path.ends_with(kEnding)) continue;
     std::string text;
-    const Own own = read_own_file(path, kMostBytes, text);
-    if (!own)
-      spdlog::warn("{} is not believed: {}", path, own.why());
-    else if (auto journal = journal_of(path, text))
-      found.push_back(*std::move(journal));
-    else if (is_ours(path))
-      remove_own_file(path);  // of another boot, or begun and not finished: nothing had been written then
+    const Own own = read_own_file(journal.path, kMostBytes, text);
+    if (own && was_begun(text) && is_ours(journal.path)) {
+      remove_own_file(journal.path);
+      continue;
+    }
+    const std::string why = own ? read_journal(text, journal) : own.why();
+    if (why.empty())
+      found.push_back(std::move(journal));
     else
-      spdlog::warn("{} is no journal of ours", path);
+      refused.push_back(fmt::format("{} is not believed, and stays where it is: {}", journal.path, why));
   }
   return found;
+}
+
+std::vector<FoundJournal> find_journals(const std::string& directory) {
+  std::vector<std::string> refused;
+  return find_journals(directory, refused);
 }
 
 void rewrite_record(const FoundJournal& journal, std::size_t index, const JournalRecord& record) {

@@ -18,8 +18,10 @@
 #include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/journal.hpp"
+#include "daemon/tracer/journal_owner.hpp"
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/left_calls.hpp"
+#include "daemon/tracer/left_landings.hpp"
 #include "daemon/tracer/sharing.hpp"
 #include "daemon/tracer/text_pages.hpp"
 #include "daemon/tracer/wait.hpp"
@@ -99,6 +101,14 @@ class Text {
   }
 
   std::size_t places() const { return restored_.size(); }
+
+  // Whether anything that the records tell of is there: then it is the process that they were written for.
+  bool holds_ours() const {
+    return std::ranges::any_of(records_, [this](const JournalRecord& r) {
+      if (r.kind == JournalRecord::Kind::patch) return is_there(patch_of(r));
+      return r.kind == JournalRecord::Kind::breakpoint && r.in_text && holds_breakpoint(memory_, plan_of(r));
+    });
+  }
 
   // The second jumps of two, in padding, that nobody stands at. Every thread stands still.
   void put_back_islands(const std::set<std::uint64_t>& occupied) {
@@ -205,8 +215,9 @@ class Patience {
 // Every thread of a process, seized, brought to a stop in which nothing of ours is on its way to it, and let go.
 class Threads {
  public:
-  // landing: the address of our handler of SIGTRAP; 0: there is none.
-  Threads(Waiter& waiter, pid_t pid, std::uint64_t landing) : waiter_(waiter), pid_(pid), landing_(landing) {}
+  // landings: the addresses of our handlers of SIGTRAP, or their pages'; 0: there is none.
+  Threads(Waiter& waiter, pid_t pid, std::vector<std::uint64_t> landings)
+      : waiter_(waiter), pid_(pid), landings_(std::move(landings)) {}
 
   // False: another tracer has it, or it may not be traced; nothing has been stopped.
   bool seize() {
@@ -377,8 +388,10 @@ class Threads {
   // In our handler, whose end gives it the mask that it had at the beginning.
   bool is_landing(pid_t tid) const {
     ptrace::Registers regs;
-    return landing_ != 0 && ptrace::get_registers(tid, regs) == Outcome::ok &&
-           regs.pc() / kPageSize == landing_ / kPageSize;
+    return ptrace::get_registers(tid, regs) == Outcome::ok &&
+           std::ranges::any_of(landings_, [&](std::uint64_t landing) {
+             return landing != 0 && regs.pc() / kPageSize == landing / kPageSize;
+           });
   }
 
   // A thread that executes another program goes on under the leader's number. Its own and the leader are gone then
@@ -406,7 +419,7 @@ class Threads {
 
   Waiter& waiter_;
   pid_t pid_;
-  std::uint64_t landing_;
+  std::vector<std::uint64_t> landings_;
   std::set<pid_t> running_;
   bool refused_ = false;  // some thread belongs to another tracer
   std::map<pid_t, Kind> stopped_;
@@ -414,8 +427,22 @@ class Threads {
 
 // ---- one target -----------------------------------------------------------------------------------------------------
 
+// What is to be SIGTRAP's action in the place of one of ours; nullopt: what is there stays. A breakpoint that could not
+// be taken out, or that another daemon has left, keeps the landing that knows it.
+std::optional<Action> action_behind(const FoundJournal& journal, AddressSpace& space, const Action& now) {
+  const JournalHeader& header = journal.header;
+  if (now.handler != header.landing && !Landing::is_left(space.memory(), now)) return std::nullopt;
+  std::set<std::uint64_t> dealt_with;
+  for (const JournalRecord& record : journal.records) dealt_with.insert(record.address);
+  const auto leads = [&](const Action& action) { return leads_on(header.pid, space.memory(), action, dealt_with); };
+  if (now.handler == header.landing && leads(header.action)) return header.action;
+  if (leads(now)) return std::nullopt;
+  return Landing::is_left(space.memory(), header.action) ? Action{} : header.action;
+}
+
 // Every thread stands still, and none has a trap on its way.
-void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& header) {
+void put_action_back(Waiter& waiter, Threads& threads, const FoundJournal& journal) {
+  const JournalHeader& header = journal.header;
   const auto first_in = [&](Kind kind) {
     return std::ranges::find(threads.stopped(), kind, [](const auto& thread) { return thread.second; });
   };
@@ -427,8 +454,8 @@ void put_action_back(Waiter& waiter, Threads& threads, const JournalHeader& head
   AddressSpace space(TargetMemory::open(header.pid));
   RemoteSyscalls remote(waiter, tid, space.call_pad(tid), 0, {}, kMostPatience);
   ActionCalls calls(remote, space);
-  const auto now = calls.get(SIGTRAP);
-  if (now && now->handler == header.landing) calls.replace(SIGTRAP, *now, header.action);
+  if (const auto now = calls.get(SIGTRAP))
+    if (const auto wanted = action_behind(journal, space, *now)) calls.replace(SIGTRAP, *now, *wanted);
   if (space.scratch()) remote.call(SYS_munmap, {space.scratch().value, kPageSize, 0, 0, 0, 0});
   const bool alive = remote.finish();
   threads.now_stands_in(tid, !alive         ? std::nullopt
@@ -444,9 +471,18 @@ std::set<std::uint64_t> places_of(const Threads& threads) {
   return places;
 }
 
-bool is_same(const JournalHeader& header) {
-  const auto id = process::target_id(header.pid);
-  return id && *id == TargetId{header.pid, header.start_time} && !process::has_ended(header.pid);
+Verdict verdict_on(const FoundJournal& journal) { return judge(look_for(journal), journal.header.start_time); }
+
+bool is_same(const FoundJournal& journal) {
+  const Fate fate = verdict_on(journal).fate;
+  return fate == Fate::lives || fate == Fate::may_live;
+}
+
+std::string why_in_doubt(const FoundJournal& journal, const std::string& doubt) {
+  return fmt::format(
+      "whether process {} is the one that {} was written for can't be told from here: {}. Nothing was changed: run "
+      "probed --recover where that daemon ran (in its container), or remove the file if its target has ended",
+      journal.header.pid, journal.path, doubt);
 }
 
 std::string why_not_ours(pid_t pid) {
@@ -473,8 +509,8 @@ void watch_masks(Waiter& waiter, std::vector<FoundJournal>& recovered) {
   const auto until = Clock::now() + kMaskPatience;
   for (; !recovered.empty() && Clock::now() < until; std::this_thread::sleep_for(kTryAgain)) {
     for (FoundJournal& journal : recovered) {
-      if (std::ranges::none_of(journal.header.held, is_stuck) || !is_same(journal.header)) continue;
-      Threads threads(waiter, journal.header.pid, 0);
+      if (std::ranges::none_of(journal.header.held, is_stuck) || !is_same(journal)) continue;
+      Threads threads(waiter, journal.header.pid, {});
       if (!threads.seize()) continue;
       if (threads.stop()) give_back_signals(threads, journal);
       threads.let_go();
@@ -482,12 +518,12 @@ void watch_masks(Waiter& waiter, std::vector<FoundJournal>& recovered) {
   }
 }
 
-Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
-  Recovered result{journal.header.pid, false, 0, {}};
-  if (!is_same(journal.header)) return result.gone = true, result;
-  Threads threads(waiter, result.pid, journal.header.landing);
+// What the journal tells of.
+Recovered take_out(Waiter& waiter, FoundJournal& journal, std::vector<std::uint64_t> landings) {
+  Recovered result{journal.header.pid, false, 0, {}, false};
+  Threads threads(waiter, result.pid, std::move(landings));
   if (!threads.seize()) {
-    result.gone = !is_same(journal.header);
+    result.gone = verdict_on(journal).fate == Fate::gone;
     if (!result.gone) result.problem = why_not_ours(result.pid);
     return result;
   }
@@ -504,7 +540,7 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
     threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(places_of(threads));
     free_call_pads(memory, result.pid, places_of(threads));
-    put_action_back(waiter, threads, journal.header);
+    put_action_back(waiter, threads, journal);
     give_back_signals(threads, journal);
   } else {
     text.take_out_running_jumps();
@@ -514,6 +550,52 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
   threads.let_go();
   result.places = text.places();
   return result;
+}
+
+Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
+  Recovered result{journal.header.pid, false, 0, {}, false};
+  const Verdict verdict = verdict_on(journal);
+  if (verdict.fate == Fate::gone) return result.gone = true, result;
+  const auto in_doubt = [&] {
+    result.problem = why_in_doubt(journal, verdict.doubt);
+    result.in_doubt = true;
+    return result;
+  };
+  if (verdict.fate == Fate::unknown) return in_doubt();
+  if (verdict.fate == Fate::may_live) {
+    TargetMemory memory = TargetMemory::open(result.pid);
+    if (!Text(memory, journal.records).holds_ours()) return in_doubt();
+  }
+  return take_out(waiter, journal, {journal.header.landing});
+}
+
+// What a process holds that no journal tells of.
+std::optional<Recovered> recover_by_landings(pid_t pid) {
+  const auto id = process::target_id(pid);
+  const auto tracer = process::tracer_pid(pid);
+  if (!id || !tracer || *tracer != 0) return std::nullopt;
+  TargetMemory memory = TargetMemory::open(pid);
+  const Layout layout = Layout::of(memory);
+  const LeftLandings left = LeftLandings::of(memory, layout);
+  if (left.empty()) return std::nullopt;
+  LeftText text = left_text(pid, memory, layout, left);
+  if (text.empty()) return std::nullopt;
+  if (text.unproved != 0)
+    spdlog::warn(
+        "process {}: a probed that was killed has left {} breakpoints of which no file tells what belongs there: they "
+        "stay, and lead where they should, as long as the process leaves SIGTRAP's action alone",
+        pid, text.unproved);
+  FoundJournal found;
+  found.header.pid = pid;
+  found.header.start_time = id->start_time;
+  found.header.landing = left.pages().front().value;
+  found.header.boot = boot_of_this_machine();
+  found.records = std::move(text.records);
+  std::vector<std::uint64_t> pages;
+  for (const RemoteAddr page : left.pages()) pages.push_back(page.value);
+  Waiter waiter;
+  waiter.bind_to_this_thread();
+  return take_out(waiter, found, std::move(pages));
 }
 
 void tell(const Recovered& one) {
@@ -528,10 +610,15 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
   waiter.bind_to_this_thread();
   std::vector<Recovered> all;
   const auto until = Clock::now() + patience;
-  std::vector<FoundJournal> journals = find_journals(directory);
+  std::vector<std::string> refused;
+  std::vector<FoundJournal> journals = find_journals(directory, refused);
+  for (std::string& why : refused) {
+    all.push_back({0, false, 0, std::move(why), true});
+    tell(all.back());
+  }
   for (FoundJournal& journal : journals) {
     Recovered one = recover_one(waiter, journal);
-    while (!one.problem.empty() && Clock::now() < until) {
+    while (!one.problem.empty() && !one.in_doubt && Clock::now() < until) {
       std::this_thread::sleep_for(kTryAgain);
       one = recover_one(waiter, journal);
     }
@@ -544,6 +631,13 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
 }
 
 }  // namespace
+
+std::optional<Recovered> recover_process(pid_t pid) {
+  std::optional<Recovered> one;
+  std::thread([&] { one = recover_by_landings(pid); }).join();
+  if (one) tell(*one);
+  return one;
+}
 
 std::vector<Recovered> recover_all(const std::string& directory, std::chrono::milliseconds patience) {
   std::vector<Recovered> all;

@@ -338,6 +338,68 @@ TEST_CASE("threads that get no processor are waited for when daemon and guard ha
   CHECK(target.finish().ok());
 }
 
+namespace {
+
+// probed --recover in namespaces of its own, after `setup`.
+CommandResult recover_apart(const std::string& socket, const std::vector<std::string>& namespaces,
+                            const std::string& setup) {
+  std::vector<std::string> argv{"unshare"};
+  argv.insert(argv.end(), namespaces.begin(), namespaces.end());
+  const std::string script = setup + R"( && exec "$0" --recover --socket "$1")";
+  argv.insert(argv.end(), {"sh", "-c", script, required_environment("PROBED_BIN"), socket});
+  return run_command(argv);
+}
+
+}  // namespace
+
+// As systemd-nspawn and sandboxes do to that file.
+TEST_CASE("who sees another boot id recovers what is there all the same") {
+  if (geteuid() != 0) SKIP_TEST("only root may mount");
+  TempDir directory;
+  const std::string socket = directory.path() + "/s", other = directory.path() + "/boot_id";
+  REQUIRE(write_file(other, "01234567-89ab-cdef-0123-456789abcdef\n"));
+  Target target("soaked", {"1"});
+  const TargetState before = state_of(target.pid());
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 2; }));
+  arm_and_kill(socket, target.pid(), "work");
+  const CommandResult recovered =
+      recover_apart(socket, {"-m"}, "mount --bind " + other + " /proc/sys/kernel/random/boot_id");
+  CHECK_MESSAGE(recovered.ok(), recovered.err);
+  CHECK(recovered.err.find("put back 1 places") != std::string::npos);
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  CHECK(state_of(target.pid()).signals == before.signals);
+  CHECK_FALSE(has_journals(socket + ".state"));
+  check_computes(target);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
+TEST_CASE("who can't see the process of a journal says so, and deletes nothing") {
+  if (geteuid() != 0) SKIP_TEST("only root may have a pid namespace of its own");
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  Target target("soaked", {"1"});
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 2; }));
+  arm_and_kill(socket, target.pid(), "work");
+  std::vector<std::string> namespaces{"-m", "-p", "-f"};
+  SUBCASE("another pid namespace") { namespaces.push_back("--mount-proc"); }
+  SUBCASE("whose /proc is that of the first") {}
+  const CommandResult recovered = recover_apart(socket, namespaces, "true");
+  CHECK(recovered.exit == Exit{1, 0});
+  CHECK_MESSAGE(recovered.err.find("pid namespace") != std::string::npos, recovered.err);
+  CHECK(has_journals(socket + ".state"));
+  check_computes(target);
+  recover(socket);
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  CHECK_FALSE(has_journals(socket + ".state"));
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
 // One that sleeps uninterruptibly can't be: the SIGTRAP action of the daemon that was killed stays.
 TEST_CASE("a target that could not be recovered whole survives the death of the next daemon, too") {
   TempDir directory;
@@ -368,6 +430,207 @@ TEST_CASE("a target that could not be recovered whole survives the death of the 
   }
   target.send("quit\n");
   CHECK(target.finish().ok());
+}
+
+// ---- a daemon that was killed together with its guard, and the next one
+// ----------------------------------------------
+
+namespace {
+
+// `probectl trace` with a private daemon, which looks for others' in `runtime` only.
+class PrivateTrace {
+ public:
+  PrivateTrace(const std::string& runtime, pid_t target, const std::vector<std::string>& arguments) : target_(target) {
+    std::vector<std::string> argv{
+        required_environment("PROBECTL_BIN"), "--socket", runtime + "/none", "trace", "-p", std::to_string(target)};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    SpawnOptions options;
+    options.environment = {"XDG_RUNTIME_DIR=" + runtime};
+    process_ = std::make_unique<Process>(argv, options);
+  }
+  bool armed() {
+    while (const auto line = process_->next_error_line(Millis{20'000}))
+      if (line->starts_with("armed ")) return true;
+    return false;
+  }
+  // As the kernel ends a group that has too little memory, or a session.
+  void kill_all(const std::string& runtime) {
+    const pid_t daemon = tracer_of(target_), guard = guard_of(runtime);
+    REQUIRE(daemon > 0);
+    REQUIRE(guard > 0);
+    for (const pid_t pid : {guard, daemon, process_->pid()}) kill(pid, SIGKILL);  // nobody is left a moment to clean up
+    REQUIRE(process_->wait());
+    REQUIRE(eventually([&] { return tracer_of(target_) == 0 && guard_of(runtime) == 0; }));
+  }
+  Process& process() { return *process_; }
+
+ private:
+  pid_t target_;
+  std::unique_ptr<Process> process_;
+};
+
+struct Tier {
+  const char* name;
+  std::vector<std::string> arguments;
+};
+const Tier tiers[] = {{"boosted", {"-e", "work", "--no-optimize"}},
+                      {"jump", {"-e", "work a=$arg1:s32"}},
+                      {"many", {"-e", "libc:str*", "-e", "work", "-e", "leaf", "-e", "nest"}},
+                      {"returns", {"-e", "r:work work $retval", "-e", "r:nest nest $retval"}}};
+
+std::vector<std::string> plus(std::vector<std::string> left, const std::vector<std::string>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+void check_restored(Target& target, const TargetState& before) {
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  CHECK(state_of(target.pid()).signals == before.signals);
+}
+
+}  // namespace
+
+// By its journal, or, when that has gone, by what its landing tells.
+TEST_CASE("a private daemon that was killed with its guard: the next one puts right what it has left, and traces") {
+  bool journal = true;
+  SUBCASE("by its journal") {}
+  SUBCASE("without one") { journal = false; }
+  std::mt19937 random(seed());
+  TempDir directory;
+  Target target("soaked", {"3"});
+  const TargetState before = state_of(target.pid());
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 4; }));
+  const unsigned times = std::max(8u, kills() / 5);
+  for (unsigned i = 0; i < times; ++i) {
+    const Tier &first = tiers[i % 4], &second = tiers[i / 4 % 4];
+    CAPTURE(i);
+    CAPTURE(first.name);
+    CAPTURE(second.name);
+    PrivateTrace killed(directory.path(), target.pid(), first.arguments);
+    REQUIRE_MESSAGE(killed.armed(), killed.process().errors());
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 50'000));  // a random moment is the point
+    killed.kill_all(directory.path());
+    check_computes(target);
+    if (!journal) std::filesystem::remove_all(directory.path() + "/probectl");
+    PrivateTrace next(directory.path(), target.pid(), plus(second.arguments, {"--duration", "0.05"}));
+    const auto exit = next.process().wait(Millis{30'000});
+    CHECK_MESSAGE((exit == Exit{0, 0}), next.process().errors());
+    REQUIRE_MESSAGE(target.running(), next.process().errors());
+    check_computes(target);
+    check_restored(target, before);
+    CHECK(std::filesystem::is_empty(directory.path()));
+  }
+  MESSAGE(times << " daemons killed with their guards, and followed by others: no target lost");
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
+TEST_CASE("daemons killed with their guards, one after the other, and the system's daemon puts all of it right") {
+  TempDir directory;
+  Target target("soaked", {"2"});
+  const TargetState before = state_of(target.pid());
+  target.go();
+  REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 3; }));
+  for (const Tier& tier : tiers) {
+    PrivateTrace killed(directory.path(), target.pid(), tier.arguments);
+    REQUIRE_MESSAGE(killed.armed(), killed.process().errors());
+    killed.kill_all(directory.path());
+    check_computes(target);
+  }
+  // It doesn't know of that place: what the process's own memory tells has to do.
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  const std::vector<Json> probes = add(client, target.pid(), {"work"}, Json::object());
+  CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
+  remove_all(client, probes);
+  client.request("target.detach", {{"pid", target.pid()}});
+  CHECK(eventually([&] { return tracer_of(target.pid()) == 0; }));
+  check_restored(target, before);
+  check_computes(target);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
+// Of generated code no file tells what belongs where a breakpoint is.
+TEST_CASE("what can't be put right leads on as long as the process lives, whoever traces it and is killed") {
+  TempDir directory;
+  Target target("mapper");
+  const auto ask = [&](const std::string& command) {
+    target.send(command + "\n");
+    return target.next_line().value_or("");
+  };
+  const std::string mapped = ask("map jit");
+  unsigned long first = 0, second = 0;
+  REQUIRE_MESSAGE(std::sscanf(mapped.c_str(), "mapped %lx %lx", &first, &second) == 2, mapped);
+  REQUIRE(ask("hammer 2") == "done hammer 2");
+  const auto computes = [&] { return ask("call 100") == "done call 100"; };
+  {
+    PrivateTrace killed(directory.path(), target.pid(), {"-e", hex(first), "-e", hex(second), "--no-optimize"});
+    REQUIRE_MESSAGE(killed.armed(), killed.process().errors());
+    killed.kill_all(directory.path());
+  }
+  std::filesystem::remove_all(directory.path() + "/probectl");
+  for (unsigned i = 0; i < std::max(3u, kills() / 20); ++i) {
+    CAPTURE(i);
+    CHECK(computes());
+    PrivateTrace refused(directory.path(), target.pid(), {"-e", hex(first), "--no-optimize"});
+    CHECK(refused.process().wait(Millis{30'000}) == Exit{1, 0});
+    const std::string words = refused.process().errors();
+    CHECK_MESSAGE(words.find("already holds a breakpoint") != words.npos, words);
+    CHECK_MESSAGE(words.find("gdb") == words.npos, words);
+    REQUIRE_MESSAGE(target.running(), words);
+    PrivateTrace other(directory.path(), target.pid(), {"-e", "libc:write", "--no-optimize"});
+    REQUIRE_MESSAGE(other.armed(), other.process().errors());
+    CHECK(computes());
+    if (i % 2 == 0) {
+      other.process().signal(SIGINT);
+      CHECK(other.process().wait() == Exit{0, 0});
+    } else {
+      other.kill_all(directory.path());
+    }
+    REQUIRE_MESSAGE(target.running(), other.process().errors());
+    CHECK(computes());
+  }
+  CHECK(ask("rest") == "done rest");
+  target.send("quit\n");
+  CHECK(target.finish().exit == Exit{0, 0});
+}
+
+TEST_CASE(
+    "what a living daemon has in its target is left to it, and what a dead one left of a process that has ended goes") {
+  TempDir directory;
+  Target lives("soaked", {"1"});
+  lives.go();
+  PrivateTrace living(directory.path(), lives.pid(), {"-e", "work"});
+  REQUIRE_MESSAGE(living.armed(), living.process().errors());
+  {
+    TempDir apart;
+    Target ends("soaked", {"1"});
+    ends.go();
+    PrivateTrace killed(apart.path(), ends.pid(), {"-e", "work"});
+    REQUIRE(killed.armed());
+    killed.kill_all(apart.path());
+    for (const auto& entry : std::filesystem::directory_iterator(apart.path() + "/probectl"))
+      std::filesystem::rename(entry.path(), directory.path() + "/probectl/dead");
+  }
+  const std::string left = directory.path() + "/probectl/dead";
+  REQUIRE(has_journals(left + "/probed.sock.state"));
+  Target other("soaked", {"1"});
+  other.go();
+  PrivateTrace next(directory.path(), other.pid(), {"-e", "work", "--duration", "0.05"});
+  CHECK(next.process().wait(Millis{30'000}) == Exit{0, 0});
+  CHECK_FALSE(std::filesystem::exists(left));
+  CHECK(tracer_of(lives.pid()) > 0);
+  living.process().signal(SIGINT);
+  CHECK(living.process().wait() == Exit{0, 0});
+  CHECK(living.process().errors().find("hits=") != std::string::npos);
+  for (Target* target : {&lives, &other}) {
+    check_computes(*target);
+    target->send("quit\n");
+    CHECK(target->finish().ok());
+  }
 }
 
 // The kernel takes SIGTRAP's handler away when a thread that blocks the signal runs into a breakpoint. It has to be

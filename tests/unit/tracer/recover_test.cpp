@@ -20,6 +20,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/call_pads.hpp"
 #include "daemon/tracer/journal.hpp"
+#include "daemon/tracer/journal_owner.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/trap_action.hpp"
 #include "daemon/tracer/wait.hpp"
@@ -153,7 +154,9 @@ TEST_CASE("a journal is believed only when nobody else can have written it, and 
     if (::chown(state.path().c_str(), 65534, 65534) != 0) return;
   }
   CHECK(find_journals(state.path()).empty());
-  CHECK(recover_all(state.path(), 0ms).empty());
+  const auto recovered = recover_all(state.path(), 0ms);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem != "");
   struct stat file {};
   CHECK(::lstat(path.c_str(), &file) == 0);
 }
@@ -162,13 +165,75 @@ TEST_CASE("through a symbolic link, and under other names than journals have, no
   const StateDirectory state, other;
   const std::string link = state.path() + "/link", named = "/1-2-3.journal", foreign = "/system.journal";
   std::filesystem::create_symlink(other.path(), link);
-  for (const std::string& name : {named, foreign}) std::ofstream(other.path() + name) << "x";
+  for (const std::string& name : {named, foreign}) std::ofstream(other.path() + name) << std::string(100, '\0');
   for (const std::string& name : {named, foreign}) ::chmod((other.path() + name).c_str(), 0600);
   for (const char* ending : {"", "/", "/.", "//./"}) CHECK(find_journals(link + ending).empty());
   CHECK(std::filesystem::exists(other.path() + named));
   CHECK(find_journals(other.path()).empty());
   CHECK(!std::filesystem::exists(other.path() + named));  // begun, and not finished
   CHECK(std::filesystem::exists(other.path() + foreign));
+}
+
+TEST_CASE("a journal that can't be read, or is another version's, stays where it is and is told of") {
+  const StateDirectory state;
+  const std::string path = state.path() + "/1-2-3.journal";
+  std::string text(100'000, '\0');
+  SUBCASE("damaged") { text.replace(0, 8, "probedj2").replace(48, 4, 4, '\xff'); }
+  SUBCASE("cut short") { text = "probedj2"; }
+  SUBCASE("an older one") { text.replace(0, 8, "probedj1"); }
+  SUBCASE("a newer one") { text.replace(0, 8, "probedj9"); }
+  SUBCASE("another file") { text = "x"; }
+  std::ofstream(path) << text;
+  ::chmod(path.c_str(), 0600);
+  const auto recovered = recover_all(state.path(), 0ms);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem.find(path) != std::string::npos);
+  CHECK(std::filesystem::exists(path));
+}
+
+TEST_CASE("a journal's process: only who is known to be gone is taken for gone") {
+  const Sighting here{true, true, true, true, true, false, 7};
+  const auto fate = [](Sighting seen, auto change) {
+    change(seen);
+    return judge(seen, 7).fate;
+  };
+  CHECK(fate(here, [](Sighting&) {}) == Fate::lives);
+  CHECK(fate(here, [](Sighting& s) { s.ended = true; }) == Fate::gone);
+  CHECK(fate(here, [](Sighting& s) { s.same_boot = false; }) == Fate::may_live);
+  CHECK(fate(here, [](Sighting& s) { s.same_pids = false; }) == Fate::may_live);
+  CHECK(fate(here, [](Sighting& s) { s.own_proc = false; }) == Fate::unknown);  // whom /proc shows is another one here
+  CHECK(fate(here, [](Sighting& s) { s.start_time = 8; }) == Fate::gone);
+  CHECK(fate(here, [](Sighting& s) { s.start_time = 8, s.same_clock = false; }) == Fate::unknown);
+  CHECK(fate(here, [](Sighting& s) { s.start_time.reset(); }) == Fate::unknown);  // hidden
+  Sighting nobody = here;
+  nobody.start_time.reset();
+  nobody.pid_exists = false;
+  CHECK(fate(nobody, [](Sighting&) {}) == Fate::gone);
+  CHECK(fate(nobody, [](Sighting& s) { s.same_boot = false; }) == Fate::gone);
+  CHECK(fate(nobody, [](Sighting& s) { s.same_pids = false; }) == Fate::unknown);
+  CHECK(fate(nobody, [](Sighting& s) { s.own_proc = false; }) == Fate::unknown);
+  for (const Sighting& doubtful : {Sighting{false, true, true, true, true, false, 7}, Sighting{}})
+    CHECK(judge(doubtful, 7).doubt != "");
+}
+
+TEST_CASE("a journal whose pid and start time live is not deleted, whatever the boot id says") {
+  const SignalsBlocked blocked;
+  const Counting child;
+  const StateDirectory state;
+  const auto id = process::target_id(child.pid());
+  REQUIRE(id);
+  Journal::create(state.path(), *id)->note_landing(ours, theirs);
+  FoundJournal found = find_journals(state.path()).at(0);
+  found.header.boot[0] ^= 1;
+  {
+    std::fstream file(found.path, std::ios::in | std::ios::out | std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&found.header), sizeof found.header);
+  }
+  auto recovered = recover_all(state.path(), 0ms);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem.find("boot id") != std::string::npos);  // nothing of ours in its text proves anything
+  CHECK(std::filesystem::exists(found.path));
+  CHECK(child.runs());
 }
 
 TEST_CASE("a call that a killed daemon had sent a thread to is not made behind the back of recovery") {
