@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 
 #include "proto/jsonrpc.hpp"
 
@@ -128,15 +129,21 @@ Error Connection::fail(Error error) {
 Result<Document> Connection::call(std::string_view method, std::string_view params, WaitLimit limit) {
   if (failure_) return *failure_;
   PendingReply pending{next_id_++, {}};
-  if (auto sent = send(proto::make_request(pending.id, method, params) + '\n', limit); !sent)
-    return std::move(sent).error();
   pending_ = &pending;
-  Result<Wake> woken = Wake::message;
+  auto sent = send(proto::make_request(pending.id, method, params) + '\n', limit);
+  if (!sent && failure_) take_last_words();
+  Result<Wake> woken = sent ? Result<Wake>(Wake::message) : Result<Wake>(sent.error());
   while (!pending.reply && woken && *woken == Wake::message) woken = wait(limit);
   pending_ = nullptr;
   if (pending.reply) return std::move(*pending.reply);
   if (!woken) return std::move(woken).error();
   return wait_error(*woken, method);
+}
+
+// A daemon that closes the connection may have said why before; what it closes on is our request.
+void Connection::take_last_words() {
+  for (auto more = receive(); more && *more;) more = receive();
+  std::ignore = dispatch_buffered();
 }
 
 Result<Wake> Connection::wait(WaitLimit limit) {

@@ -11,6 +11,7 @@ namespace probed::proto {
 namespace {
 
 constexpr std::string_view kLengthName = "Content-Length:";
+constexpr std::string_view kHeaderStart = "Content-";  // of every header that the editors' framing has
 constexpr std::string_view kBlank = " \t\r\n";
 
 bool same_letters(std::string_view a, std::string_view b) {
@@ -58,19 +59,38 @@ void FrameReader::consume(std::size_t size) {
   scanned_ = 0;
 }
 
-void FrameReader::decide() {
+// What a stream of another protocol begins with, to be shown.
+static std::string beginning(std::string_view s) {
+  constexpr std::size_t kShown = 16;
+  std::string shown(s.substr(0, std::min(kShown, s.find_first_of("\r\n"))));
+  std::ranges::replace_if(
+      shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
+}
+
+// A web page can make a browser send any text to a port that somebody forwards to the socket: below a request line and
+// headers, which begin neither as a message nor as a header of ours (RFC 9110, 5.6.2: a method is a token). So the
+// first bytes decide whether anything of the stream is read at all.
+Result<void> FrameReader::decide() {
+  const auto start = std::min(view().find_first_not_of(kBlank), view().size());
+  consume(start);
   const auto s = view();
-  if (s.empty()) return;
-  const auto length = std::min(s.size(), kLengthName.size());
-  if (!same_letters(s.substr(0, length), kLengthName.substr(0, length)))
+  if (s.empty()) return {};
+  const auto length = std::min(s.size(), kHeaderStart.size());
+  if (s[0] == '{' || s[0] == '[')
     framing_ = Framing::lines;
-  else if (length == kLengthName.size())
+  else if (!same_letters(s.substr(0, length), kHeaderStart.substr(0, length)))
+    return Error{Reason::bad_message, "the connection begins with \"" + beginning(s) + "\", which is not this protocol",
+                 "it begins with a message, { or [, or with a header \"Content-Length: BYTES\"; see PROTOCOL.md"};
+  else if (length == kHeaderStart.size())
     framing_ = Framing::content_length;
+  return {};
 }
 
 FrameReader::Next FrameReader::next() {
   if (broken_) return *broken_;
-  if (framing_ == Framing::undecided) decide();
+  if (framing_ == Framing::undecided)
+    if (auto known = decide(); !known) return *(broken_ = known.error());
   if (framing_ == Framing::undecided) return std::optional<std::string_view>();
   auto result = framing_ == Framing::lines ? next_line() : next_counted();
   if (!result) broken_ = result.error();
@@ -111,7 +131,8 @@ FrameReader::Next FrameReader::next_counted() {
   return std::optional(s.substr(0, *std::exchange(length_, std::nullopt)));
 }
 
-// Headers other than Content-Length (the editors' protocol has Content-Type) say nothing that matters here.
+// Of the editors' headers only Content-Length says what matters here; Content-Type is the other one. Any other header
+// is of another protocol: HTTP's requests all have Host.
 Result<void> FrameReader::read_header(std::string_view block) {
   while (!trimmed(block).empty()) {
     const auto lf = block.find('\n');
@@ -119,6 +140,8 @@ Result<void> FrameReader::read_header(std::string_view block) {
     block.remove_prefix(lf + 1);
     const auto name = line.substr(0, line.find(':') + 1);
     if (name.empty()) return bad_header("a header line has no colon");
+    if (!same_letters(name.substr(0, kHeaderStart.size()), kHeaderStart) || name.find_first_of(kBlank) != name.npos)
+      return bad_header("a message has a header \"" + beginning(name) + "\", which is not this protocol's");
     if (!same_letters(name, kLengthName)) continue;
     const auto digits = trimmed(line.substr(name.size()));
     std::size_t value = 0;

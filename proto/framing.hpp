@@ -1,8 +1,9 @@
 // Where one message ends and the next begins on a byte stream.
 //
 // Two framings: lines (one JSON text each, ended by LF; blank lines mean nothing), and the editors' one (header lines
-// ended by CRLF with Content-Length, an empty line, then so many bytes). The first bytes of a stream decide, once: no
-// JSON text begins with "Content-Length:".
+// ended by CRLF with Content-Length, an empty line, then so many bytes). The first bytes of a stream that are not blank
+// decide, once: "{" or "[", as every message begins, or "Content-". Anything else is another protocol, of which nothing
+// is read.
 //
 // Thread: one owner. Memory: at most the longest message plus one read.
 #pragma once
@@ -29,8 +30,8 @@ class FrameReader {
   void feed(std::string_view bytes);
 
   // The next whole message, valid until the next feed; nullopt: more bytes are needed.
-  // Errors: message_too_long, bad_message (a header that can't be understood). After an error the stream has no
-  // known next message and must be given up; every further call repeats the error.
+  // Errors: message_too_long, bad_message (another protocol, a header that can't be understood). After an error the
+  // stream has no known next message and must be given up; every further call repeats the error.
   Result<std::optional<std::string_view>> next();
   // What is left when the stream has ended: a last line without its LF is a message, half of anything else is not.
   std::optional<std::string_view> rest();
@@ -41,7 +42,7 @@ class FrameReader {
  private:
   using Next = Result<std::optional<std::string_view>>;
   std::string_view view() const { return std::string_view(buffer_).substr(begin_); }
-  void decide();
+  Result<void> decide();
   Next next_line();
   Next next_counted();
   Next too_long();

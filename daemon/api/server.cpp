@@ -19,20 +19,23 @@ namespace local = boost::asio::local;
 
 constexpr int kAcceptsPerTurn = 32;  // then those who are connected have their turn
 constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::seconds kBetweenReports{1};
 
 // accept(2): the process, the machine or its memory is at its limit. Waiting for readiness would spin, for the
 // connection that can't be accepted keeps the socket ready.
 bool out_of_resources(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
-// One error, as far as the socket takes it, before it is closed.
-void turn_away(int fd, std::string who, std::size_t clients) {
-  const Error error{
-      Reason::limit_exceeded,
-      std::move(who) + " has " + std::to_string(clients) + " clients, as many as it may have",
-      "close some of them, or try again later; those that have gone count until their last request is done",
-      {}};
-  const std::string text = proto::make_error("null", error) + "\n";
-  std::ignore = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+const Error kScarce{
+    Reason::limit_exceeded,
+    "the daemon is short of file descriptors: what is left is kept for its targets",
+    "try again when others have closed their connections, or give probed more (LimitNOFILE=, ulimit -n)",
+    {}};
+
+Error too_many(const std::string& who, std::size_t clients) {
+  return {Reason::limit_exceeded,
+          who + " has " + std::to_string(clients) + " clients, as many as it may have",
+          "close some of them, or try again later; those that have gone count until their last request is done",
+          {}};
 }
 
 }  // namespace
@@ -121,6 +124,19 @@ std::size_t Server::sessions_of(uid_t user) const {
       std::ranges::count_if(leaving_, [&](const auto& entry) { return is_theirs(entry.lock()); }));
 }
 
+// One error, as far as the socket takes it, before it is closed. The log has it once a second at most: whoever is
+// turned away may come again at once.
+void Server::turn_away(int fd, const Error& why) {
+  const std::string text = proto::make_error("null", why) + "\n";
+  std::ignore = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ++turned_away_;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < tell_turned_away_) return;
+  tell_turned_away_ = now + kBetweenReports;
+  options_.log("turned away " + std::to_string(std::exchange(turned_away_, 0)) + " client(s), the last because " +
+               why.message);
+}
+
 // Descriptors are handed out lowest first. The last quarter is kept for what targets need: their memory, forked
 // children.
 bool Server::scarce(int fd) {
@@ -139,16 +155,17 @@ std::shared_ptr<EventRoom> Server::event_room_of(uid_t user) {
 
 void Server::admit(UniqueFd fd) {
   auto peer = peer_of(fd.get(), options_.procfs);
-  if (!peer) return options_.log(peer.error().message);
+  if (!peer) return turn_away(fd.get(), peer.error());
   std::erase_if(leaving_, [](const auto& session) { return session.expired(); });
-  if (!room_for(*peer) || scarce(fd.get())) return turn_away(fd.get(), "the daemon", living());
+  if (!room_for(*peer)) return turn_away(fd.get(), too_many("the daemon", living()));
+  if (scarce(fd.get())) return turn_away(fd.get(), kScarce);
   const std::size_t own = peer->uid == 0 ? 0 : sessions_of(peer->uid);
   if (peer->uid != 0 && own >= options_.max_user_sessions)
-    return turn_away(fd.get(), "user " + std::to_string(peer->uid), own);
+    return turn_away(fd.get(), too_many("user " + std::to_string(peer->uid), own));
   local::stream_protocol::socket socket(io_);
   boost::system::error_code error;
   socket.assign(local::stream_protocol(), fd.get(), error);
-  if (error) return options_.log("cannot watch a client's socket: " + error.message());
+  if (error) return turn_away(fd.get(), Error{Reason::internal, "its socket can't be watched: " + error.message()});
   fd.release();
   const ClientId id{++last_id_};
   SessionLimits limits = options_.session;

@@ -4,6 +4,7 @@
 // sessions_, and stop() leaves none.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,6 +52,7 @@ class Server final : public SessionOwner {
   bool accept_one();
   void back_off(int error);
   void admit(UniqueFd fd);
+  void turn_away(int fd, const Error& why);
   static bool scarce(int fd);
   std::size_t living() const { return sessions_.size() + leaving_.size(); }
   bool room_for(const Peer& peer) const;
@@ -69,6 +71,8 @@ class Server final : public SessionOwner {
   std::vector<std::weak_ptr<Session>> leaving_;
   std::map<uid_t, std::weak_ptr<EventRoom>> event_rooms_;
   std::uint64_t last_id_ = 0;
+  std::uint64_t turned_away_ = 0;  // since the log was told last
+  std::chrono::steady_clock::time_point tell_turned_away_{};
   bool stopped_ = false, short_of_files_ = false;
 };
 

@@ -3,6 +3,9 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <variant>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
@@ -104,18 +107,22 @@ bool Session::run_next_frame() {
     fail(frame.error());
     return false;
   }
-  if (*frame) {
-    begin(**frame);
-    return true;
-  }
-  const auto rest = eof_ ? reader_.rest() : std::nullopt;
-  if (rest) begin(*rest);
-  return rest.has_value();
+  const auto text = *frame || !eof_ ? *frame : reader_.rest();
+  if (text) begin(*text);
+  return text.has_value() && !ending_;
 }
 
+// Whoever has never sent a request speaks something else: the first fault ends that.
 void Session::begin(std::string_view text) {
+  proto::Message message = proto::parse_message(text);
+  const auto is_request = [](const auto& item) { return std::holds_alternative<proto::Request>(item); };
+  spoke_ = spoke_ || std::ranges::any_of(message.items, is_request);
+  if (!spoke_) {
+    const auto& refused = std::get<proto::Refused>(message.items.front());
+    return fail(refused.error, refused.id);
+  }
   run_.emplace();
-  run_->message = proto::parse_message(text);
+  run_->message = std::move(message);
   advance();
 }
 
@@ -197,6 +204,9 @@ void Session::on_read(const boost::system::error_code& error, std::size_t size) 
 void Session::end_of_input() {
   hung_up_ = hung_up_ || probed::hung_up(socket_.native_handle());
   if (hung_up_) return close();
+  if (reader_.buffered() > 0)
+    return fail(Error{Reason::bad_message, "the connection's writing side was closed in the middle of a message",
+                      "what came before it has been answered; send the message whole"});
   wind_down();
 }
 
@@ -276,11 +286,11 @@ void Session::on_written(const boost::system::error_code& error) {
 // ---- ending ----
 
 // The stream has no known next message: one error, then the end. Its probes and subscriptions end now.
-void Session::fail(const Error& error) {
+void Session::fail(const proto::RpcError& error, std::string_view id) {
   if (ending_) return;
   ending_ = true;
   run_.reset();
-  outbox_.answer(proto::make_error("null", error));
+  outbox_.answer(proto::make_error(id, error));
   leave_controller();
   timer_.expires_after(limits_.linger);
   timer_.async_wait([self = shared_from_this()](const auto& e) {

@@ -9,7 +9,8 @@
 //
 // End: when the client has gone (hang-up, write error), at once. When it has only closed its writing side, after the
 // last answer, or, with subscriptions, when it closes the rest. After a message that leaves the stream without a known
-// next one, when the error's answer has been read or a few seconds have passed.
+// next one (one too long, one cut off by the end), and after a first message that is no request, when the error's
+// answer has been read or a few seconds have passed.
 #pragma once
 
 #include <array>
@@ -108,7 +109,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   void write_more();
   void send_unsent();
   void on_written(const boost::system::error_code& error);
-  void fail(const Error& error);
+  void fail(const proto::RpcError& error, std::string_view id = "null");
   void leave_controller();
   void wind_down();
   void drain();
@@ -133,6 +134,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   bool closed_ = false;
   bool ending_ = false;   // nothing is read any more; what is queued is still written
   bool eof_ = false;      // the client writes no more
+  bool spoke_ = false;    // it has sent a request
   bool hung_up_ = false;  // nor reads
   bool reading_ = false, writing_ = false;
   bool resume_posted_ = false, advancing_ = false, draining_ = false;

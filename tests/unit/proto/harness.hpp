@@ -109,6 +109,11 @@ class TestClient {
     scanned_ = 0;
     return text;
   }
+  // Everything up to the end.
+  std::string read_all() {
+    while (fill()) continue;
+    return std::exchange(buffer_, {});
+  }
   Json read_json() {
     const auto line = read_line();
     REQUIRE(line.has_value());

@@ -178,12 +178,26 @@ TEST_CASE("messages are found however the bytes are cut") {
       {"content-length:3\nContent-Type: x; charset=utf-8\n\n{1}", {"{1}"}, ""},
       {"Content-Length: 0\r\n\r\nContent-Length: 1\r\n\r\nx", {"", "x"}, ""},
       {"Content-Length: 3\r\n\r\n{1", {}, ""},
-      {"Content-Lengthy\n", {"Content-Lengthy"}, ""},
-      {"Con\n", {"Con"}, ""},
+      {"content-type: x\r\nContent-Length: 3\r\n\r\n{1}", {"{1}"}, ""},
       {"C", {}, ""},
-      {std::string(64, 'x') + "\n", {std::string(64, 'x')}, ""},
-      {std::string(65, 'x') + "\n", {}, "message-too-long"},
-      {std::string(65, 'x'), {}, "message-too-long"},
+      {"[" + std::string(63, 'x') + "\n", {"[" + std::string(63, 'x')}, ""},
+      {"{" + std::string(64, 'x') + "\n", {}, "message-too-long"},
+      {"[" + std::string(64, 'x'), {}, "message-too-long"},
+      // The first bytes decide; later ones may be anything.
+      {"{1}\nPOST / HTTP/1.1\n", {"{1}", "POST / HTTP/1.1"}, ""},
+      {"{1}\nContent-Length: 1\n", {"{1}", "Content-Length: 1"}, ""},
+      // Another protocol: known by its first byte where that says enough.
+      {"P", {}, "bad-message"},
+      {"\r\n POST / HTTP/1.1\r\nHost: x\r\n\r\n{1}\n", {}, "bad-message"},
+      {"GET / HTTP/1.1\r\n\r\n", {}, "bad-message"},
+      {"Connect\n", {}, "bad-message"},
+      {"42\n", {}, "bad-message"},
+      {"\"x\"\n", {}, "bad-message"},
+      {"\xef\xbb\xbf{1}\n", {}, "bad-message"},
+      {std::string("\0{1}\n", 5), {}, "bad-message"},
+      // A method of HTTP may be called anything.
+      {"Content-X /a:b HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{1}", {}, "bad-message"},
+      {"Content-Length: 3\r\nHost: x\r\n\r\n{1}", {}, "bad-message"},
       {"{1}\n" + body + "\n{3}\n", {"{1}"}, "message-too-long"},
       {"Content-Length: 65\r\n\r\n", {}, "message-too-long"},
       {"Content-Length: 99999999999999999999999999\r\n\r\n", {}, "message-too-long"},
@@ -206,7 +220,7 @@ TEST_CASE("messages are found however the bytes are cut") {
 
 TEST_CASE("a frame reader repeats its error and gives no rest after it") {
   FrameReader reader(4);
-  reader.feed("too long\n{}\n");
+  reader.feed("[too long]\n{}\n");
   CHECK_FALSE(reader.next().ok());
   CHECK_FALSE(reader.next().ok());
   CHECK_FALSE(reader.rest().has_value());

@@ -243,6 +243,7 @@ TEST_CASE("malformed lines are answered and the connection goes on") {
       {"null", -32600},
       {"[" + std::string(3000, ' ') + "]", -32600},
   };
+  client.result("daemon.status");
   for (const Row& row : rows) {
     CAPTURE(row.line.substr(0, 80));
     client.send_line(row.line);
@@ -251,6 +252,49 @@ TEST_CASE("malformed lines are answered and the connection goes on") {
     CHECK(answer["id"].is_null());
     CHECK(answer["jsonrpc"] == "2.0");
   }
+  client.result("daemon.status");
+}
+
+TEST_CASE("a connection that has sent no request ends with its first fault, and nothing behind that is carried out") {
+  LiveServer server;
+  const std::string command = request(1, "daemon.disarm") + "\n";
+  const std::string starts[] = {
+      "POST / HTTP/1.1\r\nHost: localhost:7777\r\nContent-Type: text/plain\r\nContent-Length: 60\r\n\r\n",
+      "{\n",
+      "[]\n",
+      "42\n",
+      "{}\n",
+      "[{},3]\n",
+      "hello\n",
+      "Content-Length: 2\r\n\r\n{}",
+      "Content-Length: 54\r\nHost: x\r\n\r\n"};
+  std::size_t count = 0;
+  for (const std::string& start : starts)
+    for (const bool bytewise : {false, true}) {
+      CAPTURE(start);
+      TestClient client(server.path());
+      const std::string text = start + command;
+      if (bytewise)
+        for (const char c : text) client.send_raw({&c, 1});
+      else
+        client.send_raw(text);
+      const std::string answer = client.read_line().value_or("");
+      if (answer.starts_with("Content-Length"))
+        client.read_line();
+      else
+        CHECK(answer.find("bad-message") != std::string::npos);
+      while (const auto line = client.read_line()) CHECK(line->find("\"result\"") == std::string::npos);
+      CHECK(client.clean_end());
+      client.close();
+      CHECK(ended(server, ++count));
+    }
+  CHECK(server.calls().empty());
+  // A batch with one request in it is from somebody who speaks the protocol.
+  TestClient client(server.path());
+  client.send_line("[{}," + request(1, "daemon.status") + "]");
+  CHECK(client.read_json().size() == 2);
+  client.send_line("{");
+  CHECK(client.read_json()["error"]["code"] == -32700);
   client.result("daemon.status");
 }
 
@@ -263,7 +307,7 @@ TEST_CASE("a message may come byte by byte, and blank lines mean nothing") {
 
 TEST_CASE("a message longer than a mebibyte is answered with one error and the end, although more is sent") {
   LiveServer server;
-  for (const std::string& start : {std::string(), std::string("{\"a\":\"")}) {
+  for (const std::string& start : {std::string("["), std::string("{\"a\":\"")}) {
     TestClient client(server.path());
     client.send_raw(start);
     client.send_raw(std::string(3 << 20, 'x'));  // three times as long; the server swallows it
@@ -450,6 +494,32 @@ TEST_CASE("a last line without LF is a message, half of one is not, and the answ
   CHECK(server.calls().size() == 1);
 }
 
+TEST_CASE("half a message and the end of the writing side: what is whole is answered, then an error, then the end") {
+  const std::string status = request(1, "daemon.status");
+  const std::string framed = "Content-Length: " + std::to_string(status.size()) + "\r\n\r\n" + status;
+  struct Row {
+    std::string text;
+    std::size_t answers;
+  };
+  const Row rows[] = {{framed + "Content-Length: 20\r\n\r\n{\"js", 1}, {framed + "Content-Le", 1}, {"Conten", 0}};
+  LiveServer server;
+  for (const Row& row : rows)
+    for (const bool streams : {false, true}) {
+      CAPTURE(row.text);
+      TestClient client(server.path());
+      const std::string subscribe = request(7, "events.subscribe");
+      if (streams && row.answers > 0)
+        client.send_raw("Content-Length: " + std::to_string(subscribe.size()) + "\r\n\r\n" + subscribe);
+      client.send_raw(row.text);
+      client.half_close();
+      const std::string all = client.read_all();
+      CHECK((all.find("\"result\"") != all.npos) == (row.answers > 0));
+      CHECK(all.find("in the middle of a message") != all.npos);
+      CHECK(client.clean_end());
+    }
+  CHECK(eventually([&] { return server.sessions() == 0; }));
+}
+
 TEST_CASE("a client that has closed its writing side still gets late answers and its events") {
   LiveServer server;
   server.loop([&] { server.controller().defer = true; });
@@ -570,12 +640,15 @@ TEST_CASE("a full server says so; the last places are root's") {
   api::ServerOptions options;
   options.max_sessions = 3;
   options.reserved_for_root = 1;
+  std::string told;
+  options.log = [&](std::string_view line) { told = line; };
   LiveServer server(options);
   TestClient a(server.path()), b(server.path()), c(server.path());
   for (TestClient* client : {&a, &b, &c}) client->result("daemon.status");
   TestClient d(server.path());
   CHECK(d.read_json()["error"]["data"]["reason"] == "limit-exceeded");
   CHECK_FALSE(d.read_line().has_value());
+  server.loop([&] { CHECK(told.find("turned away 1 client(s)") == 0); });
   b.close();
   CHECK(eventually([&] { return server.sessions() == 2; }));
   TestClient(server.path()).result("daemon.status");
