@@ -203,11 +203,11 @@ int run(const Options& options) {
     server.start();
     announce(options, where);
   };
+  controller.set_owner_judge([authorizer = api::Authorizer()](control::Owner owner, pid_t pid) {
+    return authorizer.may_still_trace(owner.user, owner.group, pid);
+  });
   if (options.keep_probes) {
-    const api::Authorizer authorizer;
-    controller.keep_probes({state->path(), [authorizer](control::Owner owner, pid_t pid) {
-                              return authorizer.may_still_trace(owner.user, owner.group, pid);
-                            }});
+    controller.keep_probes({state->path()});
     controller.readopt(kReadoptLimit, begin);
   } else {
     begin();

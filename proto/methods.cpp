@@ -203,6 +203,7 @@ constexpr std::array kAttach{
     flag("holdAtEntry",
          "the process is about to exec: stop it at the new program's first instruction, send target.ready, wait for "
          "target.resume"),
+    flag("persist", "it stays attached when this connection ends"),
 };
 constexpr std::array kAttachErrors{Reason::no_such_process,    Reason::permission_denied, Reason::already_traced,
                                    Reason::unsupported_target, Reason::target_gone,       Reason::out_of_memory};
@@ -461,7 +462,10 @@ constexpr std::array kExited{
 };
 constexpr std::array kExeced{
     integer("pid", kMaxPid, "the target that runs another program now; its probes are gone"),
-    flag("attached", "it is still traced", kRequired),
+    flag("attached",
+         "it is still traced; false, too, when it runs a program now that the caller may not trace, and was let go for "
+         "that",
+         kRequired),
 };
 constexpr std::array kDetached{integer("pid", kMaxPid, "the target that target.detach let go; its probes are gone")};
 constexpr std::array kForked{
@@ -473,6 +477,14 @@ constexpr std::array kProbeDisabled{
     list("ids", kId, kMaxList, "the probes, of this connection or subscribed to by it"),
     said("reason", "limit: the hits asked for have come; rate: more in a second than may; expired: its time has come"),
     said("message", "for people"),
+};
+constexpr std::array kProbesRemoved{
+    list("ids", kId, kMaxList, "the probes, which this connection had subscribed to"),
+    said("message", "for people"),
+};
+constexpr std::array kEventsEnded{
+    integer("subscription", kMax64, "what events.subscribe returned"),
+    said("message", "why, for people"),
 };
 constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
 
@@ -504,12 +516,14 @@ constexpr std::array kProbesAdded{
 
 constexpr std::array kNotifications{
     NotificationInfo{"events", "Events of one subscription", kEvents},
+    NotificationInfo{"events.ended", "No probe is left of those that a subscription has asked for", kEventsEnded},
     NotificationInfo{"target.exited", "A target ended", kExited},
     NotificationInfo{"target.execed", "A target runs another program", kExeced},
     NotificationInfo{"target.detached", "A target was let go", kDetached},
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
+    NotificationInfo{"probe.removed", "Probes were removed that this connection subscribes to", kProbesRemoved},
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},
     NotificationInfo{"probe.unplaced", "What a pending probe names was loaded, but it can't be probed",

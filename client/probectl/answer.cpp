@@ -59,6 +59,12 @@ void report_skipped(JsonView skipped, bool json) {
   });
 }
 
+std::string how_it_ended(JsonView params) {
+  if (const auto signal = params["signal"].u64()) return fmt::format(" (killed by signal {})", *signal);
+  if (const auto code = params["code"].u64()) return fmt::format(" (exit code {})", *code);
+  return "";
+}
+
 Error failed_error(JsonView failed) {
   return {reason_from_string(failed["reason"].string()).value_or(Reason::internal),
           fmt::format("{}: {}", failed["name"].string(), failed["message"].string()), failed["hint"].string()};

@@ -26,6 +26,9 @@ void note_of_probes(JsonView probes);
 // One line for each on stderr, or with --json one object of all.
 void report_skipped(JsonView skipped, bool json);
 
+// Of target.exited: " (killed by signal 15)", " (exit code 0)"; empty when the daemon does not know.
+std::string how_it_ended(JsonView params);
+
 // A member of the "failed" of a reply, a probe that can't be put in place, as an error.
 Error failed_error(JsonView failed);
 // One error on stderr for each; how many.

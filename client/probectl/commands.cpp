@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "client/display.hpp"
 #include "client/probectl/answer.hpp"
 #include "client/probectl/private_daemon.hpp"
+#include "client/probectl/process.hpp"
 #include "client/probectl/reach.hpp"
 #include "client/probectl/report.hpp"
 #include "client/probectl/selection.hpp"
@@ -30,6 +32,7 @@ std::string attach_params(const Options& o) {
   proto::JsonWriter json;
   json.begin_object().key("pid").number(std::int64_t{*o.pid});
   if (o.follow_fork) json.key("followFork").boolean(true);
+  json.key("persist").boolean(true);  // it outlives this command, whose end lets go of everything else
   return json.end_object().text();
 }
 
@@ -233,11 +236,35 @@ std::string subscribe_params(const Options& o) {
   return json.end_object().text();
 }
 
-// A stream may be started before its probes are: it waits, and says for what.
-void note_what_is_missing(JsonView probes, const Options& options) {
+// What is named and isn't there, or is gone: it would be waited for without a word, perhaps for ever.
+std::optional<Error> why_not_streamable(JsonView probes, const Options& options) {
   const auto selection = select_probes(probes, options.names);
-  for (const auto& name : selection.unknown_names) note(fmt::format("no probe is named {} yet; waiting for one", name));
-  for (const auto& id : selection.unknown_ids) note(fmt::format("there is no probe {} (it may be gone already)", id));
+  if (auto unknown = unknown_names_error(selection, options)) return unknown;
+  if (!selection.unknown_ids.empty())
+    return Error{Reason::no_such_probe,
+                 fmt::format("there is no probe {} (it may be gone already)", selection.unknown_ids.front()),
+                 "`probectl list` shows those there are",
+                 {}};
+  std::string gone;
+  const std::set<std::string> wanted(selection.ids.begin(), selection.ids.end());
+  std::size_t left = 0;
+  probes.each_element([&](JsonView probe) {
+    if (!wanted.contains(std::string(probe["id"].text()))) return true;
+    if (probe["state"].raw_string() == "gone")
+      gone = probe["name"].string();
+    else
+      ++left;
+    return true;
+  });
+  if (options.names.empty() || left > 0) return std::nullopt;
+  return Error{Reason::no_such_probe,
+               fmt::format("probe {} is gone: there is nothing to stream", gone),
+               "its program has ended, or its code was unloaded; `probectl enable` looks for it again",
+               {}};
+}
+
+// A stream of whatever comes may be started before there is anything: it waits, and says for what.
+void note_what_is_missing(JsonView probes, const Options& options) {
   bool any = false;
   probes.each_element([&](JsonView) { return any = true, false; });
   if (options.names.empty() && !any) note("there are no probes yet; waiting for some");
@@ -277,6 +304,7 @@ class Subscriber {
   Result<void> subscribe() {
     auto probes = connection_.call("probe.list", pid_params(options_), stream_.interruptible());
     if (!probes) return std::move(probes).error();
+    if (auto error = why_not_streamable((*probes)["probes"], options_); error && id_ == 0) return *std::move(error);
     stream_.learn((*probes)["probes"]);
     note_what_is_missing((*probes)["probes"], options_);
     auto subscribed = connection_.call("events.subscribe", subscribe_params(options_), stream_.interruptible());
@@ -327,13 +355,32 @@ class Subscriber {
   Hits hits_;
 };
 
+// What a stream is told of the ends of its probes.
+void take_end(const Notification& notification, Stream& stream, const Options& options) {
+  const auto& [method, params] = notification;
+  if (method == "probe.removed") note(display(params["message"].string()));
+  if (method == "target.exited") {
+    const auto pid = params["pid"].u64_or(0);
+    note(fmt::format("PID {} ended{}; its probes are gone", pid, how_it_ended(params)));
+    if (options.pid && pid == static_cast<std::uint64_t>(*options.pid)) stream.end(End::target_gone);
+  }
+  if (method == "target.execed")
+    note(fmt::format("PID {} runs a new program now; its probes are gone", params["pid"].u64_or(0)));
+  if (method == "target.detached")
+    note(fmt::format("somebody detached PID {}; its probes are gone", params["pid"].u64_or(0)));
+  if (method != "events.ended") return;
+  note("nothing is left to stream");
+  stream.end(End::target_gone);
+}
+
 int run_stream(Connection& connection, const Options& options) {
   auto signals = Signals::install();
   if (!signals) return fail(signals.error(), options.json());
   auto output = options.out_file.empty() ? Result<Output>(Output()) : Output::to_file(options.out_file);
   if (!output) return fail(output.error(), options.json());
   Stream stream(connection, *output, *signals, options);
-  stream.on_other([&stream](const Notification& notification) {
+  stream.on_other([&stream, &options](const Notification& notification) {
+    take_end(notification, stream, options);
     if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
     if (notification.method == "probe.unplaced")
@@ -341,6 +388,9 @@ int run_stream(Connection& connection, const Options& options) {
     if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
   });
   Subscriber subscriber(connection, stream, options);
+  // Nobody tells of the end of a process in which there are no probes.
+  const UniqueFd process = options.pid ? open_pidfd(*options.pid) : UniqueFd();
+  stream.watch(process.get(), [&stream] { stream.end_soon(End::target_gone); });
   if (auto subscribed = subscriber.subscribe(); !subscribed) return fail_call(connection, subscribed.error(), options);
   do stream.run();
   while (subscriber.come_back());

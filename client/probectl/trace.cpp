@@ -44,13 +44,6 @@ std::string pid_params(pid_t pid) {
   return json.begin_object().key("pid").number(std::int64_t{pid}).end_object().text();
 }
 
-// " (killed by signal 15)", " (exit code 0)"; empty when the daemon does not know.
-std::string how_it_ended(JsonView params) {
-  if (const auto signal = params["signal"].u64()) return fmt::format(" (killed by signal {})", *signal);
-  if (const auto code = params["code"].u64()) return fmt::format(" (exit code {})", *code);
-  return "";
-}
-
 class Trace {
  public:
   Trace(Parts& parts, const Options& options, pid_t pid)
@@ -87,6 +80,7 @@ class Trace {
   void note_armed_more(std::size_t count, std::string_view skipped) const;
   void take_added(JsonView params);
   void take_disabled(JsonView params);
+  void take_execed(JsonView params);
   bool names_ours(JsonView params) const;
   void count(JsonView probes);
   std::string ids_params() const;
@@ -109,7 +103,7 @@ class Trace {
   std::string skipped_;    // of globs, for the line that says "armed"
   std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
-  bool attached_ = false, ready_ = false, armed_ = false, gone_ = false, cleaning_up_ = false;
+  bool attached_ = false, ready_ = false, denied_ = false, armed_ = false, gone_ = false, cleaning_up_ = false;
 };
 
 void Trace::take(const Notification& notification) {
@@ -139,10 +133,16 @@ void Trace::take(const Notification& notification) {
     note(fmt::format("somebody detached PID {}; its probes are gone", pid_));
     stream_.end(End::target_gone);
   }
-  if (method == "target.execed" && armed_) {
-    note(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
-    if (!parts_.command) stream_.end(End::target_gone);
-  }
+  if (method == "target.execed") take_execed(params);
+}
+
+// Where `attached` is false after the first one of a command, it is a program that we may not trace (set-user-ID, say).
+void Trace::take_execed(JsonView params) {
+  denied_ = parts_.command && !params["attached"].boolean_or(true);
+  if (!armed_) return;
+  note(fmt::format("PID {} runs a new program now{}; the probes were in the old one", pid_,
+                   denied_ ? ", which this user may not trace" : ""));
+  if (!parts_.command || denied_) stream_.end(End::target_gone);
 }
 
 bool Trace::names_ours(JsonView params) const {
@@ -233,6 +233,14 @@ Result<void> Trace::wait_for_program() {
     if (gone_)
       return Error{
           Reason::target_gone, fmt::format("{} ended before its first instruction", options_.command_line[0]), "", {}};
+    if (denied_)
+      return Error{
+          Reason::permission_denied,
+          fmt::format("this user may not trace {}: it is a set-user-ID program, has capabilities, or may not be "
+                      "read",
+                      options_.command_line[0]),
+          "run this as root",
+          {}};
     const auto woken = connection_.wait(limit);
     if (!woken) return woken.error();
     if (*woken == Wake::message) continue;

@@ -199,7 +199,8 @@ bool attached(const Call& call, pid_t pid) {
 void attach(const Call& call) {
   const pid_t pid = *pid_of(call.params);
   if (auto error = refuse_self(pid)) return call.done(std::move(*error));
-  control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry")};
+  control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry"),
+                                 flag_of(call.params, "persist")};
   const bool before = attached(call, pid);
   // Between the check and the attach the process may have executed a set-user-ID program: look again now that it is
   // ours. The tracer, being privileged, was not stopped by the kernel.
@@ -359,7 +360,10 @@ void optimize(const Call& call) {
 // Totals over everybody's probes would tell one user what another one traces.
 void narrow(const Call& call, control::Status& status) {
   const auto probes = visible_probes(call, std::nullopt);
-  status.targets = static_cast<std::uint32_t>(visible_targets(call).size());
+  const auto targets = visible_targets(call);
+  status.targets = static_cast<std::uint32_t>(targets.size());
+  status.longest_pause_ns = 0;
+  for (const auto& t : targets) status.longest_pause_ns = std::max(status.longest_pause_ns, t.longest_pause_ns);
   status.probes = static_cast<std::uint32_t>(probes.size());
   status.clients = 1;
   status.subscriptions = static_cast<std::uint32_t>(call.connection->subscription_count());

@@ -28,12 +28,14 @@ struct TargetView {
   std::uint32_t threads = 0;
   std::uint32_t probes = 0;
   bool follow_fork = false;
+  std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread of it stopped
 };
 
 struct AttachOptions {
   bool follow_fork = false;
   bool hold_at_entry =
       false;  // the target is about to exec: stop it at the new program's entry, notify, wait for resume
+  bool persist = false;  // it stays attached when the client has gone
 };
 
 struct ProbeSpec {
@@ -181,7 +183,8 @@ class Controller {
   virtual ~Controller() = default;
 
   virtual void client_connected(Client& client) = 0;
-  // Removes the client's probes and subscriptions; the client is not used after this returns.
+  // Removes the client's probes and subscriptions, and lets go what only it has attached; the client is not used after
+  // this returns.
   virtual void client_gone(ClientId client) = 0;
 
   virtual void attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) = 0;

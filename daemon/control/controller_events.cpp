@@ -9,6 +9,7 @@
 
 #include "daemon/base/check.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "proto/json.hpp"
 
 namespace probed::control {
 namespace {
@@ -237,6 +238,46 @@ Result<SubscriptionTotals> ControllerImpl::unsubscribe(Client& client, std::uint
   return totals;
 }
 
+// ---- the end of probes ----------------------------------------------------------------------------------------------
+
+// Before it is erased, or when its process has ended. Told a little later: what ends together is told together.
+void ControllerImpl::note_end(const Probe& probe) {
+  if (probe.audience.empty() || !probe.committed) return;
+  probe.audience.each([&](const Subscription& subscription) {
+    if (ends_.empty()) post([this] { tell_ends(); });
+    Ends& ends = ends_[subscription.id];
+    if (probe.ended) ends.pid = probe.pid;
+    if (probe.ended || !is_shown(probe)) return;
+    if (ends.removed.empty()) ends.first = probe.full_name();
+    ends.removed.push_back(probe.id);
+  });
+}
+
+// A stream of what has ended would wait for ever without a word.
+void ControllerImpl::tell_ends() {
+  std::set<std::uint64_t> live;  // subscriptions that still have probes
+  for (const auto& [id, probe] : probes_)
+    if (!probe.ended) probe.audience.each([&](const Subscription& subscription) { live.insert(subscription.id); });
+  for (const auto& [id, ends] : std::exchange(ends_, {})) {
+    const auto it = subscriptions_.find(id);
+    if (it == subscriptions_.end()) continue;
+    std::string why = fmt::format("process {} has ended, or runs another program", ends.pid);
+    if (!ends.removed.empty()) {
+      const std::size_t more = ends.removed.size() - 1;
+      why = more > 0 ? fmt::format("{} and {} more were removed", ends.first, more) : ends.first + " was removed";
+      proto::JsonWriter w;
+      w.begin_object().key("ids").begin_array();
+      for (const ProbeId probe : ends.removed) w.number(std::uint64_t{number(probe)});
+      w.end_array().key("message").string(why).end_object();
+      it->second.client->notify("probe.removed", w.text());
+    }
+    if (live.contains(id) || !it->second.is_of_some()) continue;
+    proto::JsonWriter w;
+    w.begin_object().key("subscription").number(id).key("message").string(why).end_object();
+    it->second.client->notify("events.ended", w.text());
+  }
+}
+
 // ---- clients --------------------------------------------------------------------------------------------------------
 
 void ControllerImpl::client_connected(Client& client) { clients_.emplace(client.id(), &client); }
@@ -250,16 +291,17 @@ void ControllerImpl::client_gone(ClientId client) {
     unlink(subscriptions_.at(id));
     subscriptions_.erase(id);
   }
+  std::vector<pid_t> left;
   for (auto& [pid, target] : targets_) {
     target.interested.erase(client);
-    if (target.holder != client) continue;
-    target.holder = ClientId::none;
-    tracer_->post([pid](tracer::Engine& engine) { engine.forget_hold(pid); });
+    if (target.holder == client) forget_hold(target);
+    if (target.attached_for.erase(client) > 0 && !target.stays()) left.push_back(pid);
   }
   std::vector<ProbeId> ids;
   for (const auto& [id, probe] : probes_)
     if (probe.owner == client) ids.push_back(id);
   if (!ids.empty()) remove_ids(std::move(ids), [](auto) {});
+  for (const pid_t pid : left) detach_if_unused(pid, [] {});
 }
 
 }  // namespace probed::control

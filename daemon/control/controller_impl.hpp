@@ -35,11 +35,12 @@ class ControllerImpl final : public Controller {
   void set_max_rate(std::uint64_t most) { max_rate_ = most; }
   void set_probe_limits(const ProbeLimits& limits) { probe_limits_ = limits; }
 
-  // Persistent probes, and targets that were attached explicitly, are kept in files of this directory from now on.
+  // Whether the owner of what persists may still trace that process. Without it everybody may.
+  using OwnerJudge = std::function<Result<void>(Owner, pid_t)>;
+  void set_owner_judge(OwnerJudge judge) { owner_may_trace_ = std::move(judge); }
+  // Persistent probes, and targets that stay attached for good, are kept in files of this directory from now on.
   struct Keeping {
     std::string directory;
-    // Whether the owner of what is put back may still trace that process.
-    std::function<Result<void>(Owner, pid_t)> may_trace;
   };
   void keep_probes(Keeping keeping);
   // Puts back what the daemon before has kept there: every probe is registered when this returns, those that can be are
@@ -94,6 +95,9 @@ class ControllerImpl final : public Controller {
   void drop_target(pid_t pid);
   void forget_if_idle(pid_t pid);
   void notify_interested(const Target& target, std::string_view method, const std::string& params);
+  std::set<ClientId> interested_in(const Target& target) const;
+  void forget_hold(Target& target);
+  void forget_denied(Target& target, const std::set<ClientId>& denied);
   void on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how);
   void on_process_execed(pid_t root, pid_t pid, bool kept);
   void on_process_ready(pid_t pid);
@@ -225,6 +229,8 @@ class ControllerImpl final : public Controller {
   void tell_streaming(std::vector<ProbeId> ids);
   void offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed);
   void flush_touched();
+  void note_end(const Probe& probe);
+  void tell_ends();
   std::size_t hits_per_turn() const;
 
   // controller_feeds.cpp
@@ -299,6 +305,14 @@ class ControllerImpl final : public Controller {
   ProbeLimits probe_limits_;
   bool armed_ = true;
   bool optimize_ = true;
+  // What subscriptions are still to be told: those of their probes that have ended.
+  struct Ends {
+    std::vector<ProbeId> removed;
+    std::string first;  // GROUP/NAME
+    pid_t pid = 0;      // the process that has ended, or runs another program; 0: none
+  };
+  std::map<std::uint64_t, Ends> ends_;
+  OwnerJudge owner_may_trace_ = [](Owner, pid_t) { return Result<void>(); };
   Status totals_;  // counters of probes that are no more
   events::EventEncoder encoder_;
   std::chrono::steady_clock::time_point next_loss_report_{};

@@ -500,7 +500,7 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       const auto may = [&](Owner owner) -> const Result<void>& {
         const auto known = allowed.find(owner);
         return known != allowed.end() ? known->second
-                                      : allowed.emplace(owner, keeping_->may_trace(owner, pid)).first->second;
+                                      : allowed.emplace(owner, owner_may_trace_(owner, pid)).first->second;
       };
       for (const KeptProbe& k : kept.probes) may(k.owner);
       for (const auto& [owner, permitted] : allowed)
@@ -511,7 +511,6 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       if (const auto& owner = kept.attached_by; owner && !may(*owner)) {
         spdlog::warn("process {} is not attached to again: {}", pid, may(*owner).error().message);
       } else if (owner) {
-        t.explicitly = true;
         t.attached_by = owner;
       }
       revive_awaited(pid, [=, this](const std::vector<Failed>& failed) {

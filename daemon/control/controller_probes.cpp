@@ -472,6 +472,7 @@ std::vector<ProbeId> ControllerImpl::select(const Client& client, const Selector
 void ControllerImpl::erase_probe(ProbeId id) {
   const auto it = probes_.find(id);
   if (it == probes_.end()) return;
+  if (!it->second.ended) note_end(it->second);
   if (const auto leader = probes_.find(it->second.leader); leader != probes_.end())
     std::erase(leader->second.followers, id);
   if (const auto glob = probes_.find(it->second.from);
@@ -581,7 +582,8 @@ void ControllerImpl::mark_gone(pid_t pid) {
   std::vector<ProbeId> ids, persistent;
   for (auto& [id, probe] : probes_) {
     if (probe.pid != pid) continue;
-    probe.gone = probe.ended = true;
+    if (!std::exchange(probe.ended, true)) note_end(probe);
+    probe.gone = true;
     ids.push_back(id);
     if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
   }

@@ -48,8 +48,12 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void feed_closed(events::FeedPtr feed) override {
     owner_.post([&o = owner_, feed = std::move(feed)] { o.on_feed_closed(feed); });
   }
-  void longest_pause(std::uint64_t nanoseconds) override {
-    owner_.post([&o = owner_, nanoseconds] { o.longest_pause_ = nanoseconds; });
+  void longest_pause(pid_t root, std::uint64_t nanoseconds) override {
+    owner_.post([&o = owner_, root, nanoseconds] {
+      o.longest_pause_ = std::max(o.longest_pause_, nanoseconds);
+      if (const auto it = o.targets_.find(root); it != o.targets_.end())
+        it->second.longest_pause = std::max(it->second.longest_pause, nanoseconds);
+    });
   }
   void code_gone(pid_t root, std::vector<ProbeId> probes) override {
     owner_.post([&o = owner_, root, probes = std::move(probes)] { o.on_code_gone(root, probes); });
@@ -113,6 +117,13 @@ void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<vo
       });
     });
   });
+}
+
+// " (exit code 0)", " (killed by signal 9)"
+static std::string how_text(const tracer::WaitStatus& how) {
+  using Kind = tracer::WaitStatus::Kind;
+  if (how.kind() == Kind::exited) return fmt::format(" (exit code {})", how.code());
+  return how.kind() == Kind::killed ? fmt::format(" (killed by signal {})", how.signal()) : "";
 }
 
 // ---- the order of operations ----------------------------------------------------------------------------------------
@@ -190,6 +201,7 @@ TargetView ControllerImpl::view(const Target& target) const {
   view.threads = threads ? static_cast<std::uint32_t>(threads->size()) : 0;
   view.probes = static_cast<std::uint32_t>(probe_count(target.id.pid));
   view.follow_fork = target.follow_fork;
+  view.longest_pause_ns = target.longest_pause;
   return view;
 }
 
@@ -224,6 +236,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
         if (!t.attached) {
           t.attached = true;
           t.members = {pid};
+          t.longest_pause = 0;
           t.known.clear();
           t.loader_watch = {};
         }
@@ -271,14 +284,15 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
       if (result) result = check_still_allowed(who, pid);
       if (result) {
         Target& t = target(pid);
-        t.explicitly = true;
-        if (!options.hold_at_entry) t.attached_by = owner;  // who has it held lets it go, too
+        t.attached_for.insert(who);
+        if (options.persist) t.attached_by = owner;
         if (options.hold_at_entry) t.holder = who;
         t.interested.insert(who);
         keep(pid);
         reply(view(t));
         return next();
       }
+      if (Target& t = target(pid); options.hold_at_entry && t.holder == ClientId::none) forget_hold(t);
       next();
       detach_if_unused(pid, [reply, error = std::move(result).error()] { reply(error); });
     });
@@ -311,12 +325,14 @@ void ControllerImpl::detach(pid_t pid, Reply<void> reply) {
   });
 }
 
-// When the last probe of a target that nobody attached explicitly has gone.
+// When the last probe of a target that nobody keeps attached has gone, or nobody keeps it attached any more.
 void ControllerImpl::detach_if_unused(pid_t pid, std::function<void()> done) {
   enqueue(pid, [=, this, done = std::move(done)](std::function<void()> next) {
     const auto it = targets_.find(pid);
-    const bool unused = it != targets_.end() && it->second.attached && !it->second.explicitly && probe_count(pid) == 0;
-    if (!unused) {
+    const bool kept_by_probes = it != targets_.end() && it->second.attached && !it->second.stays();
+    if (!kept_by_probes || probe_count(pid) > 0) {
+      // They end with the program that it runs, and then it is let go.
+      if (kept_by_probes) tracer_->post([pid](tracer::Engine& engine) { engine.forget_keep(pid); });
       done();
       return next();
     }
@@ -336,7 +352,7 @@ void ControllerImpl::drop_target(pid_t pid) {
   const auto it = targets_.find(pid);
   if (it == targets_.end()) return;
   it->second.attached = false;
-  it->second.explicitly = false;
+  it->second.attached_for.clear();
   it->second.attached_by.reset();
   keep(pid);
   it->second.holder = ClientId::none;
@@ -355,9 +371,36 @@ void ControllerImpl::resume(pid_t pid, Reply<void> reply) {
 
 // ---- lives ----------------------------------------------------------------------------------------------------------
 
+// Whoever has attached it, has probes in it, or gets their events.
+std::set<ClientId> ControllerImpl::interested_in(const Target& target) const {
+  std::set<ClientId> all = target.interested;
+  if (subscriptions_.empty()) return all;
+  for (const auto& [id, probe] : probes_)
+    if (probe.pid == target.id.pid)
+      probe.audience.each([&](const Subscription& subscription) { all.insert(subscription.client->id()); });
+  return all;
+}
+
 void ControllerImpl::notify_interested(const Target& target, std::string_view method, const std::string& params) {
-  for (const ClientId id : target.interested)
+  for (const ClientId id : interested_in(target))
     if (const auto client = clients_.find(id); client != clients_.end()) client->second->notify(method, params);
+}
+
+// Whoever wanted it held has gone, or may not any more: it goes on, or will not be held.
+void ControllerImpl::forget_hold(Target& target) {
+  target.holder = ClientId::none;
+  tracer_->post([pid = target.id.pid](tracer::Engine& engine) { engine.forget_hold(pid); });
+}
+
+// A set-user-ID program, one with capabilities or that may not be read: nothing of it is for whoever could trace what
+// the process ran before. Nobody else could let it go on: that would be refused as everything else.
+void ControllerImpl::forget_denied(Target& target, const std::set<ClientId>& denied) {
+  for (const ClientId id : denied) {
+    target.interested.erase(id);
+    target.attached_for.erase(id);
+  }
+  if (denied.contains(target.holder)) forget_hold(target);
+  if (target.attached_by && !owner_may_trace_(*target.attached_by, target.id.pid)) target.attached_by.reset();
 }
 
 void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) {
@@ -365,11 +408,15 @@ void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer
   if (it == targets_.end() || it->second.members.erase(pid) == 0) return;
   if (!it->second.members.empty()) return;  // the children it is followed into live on
   drain_all();
+  const std::set<ClientId> interested = interested_in(it->second);
+  spdlog::info("process {} has ended{}; {} of its probes are gone", root, how ? how_text(*how) : "", probe_count(root));
   mark_gone(root);
   std::string params = fmt::format(R"({{"pid":{})", root);
   if (how && how->kind() == tracer::WaitStatus::Kind::exited) params += fmt::format(R"(,"code":{})", how->code());
   if (how && how->kind() == tracer::WaitStatus::Kind::killed) params += fmt::format(R"(,"signal":{})", how->signal());
-  notify_interested(it->second, "target.exited", params + "}");
+  for (const ClientId id : interested)
+    if (const auto client = clients_.find(id); client != clients_.end())
+      client->second->notify("target.exited", params + "}");
   drop_target(root);
 }
 
@@ -378,19 +425,33 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
   if (it == targets_.end() || !it->second.members.contains(pid)) return;
   if (pid != root) return on_process_gone(root, pid, std::nullopt);
   drain_all();
+  Target& t = it->second;
+  const std::set<ClientId> interested = interested_in(t);
+  spdlog::info("process {} runs another program; {} of its probes are gone", root, probe_count(root));
   mark_gone(root);
-  it->second.known.clear();
-  it->second.loader_watch = {};
-  it->second.exe = process::exe(root);
-  if (keeping_) it->second.mark = process::program_mark(root);
+  t.known.clear();
+  t.loader_watch = {};
+  t.exe = process::exe(root);
+  if (keeping_) t.mark = process::program_mark(root);
+  std::set<ClientId> denied;
+  const bool ended = process::has_ended(root);  // told next; nobody may trace what isn't there
+  for (const ClientId id : interested) {
+    const auto client = clients_.find(id);
+    if (client == clients_.end()) continue;
+    const bool allowed = ended || client->second->may_trace(root);
+    if (!allowed) denied.insert(id);
+    client->second->notify("target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept && allowed));
+  }
+  if (!ended) forget_denied(t, denied);
   keep(root);
-  notify_interested(it->second, "target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept));
-  if (!kept) drop_target(root);
+  if (!kept) return drop_target(root);
+  if (!t.stays()) detach_if_unused(root, [] {});
 }
 
 void ControllerImpl::on_process_ready(pid_t pid) {
-  if (const auto it = targets_.find(pid); it != targets_.end())
-    notify_interested(it->second, "target.ready", fmt::format(R"({{"pid":{}}})", pid));
+  const auto it = targets_.find(pid);
+  if (it == targets_.end() || it->second.holder == ClientId::none) return;  // it has gone on meanwhile
+  notify_interested(it->second, "target.ready", fmt::format(R"({{"pid":{}}})", pid));
 }
 
 }  // namespace probed::control

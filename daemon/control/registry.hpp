@@ -31,6 +31,8 @@ struct Subscription {
   SubscribeRequest request;
   std::unordered_set<std::string> wanted;  // request.probes, to be looked up for each probe there is
   SubscriptionTotals totals;
+  // Whether all its probes can end: all that there will ever be of every target can't.
+  bool is_of_some() const { return request.pid || request.probes; }
   bool touched = false;  // it has been offered events since the last flush
 };
 
@@ -187,8 +189,11 @@ struct Target {
   TargetId id;
   std::string comm, exe;
   bool attached = false;
-  bool explicitly = false;           // by target.attach: stays without probes
-  std::optional<Owner> attached_by;  // who has asked for that, for the target's whole life
+  // By target.attach: it stays without probes as long as one of these connections lives,
+  std::set<ClientId> attached_for;
+  std::optional<Owner> attached_by;  // or, with persist, as long as the target does
+  bool stays() const { return attached_by || !attached_for.empty(); }
+  std::uint64_t longest_pause = 0;   // ns, see Status
   std::uint64_t mark = 0;            // of its program (process::program_mark); only where probes are kept
   bool follow_fork = false;
   ClientId holder{};  // who wants it held at its entry, and will let it go on; none: nobody

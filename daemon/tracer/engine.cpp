@@ -536,6 +536,10 @@ void Engine::forget_hold(pid_t pid) {
   resume_held_threads(*process);
 }
 
+void Engine::forget_keep(pid_t pid) {
+  if (Process* process = find_process(pid)) process->keep_after_exec = false;
+}
+
 void Engine::resume_held_threads(const Process& process) {
   for (const pid_t tid : process.threads) {
     Tracee& tracee = tracees_.at(tid);

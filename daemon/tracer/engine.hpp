@@ -66,7 +66,7 @@ class Listener {
   // Nobody writes into it any more.
   virtual void feed_closed(events::FeedPtr feed) = 0;
   // Some thread was kept stopped by the optimiser for so long, which is longer than any before.
-  virtual void longest_pause(std::uint64_t nanoseconds) = 0;
+  virtual void longest_pause(pid_t root, std::uint64_t nanoseconds) = 0;
   // The code of these probes of root has gone or been rewritten: nothing of them is left in the target.
   virtual void code_gone(pid_t root, std::vector<ProbeId> probes) = 0;
   // The dynamic loader of root has loaded or unloaded something (ProbeProgram::watches_loader). The thread waits for
@@ -136,6 +136,8 @@ class Engine : private Waiter::Guardian {
   Result<void> resume_held(pid_t pid);
   // Whoever wanted it held has gone: it goes on, or will not be held.
   void forget_hold(pid_t pid);
+  // Whoever wanted it to stay attached has gone: its next program is let go.
+  void forget_keep(pid_t pid);
 
   // All or none. Enabled programs are armed when `done` is called. `execs`: as attach() answered before the batch was
   // planned; target_gone when the process has started another program since.
@@ -478,7 +480,6 @@ class Engine : private Waiter::Guardian {
   std::uint32_t last_tag_ = 0;
   TickRate ticks_;
   std::array<std::byte, events::kMaxArgumentBytes> kept_;
-  Waiter::Clock::duration longest_pause_{};
   Waiter::Clock::time_point look_for_loads_at_ = Waiter::Clock::time_point::max();
   std::unordered_map<pid_t, Tracee> tracees_;
   std::map<pid_t, std::unique_ptr<Process>> processes_;

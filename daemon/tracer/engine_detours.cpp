@@ -178,9 +178,10 @@ bool Engine::looked_at(Tracee& tracee) {
 // which is asked to stop may first have to be given a processor is no pause of our making.
 void Engine::note_pause(const Tracee& tracee) {
   const auto pause = Waiter::Clock::now() - std::max(*tracee.interrupted_at, waiter_.idle_since());
-  if (pause <= longest_pause_) return;
-  longest_pause_ = pause;
-  listener_.longest_pause(static_cast<std::uint64_t>(std::chrono::nanoseconds(pause).count()));
+  Process& process = *tracee.process;
+  if (pause <= process.longest_pause) return;
+  process.longest_pause = pause;
+  listener_.longest_pause(process.root, static_cast<std::uint64_t>(std::chrono::nanoseconds(pause).count()));
 }
 
 // ---- signals --------------------------------------------------------------------------------------------------------

@@ -204,10 +204,12 @@ class RpcClient {
   std::string refusal(std::string_view method, const Json& params = Json::object());
 
   bool send_raw(std::string_view bytes);
+  bool close_writing();
   bool send_urgent(char byte);  // MSG_OOB; false: not possible here
   std::optional<std::string> receive_line(Millis limit = kPatience);  // whatever comes next
   std::optional<Json> notification(Millis limit = kPatience);
   bool closed_by_peer(Millis limit = kPatience);
+  const std::string& unread() const { return buffer_; }  // what has come and is no whole line
 
  private:
   std::optional<std::string> receive_until(Clock::time_point deadline);

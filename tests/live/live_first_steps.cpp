@@ -238,21 +238,54 @@ TEST_CASE("a name that several processes have is told apart by -p, and never cho
   CHECK(probectl(daemon, {"remove", "h"}).ok());
 }
 
-TEST_CASE("stream works with ids, and says at once what it waits for") {
+TEST_CASE("stream works with ids; what isn't there is refused, what goes is told, and with the last it ends") {
   Daemon daemon;
   Watched target("family");
   REQUIRE(probectl(daemon, {"add", "-p", text_of(target.pid()), "p:one work", "p:two work"}).ok());
   const std::vector<Json> probes = json_lines(probectl(daemon, {"list", "--json"}).out);
   REQUIRE(probes.size() == 2);
-  Process stream(probectl_argv(daemon, {"stream", "nosuch", probes[1].at("id").dump(), "--count", "2"}));
-  CHECK(stream.next_error_line() == "probectl: no probe is named nosuch yet; waiting for one");
+  for (const Arguments& missing : {Arguments{"nosuch"}, {"4711"}, {"one", "nosuch"}}) {
+    Arguments command{"stream"};
+    command.insert(command.end(), missing.begin(), missing.end());
+    const CommandResult refused = probectl(daemon, command);
+    CHECK(refused.exit == Exit{1, 0});
+    CHECK_MESSAGE(has(refused.err, "no probe"), refused.err);
+  }
+  Process stream(probectl_argv(daemon, {"stream", probes[1].at("id").dump(), "--count", "2"}));
   REQUIRE(eventually([&] { return has(probectl(daemon, {"status"}).out, "subscriptions: 1\n"); }));
   CHECK(target.ask("call 5") == "called 5");
   CHECK(stream.wait() == Exit{0, 0});
   CHECK(has(stream.output(), " two: (work+0x0)\n"));
   CHECK_FALSE(has(stream.output(), " one: "));
   CHECK(stream.next_error_line() == "delivered=2 missed=0");
-  CHECK(probectl(daemon, {"remove", "--all"}).ok());
+
+  Process both(probectl_argv(daemon, {"stream", "one", "two"}));
+  REQUIRE(eventually([&] { return has(probectl(daemon, {"status"}).out, "subscriptions: 1\n"); }));
+  CHECK(probectl(daemon, {"remove", "one"}).ok());
+  CHECK(both.next_error_line() == "probectl: probes/one was removed");
+  CHECK(target.ask("call 4") == "called 4");
+  CHECK(probectl(daemon, {"remove", "two"}).ok());
+  CHECK(both.wait() == Exit{0, 0});
+  CHECK(both.next_error_line() == "probectl: probes/two was removed");
+  CHECK(both.next_error_line() == "probectl: nothing is left to stream");
+  CHECK(both.next_error_line() == "delivered=4 missed=0");
+
+  // The end of its process, with probes there and without.
+  REQUIRE(probectl(daemon, {"add", "-p", text_of(target.pid()), "p:one work"}).ok());
+  Watched quiet("family");
+  Process named(probectl_argv(daemon, {"stream", "one"})),
+      of_process(probectl_argv(daemon, {"stream", "-p", text_of(target.pid())}));
+  Process of_quiet(probectl_argv(daemon, {"stream", "-p", text_of(quiet.pid())}));
+  REQUIRE(eventually([&] { return has(probectl(daemon, {"status"}).out, "subscriptions: 3\n"); }));
+  for (Watched* dying : {&target, &quiet}) {
+    dying->target.signal(SIGTERM);
+    dying->target.wait();
+  }
+  for (Process* stream_of_it : {&named, &of_process}) {
+    CHECK(stream_of_it->wait() == Exit{0, 0});
+    CHECK(has(stream_of_it->errors(), "PID " + text_of(target.pid()) + " ended (killed by signal 15)"));
+  }
+  CHECK(of_quiet.wait() == Exit{0, 0});
 }
 
 TEST_CASE("add takes -:NAME as a definition, and says what it removed") {

@@ -207,7 +207,7 @@ TEST_CASE("a target that stays attached without probes is attached to again") {
   Daemons daemons;
   Watched target("family");
   daemons.start();
-  RpcClient(daemons.daemon->socket()).call("target.attach", {{"pid", target.pid()}});
+  RpcClient(daemons.daemon->socket()).call("target.attach", {{"pid", target.pid()}, {"persist", true}});
   daemons.end(SIGKILL);
   CHECK(tracer_of(target.pid()) == 0);
   daemons.start();

@@ -1,5 +1,6 @@
 // The socket as IDEs and scripts use it, on a real daemon with real targets: framing, errors, batches, streams, owners.
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +68,7 @@ const BadMessage kBadMessages[] = {
 TEST_CASE("a wrong message is answered with its code and reason, changes nothing, and the connection goes on") {
   Scene scene;
   RpcClient client(scene.daemon.socket());
+  client.call("daemon.status");  // until then the first fault ends a connection
   for (const BadMessage& row : kBadMessages) {
     CAPTURE(row.text);
     REQUIRE(client.send_raw(row.text + "\n"));
@@ -439,6 +441,55 @@ TEST_CASE("probes go with the connection that added them; persistent ones, and o
   CHECK(counts_of(staying, stays).hits == 4);
   CHECK(counts_of(staying, scene.probe).hits == 4);
   remove_all(staying, {stays});
+}
+
+TEST_CASE("a stream is told what was removed, what became of its targets, and when nothing is left for it") {
+  Daemon daemon;
+  RpcClient root(daemon.socket());
+  Watched target("family");
+  const std::vector<Json> probes = add(root, target.pid(), {"p:one work", "p:two work", "p:three work"});
+  const auto id = [&](int i) { return probes[static_cast<std::size_t>(i)].at("id"); };
+  RpcClient named(daemon.socket()), all(daemon.socket()), of_process(daemon.socket());
+  const Json subscription = named.call("events.subscribe", {{"probes", {"one", "two"}}}).at("subscription");
+  all.call("events.subscribe");
+  of_process.call("events.subscribe", {{"pid", target.pid()}});
+  const auto next = [](RpcClient& client) {
+    while (const auto message = client.notification())
+      if (message->at("method") != "events") return *message;
+    return Json();
+  };
+  const auto removed = [&](RpcClient& client, const Json& ids) {
+    const Json message = next(client);
+    CHECK_MESSAGE((message.is_object() && message.at("method") == "probe.removed"), message.dump());
+    CHECK(message.at("params").at("ids") == ids);
+  };
+  remove_all(root, {probes[0]});
+  for (RpcClient* client : {&named, &all, &of_process}) removed(*client, Json::array({id(0)}));
+  remove_all(root, {probes[1], probes[2]});
+  removed(named, Json::array({id(1)}));
+  const Json ended = next(named);
+  CHECK(ended.at("method") == "events.ended");
+  CHECK(ended.at("params").at("subscription") == subscription);
+  removed(all, Json::array({id(1), id(2)}));
+  removed(of_process, Json::array({id(1), id(2)}));
+  CHECK(next(of_process).at("method") == "events.ended");
+  // It stays: what comes later is its, too.
+  Events again(named, {{"probes", {"one"}}});
+  const std::vector<Json> later = add(root, target.pid(), {"p:one work"});
+  CHECK(target.ask("call 3") == "called 3");
+  CHECK(again.reach(3));
+  target.target.signal(SIGKILL);
+  CHECK(next(named) == Json{{"jsonrpc", "2.0"},
+                            {"method", "target.exited"},
+                            {"params", {{"pid", target.pid()}, {"signal", SIGKILL}}}});
+  CHECK(next(named).at("method") == "events.ended");
+  CHECK(next(all).at("method") == "target.exited");
+  CHECK(next(of_process).at("method") == "target.exited");
+  CHECK(next(of_process).at("method") == "events.ended");
+  CHECK(eventually([&] {
+    return daemon.process().errors().find("process " + std::to_string(target.pid()) +
+                                          " has ended (killed by signal 9)") != std::string::npos;
+  }));
 }
 
 TEST_CASE("a connection that goes in the middle of a stream frees its target, and nothing else") {

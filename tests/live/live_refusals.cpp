@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/live/probing.hpp"
+#include "tests/live/users.hpp"
 
 namespace probed::live {
 namespace {
@@ -169,37 +170,6 @@ TEST_CASE("refused: a process that another probed traces already") {
 }
 
 // ---- users ----------------------------------------------------------------------------------------------------------
-
-// A connection that the daemon sees as this user's: credentials are a thread's own, and taken at connect(). The
-// library's setresuid() would change every thread's; the system call does not.
-std::unique_ptr<RpcClient> connect_as(const Daemon& daemon, const passwd& user) {
-  ::chmod(fs::path(daemon.socket()).parent_path().c_str(), 0711);
-  std::unique_ptr<RpcClient> client;
-  std::string problem;
-  std::thread([&] {
-    try {
-      if (::syscall(SYS_setresgid, user.pw_gid, user.pw_gid, user.pw_gid) != 0 ||
-          ::syscall(SYS_setresuid, user.pw_uid, user.pw_uid, user.pw_uid) != 0)
-        throw std::runtime_error("the user cannot be changed");
-      client = std::make_unique<RpcClient>(daemon.socket());
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-  }).join();
-  if (!client) throw std::runtime_error(problem);
-  return client;
-}
-
-struct Nobody {
-  Daemon daemon{{"--socket-mode", "0666"}};
-  const passwd* user = ::getpwnam("nobody");
-  std::unique_ptr<RpcClient> client;
-  bool usable() {
-    if (::geteuid() != 0 || user == nullptr) return false;
-    client = connect_as(daemon, *user);
-    return true;
-  }
-};
 
 TEST_CASE("refused: another user's process, whatever is asked about it") {
   Nobody nobody;

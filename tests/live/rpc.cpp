@@ -39,6 +39,8 @@ bool RpcClient::send_raw(std::string_view bytes) {
   return true;
 }
 
+bool RpcClient::close_writing() { return ::shutdown(fd_.get(), SHUT_WR) == 0; }
+
 bool RpcClient::send_urgent(char byte) { return ::send(fd_.get(), &byte, 1, MSG_NOSIGNAL | MSG_OOB) == 1; }
 
 std::optional<std::string> RpcClient::receive_line(Millis limit) { return receive_until(Clock::now() + scaled(limit)); }
