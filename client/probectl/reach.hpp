@@ -10,8 +10,9 @@
 
 namespace probed::client {
 
-// Fills `daemon` when a private one had to be started, which a line on stderr says. Errors: those of
-// Connection::connect() when none may be started, and of PrivateDaemon::start().
+// Fills `daemon` when a private one had to be started, which a line on stderr says: when none answers, or when the one
+// at the default socket is not for this user. Errors: those of Connection::connect() when none may be started, and of
+// PrivateDaemon::start().
 Result<Connection> reach_daemon(const Options& options, const Signals& signals, std::optional<PrivateDaemon>& daemon);
 
 // Whether a command that only looks things up may start one: nobody has named a daemon, so that there is none it could

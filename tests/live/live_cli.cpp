@@ -173,6 +173,58 @@ TEST_CASE("without a daemon: everything but trace says so, and so does trace wit
   }
 }
 
+// The default socket is the machine's: a mount namespace has one of its own. $1 probed, $2 probectl, $3 what is done.
+const char* const kOwnRun = R"(
+mount -t tmpfs none /run && mkdir -m 755 /run/probed || exit 99
+"$1" 2>/dev/null & daemon=$!
+unset PROBED_SOCKET XDG_RUNTIME_DIR
+until "$2" status >/dev/null 2>&1; do kill -0 $daemon || exit 98; sleep 0.02; done
+as_nobody() { setpriv --reuid=nobody --regid=nogroup --clear-groups -- "$@"; }
+eval "$3"; status=$?
+kill $daemon 2>/dev/null; wait $daemon
+exit $status)";
+
+TEST_CASE("at the default socket a daemon that isn't for this user is as good as none; one that was named is not") {
+  if (::geteuid() != 0) SKIP_TEST("needs root");
+  const std::string probectl = required_environment("PROBECTL_BIN");
+  SpawnOptions as_nobody;
+  as_nobody.user = "nobody";
+  as_nobody.directory = "/";
+  if (!run_command({probectl, "--version"}, as_nobody).ok()) SKIP_TEST("nobody may not execute " + probectl);
+  const auto in_own_run = [&](const std::string& what) {
+    return run_command({"/usr/bin/unshare", "--mount", "/bin/sh", "-c", kOwnRun, "sh",
+                        required_environment("PROBED_BIN"), probectl, what});
+  };
+  const CommandResult possible = in_own_run("true");
+  if (possible.exit == Exit{1, 0} || possible.exit == Exit{99, 0}) SKIP_TEST("no mount namespace: " + possible.err);
+  REQUIRE_MESSAGE(possible.ok(), possible.err);
+  const std::string refused = "this user may not use the daemon at /run/probed/probed.sock; starting a private one";
+  const CommandResult traced = in_own_run(R"(as_nobody "$2" trace -e libc:write -- /bin/echo hello)");
+  CHECK_MESSAGE(traced.ok(), traced.err);
+  CHECK_MESSAGE(traced.err.find(refused + " for this trace") != std::string::npos, traced.err);
+  CHECK_MESSAGE(traced.err.find("hits=1 delivered=1 missed=0") != std::string::npos, traced.err);
+  const CommandResult looked_up = in_own_run(R"(as_nobody /bin/sh -c '"$0" functions -p $$ libc:fwrite' "$2")");
+  CHECK_MESSAGE(looked_up.ok(), looked_up.err);
+  CHECK_MESSAGE(looked_up.err.find(refused + " for this look-up") != std::string::npos, looked_up.err);
+  // A daemon that was killed leaves its socket.
+  const CommandResult stale =
+      in_own_run(R"(kill -9 $daemon; wait $daemon; "$2" trace -e libc:write -- /bin/echo hello)");
+  CHECK_MESSAGE(stale.ok(), stale.err);
+  CHECK_MESSAGE(stale.err.find("no daemon answers at /run/probed/probed.sock; starting") != std::string::npos,
+                stale.err);
+  for (const std::string named :
+       {R"(as_nobody "$2" --socket /run/probed/probed.sock trace -e libc:write -- /bin/echo hello)",
+        R"(as_nobody env PROBED_SOCKET=/run/probed/probed.sock "$2" trace -e libc:write -- /bin/echo hello)",
+        R"(as_nobody "$2" trace --no-spawn -e libc:write -- /bin/echo hello)", R"(as_nobody "$2" list)"}) {
+    CAPTURE(named);
+    const CommandResult result = in_own_run(named);
+    CHECK(result.exit == Exit{1, 0});
+    CHECK_MESSAGE(result.err.find("Permission denied (run as root or join the socket's group)") != std::string::npos,
+                  result.err);
+    CHECK(result.out == "");
+  }
+}
+
 TEST_CASE("the socket may be named by the environment") {
   Daemon daemon;
   SpawnOptions options;
