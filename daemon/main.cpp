@@ -24,6 +24,7 @@
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
@@ -142,10 +143,22 @@ class GuardKeeper {
   std::chrono::steady_clock::time_point began_{};
 };
 
+// Without it nothing is wrong but what it traces: whatever is sandboxed itself (kernel/ptrace.c,
+// check_ptrace_options()).
+void warn_of_seccomp() {
+  if (tracer::under_seccomp(::getpid()))
+    spdlog::warn(
+        "this daemon runs under a seccomp filter (its container's, or its systemd unit's): the kernel doesn't let it "
+        "suspend those of its targets, and most probes in sandboxed processes will be refused. What installs one is "
+        "told "
+        "in man probed, PERMISSIONS");
+}
+
 int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
+  warn_of_seccomp();
   Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return fail(inherited.error());

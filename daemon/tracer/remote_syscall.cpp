@@ -1,8 +1,12 @@
 #include "daemon/tracer/remote_syscall.hpp"
 
+#include <linux/capability.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -25,6 +29,26 @@ constexpr unsigned kMostStops = 64;  // until the one we wait for; job control m
 
 bool is_forced(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGSYS || signal == SIGTRAP;
+}
+
+bool has_admin_capability() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
+  return ::syscall(SYS_capget, &header, data) == 0 && (data[0].effective >> CAP_SYS_ADMIN & 1) != 0;
+}
+
+// Why PTRACE_O_SUSPEND_SECCOMP has failed with this error: the conditions of kernel/ptrace.c, check_ptrace_options(),
+// in its order.
+const char* why_seccomp_stays(int error) {
+  if (error == EINVAL)
+    return "it is under a seccomp filter, which this kernel can't suspend (it lacks CONFIG_CHECKPOINT_RESTORE)";
+  if (!has_admin_capability())
+    return "it is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN may suspend";
+  if (under_seccomp(::gettid()))
+    return "it is under a seccomp filter, which the daemon can't suspend because it runs under one itself (its "
+           "container's, or its systemd unit's: SystemCallFilter=, ProtectKernelTunables=, ...)";
+  return "it is under a seccomp filter, which only a daemon with the machine's CAP_SYS_ADMIN may suspend, not with a "
+         "container's";
 }
 
 }  // namespace
@@ -105,9 +129,9 @@ RemoteSyscalls::~RemoteSyscalls() { finish(); }
 const char* RemoteSyscalls::why_not() {
   if (!native::executes_native_code(saved_.regs)) return kIn32BitCode;
   if (!syscall_insn_) return "it has no system call instruction in its text";
-  // Suspending needs CAP_SYS_ADMIN; a filter that forbids the call may answer by killing.
-  if (ptrace::suspend_seccomp(tid_, true) != Outcome::ok && under_seccomp(tid_))
-    return "it is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN may suspend";
+  // A filter that forbids the call may answer by killing.
+  if (ptrace::suspend_seccomp(tid_, true) != Outcome::ok)
+    if (const int error = errno; under_seccomp(tid_)) return why_seccomp_stays(error);
   ptrace::SyscallDispatch dispatch;
   if (ptrace::get_syscall_dispatch(tid_, dispatch) != Outcome::ok || dispatch.mode == 0) return nullptr;
   if (ptrace::set_syscall_dispatch(tid_, {}) != Outcome::ok) return "it uses Syscall User Dispatch";

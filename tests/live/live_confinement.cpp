@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <grp.h>
 #include <pwd.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "tests/live/probing.hpp"
@@ -270,6 +272,75 @@ TEST_CASE("a seccomp filter that an unprivileged daemon may not suspend: probes 
     CHECK(ask(target, "go") == "done 100 0");
     end_well(target);
   }
+}
+
+// A daemon as a sandboxed unit or a container would run it. No private one of the harness: it is the filter's child.
+TEST_CASE("a daemon under a seccomp filter warns of it, and a refusal names it as the cause, not a capability") {
+  if (::geteuid() != 0) SKIP_TEST("needs root");
+  TempDir dir;
+  const std::string socket = dir / "s";
+  Process daemon({target_path("filtered"), required_environment("PROBED_BIN"), "--socket", socket});
+  const std::string warning = daemon.next_error_line().value_or("");
+  CHECK_MESSAGE(warning.find("warning: this daemon runs under a seccomp filter") != std::string::npos, warning);
+  REQUIRE(eventually([&] { return daemon.errors().find("listening on") != std::string::npos; }));
+  Process target({target_path("confined"), "filter"});
+  REQUIRE(got_ready(target, "filter"));
+  const TargetState before = state_of(target.pid());
+  {
+    RpcClient client(socket);
+    const Json error = add_error(client, target.pid(), {"work+0x" SECOND, "libc:write"});
+    const std::string message = error.value("message", "(added)");
+    CHECK_MESSAGE(message.find("because it runs under one itself") != std::string::npos, message);
+    CHECK(message.find("CAP_SYS_ADMIN") == std::string::npos);
+  }
+  CHECK(left_unharmed(target.pid(), before));
+  CHECK(ask(target, "go") == "done 100 0");
+  end_well(target);
+  daemon.signal(SIGTERM);
+  CHECK(daemon.wait() == Exit{0, 0});
+  CHECK(Daemon().process().errors().find("seccomp") == std::string::npos);
+}
+
+// The settings of a unit file, by name; lines that a backslash joins aren't used in ours.
+std::map<std::string, std::string> settings_of(const std::string& path) {
+  std::map<std::string, std::string> settings;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);)
+    if (const auto equals = line.find('='); equals != std::string::npos && line[0] != '#')
+      settings[line.substr(0, equals)] = line.substr(equals + 1);
+  return settings;
+}
+
+TEST_CASE("the shipped unit installs no seccomp filter, leaves the guard alone, and has what the daemon needs") {
+  const std::string units = required_environment("SOURCE_DIR") + "/packaging/systemd/";
+  auto settings = settings_of(units + "probed.service");
+  // systemd.exec(5): what is implemented with one. DynamicUser= implies RestrictSUIDSGID=.
+  for (const char* filtering :
+       {"SystemCallFilter", "SystemCallArchitectures", "SystemCallLog", "SystemCallErrorNumber",
+        "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID",
+        "MemoryDenyWriteExecute", "LockPersonality", "PrivateDevices", "ProtectKernelTunables", "ProtectKernelModules",
+        "ProtectKernelLogs", "ProtectClock", "ProtectHostname", "DynamicUser"})
+    CHECK_MESSAGE(!settings.contains(filtering), filtering, "= installs a seccomp filter");
+  CHECK(settings["KillMode"] == "control-group");  // "mixed" kills the guard
+  CHECK(settings["OOMPolicy"] == "continue");
+  CHECK(settings["StartLimitIntervalSec"] == "0");
+  CHECK(settings["RestartSec"] == "1");
+  CHECK(settings["NotifyAccess"] == "main");
+  for (const char* needed :
+       {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SETGID", "CAP_SYS_NICE"})
+    CHECK_MESSAGE(settings["CapabilityBoundingSet"].find(needed) != std::string::npos, needed);
+  const std::string analyze = find_program("systemd-analyze");
+  if (analyze.empty()) SKIP_TEST("systemd-analyze is not installed");
+  TempDir dir;
+  for (const std::string name : {"probed.service", "probed.socket"}) {
+    std::string text = read_file(units + name);
+    if (const auto at = text.find("/usr/sbin/probed"); at != std::string::npos) text.replace(at, 16, "/bin/true");
+    REQUIRE(write_file(dir / name, text));
+  }
+  const CommandResult verified =
+      run_command({analyze, "verify", "--man=no", dir / "probed.service", dir / "probed.socket"});
+  CHECK(verified.ok());
+  CHECK(verified.err == "");
 }
 
 // What a seccomp filter is told of where a system call comes from, and a SIGSYS handler as si_call_addr. The program
