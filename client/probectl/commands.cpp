@@ -376,7 +376,7 @@ void take_end(const Notification& notification, Stream& stream, const Options& o
 int run_stream(Connection& connection, const Options& options) {
   auto signals = Signals::install();
   if (!signals) return fail(signals.error(), options.json());
-  auto output = options.out_file.empty() ? Result<Output>(Output()) : Output::to_file(options.out_file);
+  auto output = open_output(options);
   if (!output) return fail(output.error(), options.json());
   Stream stream(connection, *output, *signals, options);
   stream.on_other([&stream, &options](const Notification& notification) {

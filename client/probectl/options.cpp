@@ -67,7 +67,9 @@ void add_pid_positional(CLI::App& sub, Options& o) {
 void add_stream_options(CLI::App& sub, Options& o) {
   sub.add_option("--count", o.count, "end after N events")->type_name("N")->check(kPositive);
   sub.add_option("--duration", o.seconds, "end after so many seconds")->type_name("SEC")->check(kPositive);
-  sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE");
+  auto* file = sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE");
+  auto* append = sub.add_flag("--append", o.append, "go on behind what is in FILE")->needs(file);
+  sub.add_flag("--overwrite", o.overwrite, "throw away what is in FILE")->needs(file)->excludes(append);
   static const std::map<std::string, OutputFormat> formats{{"text", OutputFormat::text}, {"json", OutputFormat::json}};
   sub.add_option_function<std::string>("--format", [&o](const std::string& word) { o.format = formats.at(word); })
       ->description("text or json")

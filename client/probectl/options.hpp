@@ -50,6 +50,7 @@ struct Options {
   std::string filter;
   std::string pattern;   // GLOB or LOCATION
   std::string out_file;  // -o
+  bool append = false, overwrite = false;  // when something is in it
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;
   std::optional<std::uint64_t> max_rate;  // hits a second; 0: any number

@@ -18,18 +18,53 @@ namespace {
 constexpr std::size_t kFull = std::size_t{64} << 10;  // a pipe's default capacity
 constexpr auto kLongest = std::chrono::milliseconds(100);
 
+// O_APPEND: whoever else writes to it, or truncates it (logrotate's copytruncate), nothing is written over and no hole
+// is left.
+UniqueFd open_file(const std::string& path, int more) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | more, 0644));
+}
+
+Error cannot_write(const std::string& path, int error) {
+  const auto reason = error == EACCES ? Reason::permission_denied : Reason::internal;
+  return Error{reason, fmt::format("cannot write to {}: {}", path, text_of_errno(error)), "", {}};
+}
+
+bool has_terminal() { return static_cast<bool>(UniqueFd(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC))); }
+
 }  // namespace
 
 Output::Output() { find_kind(); }
 
-Output::Output(UniqueFd file) : file_(std::move(file)), fd_(file_.get()) { find_kind(); }
-
-Result<Output> Output::to_file(const std::string& path) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file) return Output(std::move(file));
-  const auto reason = errno == EACCES ? Reason::permission_denied : Reason::internal;
-  return Error{reason, fmt::format("cannot write to {}: {}", path, text_of_errno(errno)), "", {}};
+Output::Output(UniqueFd file, std::string path)
+    : file_(std::move(file)), path_(std::move(path)), has_terminal_(has_terminal()), fd_(file_.get()) {
+  find_kind();
 }
+
+Result<Output> Output::to_file(const std::string& path, Existing existing) {
+  UniqueFd file = open_file(path, existing == Existing::overwrite ? O_TRUNC : 0);
+  if (!file) return cannot_write(path, errno);
+  struct stat status {};
+  ::fstat(file.get(), &status);
+  if (existing == Existing::refuse && S_ISREG(status.st_mode) && status.st_size > 0)
+    return Error{Reason::unsupported,
+                 fmt::format("{} is there already, with {} bytes in it", path, status.st_size),
+                 "choose another -o FILE; --append goes on behind what is there, --overwrite throws it away",
+                 {}};
+  return Output(std::move(file), path);
+}
+
+Result<void> Output::reopen(const WaitLimit& limit) {
+  flush(limit);
+  UniqueFd file = open_file(path_, 0);
+  if (!file) return cannot_write(path_, errno);
+  file_ = std::move(file);
+  fd_ = file_.get();
+  kind_ = Kind::plain;
+  find_kind();
+  return {};
+}
+
+bool Output::lost_its_terminal() const { return has_terminal_ && !has_terminal(); }
 
 void Output::find_kind() {
   struct stat status {};
@@ -58,7 +93,12 @@ ssize_t Output::write_some(const char* from, std::size_t size) {
 
 void Output::give_up(int error) {
   state_ = error == EPIPE || error == ECONNRESET ? State::closed : State::failed;
-  error_ = {Reason::internal, fmt::format("writing the events failed: {}", text_of_errno(error)), "", {}};
+  const auto lost = std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(written_), buffer_.end(), '\n');
+  error_ = {Reason::internal,
+            fmt::format("writing the events{} failed: {}; the last {} that came are not in it",
+                        path_.empty() ? "" : " to " + path_, text_of_errno(error), lost),
+            error == ENOSPC || error == EDQUOT ? "make room, or name a file on another file system" : "",
+            {}};
   buffer_.clear();
   written_ = 0;
 }
@@ -83,6 +123,14 @@ void Output::flush(const WaitLimit& limit) {
   buffer_.erase(0, written_);
   written_ = 0;
   last_flush_ = Clock::now();
+}
+
+Result<Output> open_output(const Options& options) {
+  if (options.out_file.empty()) return Output();
+  const auto existing = options.append      ? Output::Existing::append
+                        : options.overwrite ? Output::Existing::overwrite
+                                            : Output::Existing::refuse;
+  return Output::to_file(options.out_file, existing);
 }
 
 }  // namespace probed::client

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/connection.hpp"
+#include "client/probectl/options.hpp"
 #include "daemon/base/fd.hpp"
 
 namespace probed::client {
@@ -16,8 +17,10 @@ class Output {
 
   // Standard output, not owned.
   Output();
-  // Errors: permission_denied or internal, the file cannot be written.
-  static Result<Output> to_file(const std::string& path);
+  // What a file that is there, and not empty, is to become. Of others (a pipe, a device) nothing is asked.
+  enum class Existing { refuse, append, overwrite };
+  // Errors: unsupported, there is something in it; permission_denied or internal, it cannot be written.
+  static Result<Output> to_file(const std::string& path, Existing existing);
 
   // Append here, then call maybe_flush().
   std::string& buffer() { return buffer_; }
@@ -26,19 +29,29 @@ class Output {
   // Writes everything, or as much as the limit allows; the rest stays buffered.
   void flush(const WaitLimit& limit);
 
+  // Whether it is a file of a name, which may have been renamed and be wanted anew (logrotate(8)).
+  bool is_file() const { return !path_.empty(); }
+  // Writes what is buffered to the file as it is, and goes on in one of that name. Errors: as to_file()'s; then nothing
+  // has changed.
+  Result<void> reopen(const WaitLimit& limit);
+  // A hang-up that is the terminal's, and nobody's wish for another file.
+  bool lost_its_terminal() const;
+
   State state() const { return state_; }
   std::size_t buffered() const { return buffer_.size() - written_; }
   Error error() const { return error_; }  // when failed
 
  private:
   enum class Kind { plain, pipe, socket, chunked };
-  explicit Output(UniqueFd file);
+  Output(UniqueFd file, std::string path);
 
   void find_kind();
   ssize_t write_some(const char* from, std::size_t size);
   void give_up(int error);
 
   UniqueFd file_;  // empty: standard output
+  std::string path_;
+  bool has_terminal_ = false;
   int fd_ = 1;
   Kind kind_ = Kind::plain;
   State state_ = State::open;
@@ -47,5 +60,8 @@ class Output {
   std::size_t written_ = 0;  // of buffer_
   Clock::time_point last_flush_ = Clock::now();
 };
+
+// Standard output, or -o FILE. Errors: to_file()'s.
+Result<Output> open_output(const Options& options);
 
 }  // namespace probed::client

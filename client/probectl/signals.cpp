@@ -34,10 +34,15 @@ Signals::~Signals() {
   restore();
 }
 
-bool Signals::take() {
+bool Signals::take(bool* hangup) {
   bool taken = false;
   signalfd_siginfo info;
-  while (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) taken = true;
+  while (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (hangup && info.ssi_signo == SIGHUP)
+      *hangup = true;
+    else
+      taken = true;
+  }
   return taken;
 }
 

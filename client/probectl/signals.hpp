@@ -20,8 +20,8 @@ class Signals {
   ~Signals();
 
   int fd() const { return fd_.get(); }  // readable while a signal is pending
-  // Takes the pending signals. True: there were some.
-  bool take();
+  // Takes the pending signals. True: there were some. With `hangup`, SIGHUP is none of them, but told there.
+  bool take(bool* hangup = nullptr);
   // In a child before exec: what we were started with. Async-signal-safe.
   void restore() const;
 

@@ -94,6 +94,16 @@ std::optional<Clock::time_point> Stream::next_deadline() const {
   return soon_end_ ? std::min(*duration_end_, *soon_end_) : duration_end_;
 }
 
+// SIGHUP asks for a new file where there is one, unless it is the terminal's own end.
+void Stream::take_signals() {
+  bool hangup = false;
+  if (signals_.take(output_.is_file() ? &hangup : nullptr)) end(End::signal);
+  if (!hangup) return;
+  if (output_.lost_its_terminal()) return end(End::signal);
+  if (auto reopened = output_.reopen({next_deadline(), -1, {}}); !reopened)
+    note(reopened.error().message + "; going on in the file as it is");
+}
+
 void Stream::handle_interrupt() {
   epoll_event events[2];
   const int count = ::epoll_wait(wake_.get(), events, 2, 0);
@@ -101,8 +111,8 @@ void Stream::handle_interrupt() {
     if (events[i].data.fd == watched_fd_) {
       ::epoll_ctl(wake_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
       on_watched_();
-    } else if (signals_.take()) {
-      end(End::signal);
+    } else {
+      take_signals();
     }
   }
 }

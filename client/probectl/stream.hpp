@@ -68,6 +68,7 @@ class Stream {
   void take_event(std::string_view event);
   void wait_once();
   void handle_interrupt();
+  void take_signals();
   void look_for_end();
   std::optional<Clock::time_point> next_deadline() const;
 

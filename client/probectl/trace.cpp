@@ -528,7 +528,7 @@ int run_trace(const Options& options) {
   if (!target) return fail(target.error(), options.json());
   auto signals = Signals::install();
   if (!signals) return fail(signals.error(), options.json());
-  auto output = options.out_file.empty() ? Result<Output>(Output()) : Output::to_file(options.out_file);
+  auto output = open_output(options);
   if (!output) return fail(output.error(), options.json());
   Parts parts{std::move(signals).value(), std::move(output).value(), {}, {}, {}};
   if (auto connected = connect(parts, options); !connected)

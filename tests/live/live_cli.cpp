@@ -564,6 +564,33 @@ TEST_CASE("-o FILE gets the events and leaves the terminal quiet") {
   CHECK(target.unharmed());
 }
 
+TEST_CASE("-o FILE is opened anew on SIGHUP, so that it can be renamed without a lost event") {
+  Daemon daemon;
+  Watched target("family");
+  TempDir dir;
+  const std::string file = dir / "events", old = dir / "events.1";
+  REQUIRE(probectl(daemon, {"add", "-p", std::to_string(target.pid()), "p:one work"}).ok());
+  Process stream(probectl_argv(daemon, {"stream", "one", "-o", file}));
+  REQUIRE(eventually([&] { return probectl(daemon, {"status"}).out.find("subscriptions: 1\n") != std::string::npos; }));
+  CHECK(target.ask("call 3") == "called 3");
+  CHECK(eventually([&] { return lines_of(read_file(file)).size() == 3; }));
+  fs::rename(file, old);
+  CHECK(target.ask("call 4") == "called 4");
+  stream.signal(SIGHUP);
+  CHECK(eventually([&] { return fs::exists(file); }));
+  CHECK(target.ask("call 5") == "called 5");
+  // Truncated by somebody else: no hole of zeros in front.
+  CHECK(eventually([&] { return lines_of(read_file(file) + read_file(old)).size() == 12; }));
+  fs::resize_file(file, 0);
+  CHECK(target.ask("call 1") == "called 1");
+  CHECK(eventually([&] { return lines_of(read_file(file)).size() == 1; }));
+  CHECK(read_file(file).find('\0') == std::string::npos);
+  stream.signal(SIGTERM);
+  CHECK_MESSAGE((stream.wait() == Exit{0, 0}), stream.errors());
+  CHECK(stream.errors().find("delivered=13 missed=0") != std::string::npos);
+  CHECK(probectl(daemon, {"remove", "--all"}).ok());
+}
+
 TEST_CASE("trace --json prints the daemon's event objects, one a line; --filter counts only what passes") {
   Daemon daemon;
   Watched target("family");

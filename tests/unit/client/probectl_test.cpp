@@ -327,10 +327,31 @@ TEST_CASE("-o sends the events to a file, and a file that cannot be written is s
   std::stringstream written;
   written << std::ifstream(file).rdbuf();
   CHECK(lines_in(written.str()) == 5);
+  // What is there is kept, unless something else was asked for.
+  const auto lines = [&] {
+    std::stringstream now;
+    now << std::ifstream(file).rdbuf();
+    return lines_in(now.str());
+  };
+  const auto refused = fixture.run(fixture.trace({"-o", file, "-e", "one events=5 exit"}));
+  CHECK(refused.status == 1);
+  CHECK(refused.err.find("is there already, with") != std::string::npos);
+  CHECK(lines() == 5);
+  CHECK(fixture.run(fixture.trace({"-o", file, "--append", "-e", "one events=3 exit"})).status == 0);
+  CHECK(lines() == 8);
+  CHECK(fixture.run(fixture.trace({"-o", file, "--overwrite", "-e", "one events=2 exit"})).status == 0);
+  CHECK(lines() == 2);
+  CHECK(fixture.run(fixture.trace({"-o", file, "--overwrite", "--append", "-e", "one"})).status == 2);
+  CHECK(fixture.run(fixture.trace({"--append", "-e", "one"})).status == 2);
+  std::ofstream(file, std::ios::trunc).flush();  // nothing in it
+  CHECK(fixture.run(fixture.trace({"-o", file, "-e", "one events=1 exit"})).status == 0);
+  CHECK(lines() == 1);
+  CHECK(fixture.run(fixture.trace({"-o", "/dev/null", "-e", "one events=1 exit"})).status == 0);
   CHECK(fixture.run(fixture.trace({"-o", "/nonexistent/x", "-e", "f"})).status == 1);
   const auto full = fixture.run(fixture.trace({"-o", "/dev/full", "-e", "one events=5 exit"}));
   CHECK(full.status == 1);
-  CHECK(full.err.find("No space left on device") != std::string::npos);
+  CHECK(full.err.find("writing the events to /dev/full failed: No space left on device; the last 5 that came") !=
+        std::string::npos);
 }
 
 TEST_CASE("a command is held until its probes are in place, then runs to its end") {
