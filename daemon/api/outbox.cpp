@@ -82,8 +82,19 @@ bool Outbox::held(const Item& item) const {
   return s && s->held;
 }
 
-bool Outbox::has_room(std::size_t cost) const {
-  if (event_bytes_ + cost > limits_.event_buffer) return false;
+// Whether the client may have more unsent than the steady buffer.
+bool Outbox::in_burst(std::size_t cost) {
+  if (event_bytes_ + cost <= limits_.own_share) behind_ = false;
+  if (event_bytes_ + cost <= limits_.steady_buffer) return behind_since_.reset(), true;
+  if (behind_) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!behind_since_) behind_since_ = now;
+  behind_ = now - *behind_since_ > limits_.burst;
+  return !behind_;
+}
+
+bool Outbox::has_room(std::size_t cost) {
+  if (event_bytes_ + cost > limits_.event_buffer || !in_burst(cost)) return false;
   const EventRoom& shared = *limits_.shared;
   return cost <= shared.most - std::min(shared.used, shared.most) || event_bytes_ + cost <= limits_.own_share;
 }
@@ -173,10 +184,10 @@ bool Outbox::next(proto::Framing framing, Outgoing& out) {
   return true;
 }
 
-// All that the buffer can be made of: fresh memory would cost a page fault for every few events, of which there are
-// most when the client is behind. No more than half of the room that it shares.
+// Fresh memory would cost a page fault for every few events, of which there are most when the client is behind. No more
+// than a steady stream needs, nor than half of the room that it shares.
 bool Outbox::keeps_spare() const {
-  const std::size_t most = limits_.event_buffer / limits_.batch_size + 1;
+  const std::size_t most = std::min(limits_.event_buffer, limits_.steady_buffer) / limits_.batch_size + 1;
   return spare_.size() < most && limits_.shared->used + limits_.batch_size <= limits_.shared->most / 2;
 }
 

@@ -13,10 +13,12 @@
 // the order of their acceptance within their subscription.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,11 +34,15 @@ struct EventRoom {
 };
 
 struct OutboxLimits {
-  std::size_t event_buffer = 8 << 20;    // bytes of events unsent: 20 ms of two million events a second
+  std::size_t event_buffer = 64 << 20;   // bytes of events unsent: a burst of 100,000 is some 25 MiB
   std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
   std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
   std::shared_ptr<EventRoom> shared{};   // of all outboxes of a user; null: there is no such limit
   std::size_t own_share = 256 << 10;     // bytes of events unsent that others of the user never take from this one
+  // `event_buffer` of a client that is behind for longer than a burst: what waits is late when it comes, and its last
+  // answer comes behind all of it. 20 ms of two million events a second.
+  std::size_t steady_buffer = 8 << 20;
+  std::chrono::milliseconds burst{1000};
 };
 
 // One message on its way out.
@@ -102,7 +108,8 @@ class Outbox {
   void forget_batch(const Item& item);
   Outgoing finish(Item& item);
   bool held(const Item& item) const;
-  bool has_room(std::size_t cost) const;
+  bool has_room(std::size_t cost);
+  bool in_burst(std::size_t cost);
   void take_room(std::size_t bytes);
   void give_room(std::size_t bytes);
   bool keeps_spare() const;
@@ -113,6 +120,10 @@ class Outbox {
   std::vector<Subscription> subscriptions_;  // by id; those seen since their start
   std::vector<std::string> spare_;           // buffers of sent batches, to be used again
   std::size_t answer_bytes_ = 0, event_bytes_ = 0, notification_bytes_ = 0;
+  // Since when more than the steady buffer is unsent; and whether that has been so for too long, and the client hasn't
+  // caught up since.
+  std::optional<std::chrono::steady_clock::time_point> behind_since_;
+  bool behind_ = false;
   std::size_t room_ = 0;  // of what is used of the shared room
 };
 

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "daemon/base/memory_limit.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
@@ -33,11 +34,14 @@ constexpr Waiter::Clock::duration kMapAgain = 1s, kMapAgainMost = 32s;  // each 
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
-// A channel for so many probes: with few of them room for many threads and long rings, with very many little of either.
-// What isn't used takes no memory. A long ring holds what the fastest stream writes in ten milliseconds, as the reader,
-// when it has found nothing for a while, looks every four only, and may have to wait for a processor.
-events::ChannelOptions channel_for(std::size_t probes) {
-  constexpr std::size_t kFew = 4096, kLongRing = 1 << 20, kShortRing = 128 << 10;
+// Of one thread: 8 MiB hold 170,000 records of two arguments, what the fastest stream writes in some milliseconds: the
+// reader, when it has found nothing for a while, looks every four only, and may have to wait for a processor.
+constexpr std::size_t kLongRing = 8 << 20, kShortRing = 1 << 20;
+
+// A channel for so many probes: with few of them there is room for many threads, with very many for one and the rest.
+// What isn't used takes no memory; a ring goes round through all of its pages.
+events::ChannelOptions channel_for(std::size_t probes, std::size_t ring_size) {
+  constexpr std::size_t kFew = 4096;
   constexpr std::size_t kCalls = 256 << 10;  // some 5000 calls that are going on in a thread
   constexpr std::size_t kFewerCalls = 64 << 10;
   constexpr std::size_t kOthers = 128 << 10;  // tables of threads, and rounding
@@ -49,7 +53,7 @@ events::ChannelOptions channel_for(std::size_t probes) {
   const std::size_t all_lanes = options.lanes + 1;
   const std::size_t for_each_probe =
       sizeof(std::uint8_t) + sizeof(std::uint64_t) + all_lanes * arch::channel::kCounterSize;
-  const std::size_t ring = (few ? kLongRing : kShortRing) + events::ChannelLayout::kRingSlack;
+  const std::size_t ring = ring_size + events::ChannelLayout::kRingSlack;
   options.bytes = options.probes * for_each_probe + all_lanes * ring + options.lanes * options.calls + kOthers;
   return options;
 }
@@ -74,17 +78,24 @@ RemoteAddr empty_text(TargetMemory& memory, std::span<const symbols::Mapping> ma
   return {};
 }
 
-// Whether a channel of that size would take a large part of what the process may still map (RLIMIT_AS): that is the
-// program's.
-bool would_take_its_room(pid_t pid, std::uint64_t size) {
-  constexpr std::uint64_t kShare = 8;
+// Bytes that the process may still map (RLIMIT_AS).
+std::uint64_t may_still_map(pid_t pid, std::span<const symbols::Mapping> maps) {
   rlimit limit{};
-  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
-  const auto maps = symbols::read_maps(pid);
-  if (!maps) return false;
+  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
   std::uint64_t mapped = 0;
-  for (const symbols::Mapping& mapping : *maps) mapped += mapping.size();
-  return mapped + kShare * size > limit.rlim_cur;
+  for (const symbols::Mapping& mapping : maps) mapped += mapping.size();
+  return limit.rlim_cur - std::min<std::uint64_t>(mapped, limit.rlim_cur);
+}
+
+// The longest rings with which a channel takes no large part of what the process may still map, nor, should all of them
+// be used, of the memory that it may have: both are the program's. nullopt: the shortest would take too many addresses.
+std::optional<events::ChannelOptions> fitting_channel(std::size_t probes, std::uint64_t room, std::uint64_t memory) {
+  constexpr std::uint64_t kShare = 8;
+  for (std::size_t ring = kLongRing; ring >= kShortRing; ring /= 2) {
+    const auto options = channel_for(probes, ring);
+    if (options.bytes <= room / kShare && (options.bytes <= memory / kShare || ring == kShortRing)) return options;
+  }
+  return std::nullopt;
 }
 
 // What a descriptor of a thread's is open on, and whether it still is.
@@ -167,8 +178,9 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   const auto maps = symbols::read_maps(process.id.pid);
   const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
   if (!name) return kNoChannel;
-  const events::ChannelOptions options = channel_for(sites);
-  if (would_take_its_room(process.id.pid, options.bytes))
+  const auto options =
+      fitting_channel(sites, may_still_map(process.id.pid, *maps), memory_limit(process.id.pid));
+  if (!options)
     return "a channel would take too much of the memory that the process may still map (its ulimit -v)";
   const auto remote_fd = remote.call(SYS_memfd_create, {name.value, MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0});
   if (!remote_fd) return "the thread that was to make a channel has gone";
@@ -183,7 +195,7 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   UniqueFd memfd(pidfd ? static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(fd_number), 0)) : -1);
   if (memfd && !file.is(memfd.get())) return close_it(), kNoChannel;
   if (!memfd) return close_it(), "its memory can't be shared: pidfd_getfd() is not possible (Linux 5.6)";
-  auto channel = events::Channel::adopt(std::move(memfd), options);
+  auto channel = events::Channel::adopt(std::move(memfd), *options);
   if (!channel) {
     spdlog::warn("process {}: {}", process.id.pid, channel.error().message);
     return close_it(), kNoChannel;
@@ -194,6 +206,8 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   close_it();
   if (!at) return "the thread that was to map a channel has gone";
   if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
+  // A core dump is the program's, and writing its holes would fill them (mm/gup.c, no_page_table). A mere wish.
+  remote.call(SYS_madvise, {static_cast<std::uint64_t>(*at), size, MADV_DONTDUMP, 0, 0, 0});
   const RemoteAddr base{static_cast<std::uint64_t>(*at)};
   (*channel)->set_base(base);
   space.xol().add_data(base, round_up(size, kPageSize), true, XolAreas::Access::data);

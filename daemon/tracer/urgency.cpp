@@ -25,6 +25,9 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
+// Where there are other processors for the rest: enough for the second in which all functions of a large library are
+// armed and become jumps, with a program that runs through them all the time.
+constexpr Allowance::Limits kWithOtherProcessors{1s, 60, 6ms};
 constexpr auto kLookEvery = 4ms;
 constexpr auto kRestAfter = 100ms;
 constexpr int kNice = -10;
@@ -89,6 +92,7 @@ void Urgency::begin() {
   policy_ = ::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
   if (is_realtime(policy_)) return means_.store(Means::realtime);
   nice_ = ::getpriority(PRIO_PROCESS, 0);
+  if (::sysconf(_SC_NPROCESSORS_ONLN) > 1) tracer_allowance_ = Allowance(kWithOtherProcessors);
   pthread_getcpuclockid(pthread_self(), &tracer_clock_);
   schedstat_.reset(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

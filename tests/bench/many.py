@@ -20,12 +20,25 @@ def _mapped(pid):
     return sizes
 
 
-def _injected(before, after):
-    """Bytes of what is mapped that wasn't; a mapping that was split is none."""
+def _resident(pid):
+    """By mapping: bytes of it that are there."""
+    sizes, begin = {}, 0
+    with open(f"/proc/{pid}/smaps") as file:
+        for line in file:
+            words = line.split()
+            if words[0] == "Rss:":
+                sizes[begin] = int(words[1]) << 10
+            elif not words[0].endswith(":"):
+                begin = int(words[0].split("-")[0], 16)
+    return sizes
+
+
+def _injected(before, after, resident):
+    """Bytes of memory in what is mapped that wasn't; a mapping that was split is none."""
     def is_ours(begin, what):
         _, access, path = what
         return begin not in before and ("probed" in path or not path or "memfd" in path) and access != "rw-p"
-    return sum(what[0] for begin, what in after.items() if is_ours(begin, what))
+    return sum(resident.get(begin, 0) for begin, what in after.items() if is_ours(begin, what))
 
 
 def _text(pid, program):
@@ -57,7 +70,7 @@ def _round(bench):
         wait_until(lambda: time.sleep(STEP) or client.call("daemon.status")["optimized"] >= PROBES, "50,000 jumps")
         result["optimised"] = time.monotonic() - began
         result["pause_ms"] = client.call("daemon.status")["longestPauseNs"] / 1e6
-        result["bytes"] = _injected(before, _mapped(pid))
+        result["bytes"] = _injected(before, _mapped(pid), _resident(pid))
         result["removed"], _ = _timed(client, "probe.remove", ids=[probe["id"] for probe in added["probes"]])
         if _text(pid, "bench-many") != text:
             raise Failure("the text isn't what it was")

@@ -160,9 +160,9 @@ def stream_table(result, goal):
 
 
 def many_table(result, probes):
-    lines = ["", f"{probes:,} probes by one glob: seconds; bytes mapped in the target; median, min, max"]
+    lines = ["", f"{probes:,} probes by one glob: seconds; memory; median, min, max"]
     labels = {"attach": "attach", "armed": "armed (probe.add answers)", "optimised": "all are jumps", "removed": "removed (probe.remove answers)",
-              "detach": "detach", "pause_ms": "longest pause of a thread by the optimiser so far, ms", "bytes": "mapped in the target, MiB"}
+              "detach": "detach", "pause_ms": "longest pause of a thread by the optimiser so far, ms", "bytes": "memory of ours in the target, MiB"}
     for name, label in labels.items():
         scale = 1 << 20 if name == "bytes" else 1
         lines.append("  " + label.ljust(58) + "".join(f"{result[name][what] / scale:10.3f}" for what in ("median", "min", "max")))

@@ -128,6 +128,33 @@ TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with
   }
 }
 
+TEST_CASE("ring: a burst of 100,000 hits waits for a daemon that doesn't run, and then for a client that doesn't read") {
+  NEEDS_JUMPS();
+  constexpr std::size_t kBurst = 100'000;
+  for (const std::size_t threads : {1, 8}) {
+    CAPTURE(threads);
+    Daemon daemon;
+    RpcClient client(daemon.socket()), reader(daemon.socket());
+    Watched target("burst", {std::to_string(threads), std::to_string(kBurst / threads)});
+    Events events(reader);
+    const Json probe = add_optimised(client, target.pid(), {"work number=$arg1:s32 call=$arg2:s64"}).at(0);
+    ::kill(daemon.pid(), SIGSTOP);
+    target.target.go();
+    const std::string said = target.target.next_line(Millis{40'000}).value_or("nothing");
+    ::kill(daemon.pid(), SIGCONT);
+    REQUIRE(said == "calls " + std::to_string(kBurst));
+    // All are taken out of the ring before the reader looks at any of them.
+    CHECK(eventually([&] { return counts_of(client, probe) == Counts{kBurst, 0, 0}; }, Millis{40'000}));
+    CHECK(events.reach(kBurst, Millis{40'000}));
+    target.target.send("end\n");
+    const TargetReport report = target.target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.target.errors());
+    events.end();
+    CHECK(events.told_delivered() == kBurst);
+    CHECK(events.told_missed() == 0);
+  }
+}
+
 TEST_CASE("ring: ten million hits that nobody listens to are counted in the target, exactly") {
   NEEDS_JUMPS();
   Daemon daemon;

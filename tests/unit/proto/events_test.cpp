@@ -61,6 +61,27 @@ std::string numbered(int n) { return "{\"n\":" + std::to_string(n) + ",\"pad\":\
 
 }  // namespace
 
+TEST_CASE("a burst may wait in full; a client that stays behind has less room until it has caught up") {
+  constexpr std::string_view kEvent = R"({"n":1})";  // 8 bytes with what separates it
+  const auto taken = [&](Outbox& outbox) {
+    int count = 0;
+    while (count < 1000 && outbox.offer(1, kEvent)) ++count;
+    return count;
+  };
+  OutboxLimits limits{.event_buffer = 1600, .own_share = 80, .steady_buffer = 800, .burst = std::chrono::hours(1)};
+  ReadyOutbox in_time(limits);
+  CHECK(taken(in_time) == 200);
+  drained(in_time);
+  CHECK(taken(in_time) == 200);
+
+  limits.burst = std::chrono::milliseconds(-1);  // has always lasted too long
+  ReadyOutbox late(limits);
+  CHECK(taken(late) == 100);
+  CHECK(taken(late) == 0);
+  drained(late);
+  CHECK(taken(late) == 100);
+}
+
 TEST_CASE("an outbox gathers events into one notification for each subscription") {
   ReadyOutbox outbox;
   CHECK(outbox.offer(1, "{1}"));

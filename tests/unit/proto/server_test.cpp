@@ -52,7 +52,7 @@ TEST_CASE("every method answers in the shape its table says") {
   CHECK(hello["server"]["name"] == "probed");
   CHECK(hello["protocol"] == 1);
   CHECK(hello["peer"]["uid"] == geteuid());
-  CHECK(hello["capabilities"]["eventBuffer"] == 8 << 20);
+  CHECK(hello["capabilities"]["eventBuffer"] == 64 << 20);
 
   const Json attached = result("target.attach", {{"pid", 1234}, {"followFork", true}});
   CHECK(attached["pid"] == 1234);
