@@ -102,8 +102,14 @@ Result<void> PrivateDaemon::make_directory() {
     if (!directory_.empty()) break;
     why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", place, text_of_errno(errno));
   }
-  if (directory_.empty())
-    return cannot_start(why, "such a directory has to be yours, and one that nobody else can write to");
+  // Somebody else may have taken the names: then nobody looks there for what is left, but in the target itself.
+  if (directory_.empty()) {
+    directory_ = "/tmp/probectl-XXXXXX";
+    if (!::mkdtemp(directory_.data())) {
+      directory_.clear();
+      return cannot_start(why, "such a directory has to be yours, and one that nobody else can write to");
+    }
+  }
   socket_ = directory_ + "/" + kPrivateSocket;
   return {};
 }

@@ -123,7 +123,7 @@ struct FoundJournal {
   JournalHeader header;
   std::vector<JournalRecord> records;
 };
-// Every journal in the directory that is one, of this boot. What others can have written is left alone, which is said.
+// Every journal in the directory that is one; journal_owner.hpp has the same with what is left alone, and why.
 std::vector<FoundJournal> find_journals(const std::string& directory);
 void rewrite_record(const FoundJournal& journal, std::size_t index, const JournalRecord& record);
 

@@ -189,6 +189,22 @@ TEST_CASE("a trace starts a private daemon, says so, streams, accounts for every
   fixture.check_clean();
 }
 
+TEST_CASE("a private daemon is started elsewhere when its usual place is none of this user's") {
+  Fixture fixture;
+  const auto place = fixture.directory() + "/probectl";
+  SUBCASE("a file") { std::ofstream(place) << "x"; }
+  SUBCASE("a symbolic link") { std::filesystem::create_symlink("/tmp", place); }
+  SUBCASE("open to others") {
+    std::filesystem::create_directory(place);
+    std::filesystem::permissions(place, std::filesystem::perms::all);
+  }
+  const auto done = fixture.run(fixture.trace({"-e", "one events=2 exit"}));
+  CHECK_MESSAGE(done.status == 0, done.err);
+  CHECK(lines_in(done.out) == 2);
+  CHECK(!fixture.state_directory().starts_with(place));
+  CHECK(std::filesystem::exists(place));  // what was there stays
+}
+
 TEST_CASE("JSON events are printed exactly as they came") {
   Fixture fixture;
   const auto done =
