@@ -714,6 +714,8 @@ void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_tra
 void AddressSpace::clean_copy(TargetMemory& copy, const Layout& layout) const {
   clean(copy, layout, false);
   clean_semaphores(copy, layout, false);
+  // Whoever was away on a call is a thread of the parent's.
+  for (const RemoteAddr pad : pads_used_) erase_call_pad(copy, pad, Erase::anyway);
 }
 
 std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const Layout& layout) const {
@@ -729,7 +731,8 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->semaphores_ = semaphores_;
   clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
-  clone->call_pad_ = call_pad_;
+  // Whoever was away on a call is a thread of the parent's.
+  for (const RemoteAddr pad : pads_used_) erase_call_pad(clone->memory_, pad, Erase::anyway);
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
@@ -782,10 +785,21 @@ CallPad AddressSpace::call_pad(pid_t pid) {
                      head.mark == arch::CallPadHead::kMark && head.busy == 0;
   CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
   call_pad_ = pad.at;
+  if (pad.at) pads_used_.insert(pad.at);
   const RemoteAddr unblocked = pad.at + native::kUnblocked;
   if (pad.at) landing_.set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
   if (!pad.at) pad.plain_call = syscall_insn(pid);
   return pad;
+}
+
+void AddressSpace::erase_call_pads() {
+  for (const RemoteAddr pad : pads_used_) erase_call_pad(memory_, pad, Erase::free);
+  call_pad_ = {};
+  pads_used_.clear();
+}
+
+void AddressSpace::keep_pad_at(RemoteAddr pc) {
+  std::erase_if(pads_used_, [pc](RemoteAddr pad) { return in_call_pad(pad, pc); });
 }
 
 std::vector<XolAreas::Area> AddressSpace::areas_to_unmap() const {

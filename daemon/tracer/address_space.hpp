@@ -178,7 +178,9 @@ class AddressSpace {
   std::shared_ptr<AddressSpace> clone_for(TargetMemory child, const Layout& layout) const;
 
   // Whether anything of ours has ever been written or mapped here.
-  bool touched() const { return entry_ || !removed_.empty() || !sites_.empty() || !xol_.areas().empty(); }
+  bool touched() const {
+    return entry_ || !removed_.empty() || !sites_.empty() || !xol_.areas().empty() || !pads_used_.empty();
+  }
   // Pages that we made private copies of and whose bytes are the mapped file's again: giving the copies back changes
   // nothing but the memory used. In address order, neighbours merged. Only mappings that can't be written to count.
   struct PageRange {
@@ -192,6 +194,10 @@ class AddressSpace {
 
   // Where a thread may make calls for us.
   CallPad call_pad(pid_t pid);
+  // Takes those that have been used out again: the last thread is about to be let go. Not the one that a thread stood in
+  // which has been let go already (keep_pad_at).
+  void erase_call_pads();
+  void keep_pad_at(RemoteAddr pc);
   // What was injected, in the order to take it out in: the page that calls may be made in is the last.
   std::vector<XolAreas::Area> areas_to_unmap() const;
 
@@ -238,6 +244,7 @@ class AddressSpace {
   };
   std::map<RemoteAddr, Semaphore> semaphores_;
   RemoteAddr syscall_insn_, call_pad_;
+  std::set<RemoteAddr> pads_used_;
   RemoteAddr scratch_;
   bool closed_ = false;
   bool misses_breakpoints_ = false;

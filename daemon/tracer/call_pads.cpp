@@ -95,16 +95,24 @@ RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
   return {};
 }
 
+// f(pad, whether it is busy)
 template <class F>
-void for_each_busy(TargetMemory& memory, pid_t pid, F f) {
+void for_each_pad(TargetMemory& memory, pid_t pid, F f) {
   for (const symbols::Mapping& m : places(memory, pid)) {
     for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
       const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
       CallPadHead head{0, 0};
       memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
-      if (head.mark == CallPadHead::kMark && head.busy != 0) f(pad);
+      if (head.mark == CallPadHead::kMark) f(pad, head.busy != 0);
     }
   }
+}
+
+template <class F>
+void for_each_busy(TargetMemory& memory, pid_t pid, F f) {
+  for_each_pad(memory, pid, [&](const CallPad& pad, bool busy) {
+    if (busy) f(pad);
+  });
 }
 
 }  // namespace
@@ -138,5 +146,24 @@ void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_
     if (first == occupied.end() || *first >= pad.at.value + kCallPadSize) pad.end();
   });
 }
+
+// It was all zeros (pad_in).
+void erase_call_pad(TargetMemory& memory, RemoteAddr pad, Erase which) {
+  if (!native::kPadsInFiles || !pad) return;
+  Bytes bytes{};
+  if (!memory.read(pad, std::as_writable_bytes(std::span(bytes)))) return;
+  const CallPadHead head = head_of(bytes);
+  const auto code = native::build_call_pad(pad.value);
+  const bool is_ours = head.mark == CallPadHead::kMark && std::equal(code.begin(), code.end(), bytes.begin());
+  if (!is_ours || (which == Erase::free && head.busy != 0)) return;
+  const Bytes zeros{};
+  memory.write_at_once(pad, std::as_bytes(std::span(zeros)));
+}
+
+void erase_call_pads(TargetMemory& memory, pid_t pid) {
+  for_each_pad(memory, pid, [&](const CallPad& pad, bool) { erase_call_pad(memory, pad.at, Erase::free); });
+}
+
+bool in_call_pad(RemoteAddr pad, RemoteAddr pc) { return pad && pc >= pad && pc < pad + kCallPadSize; }
 
 }  // namespace probed::tracer

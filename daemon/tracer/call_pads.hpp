@@ -4,7 +4,7 @@
 // There must be such a place before anything can be mapped: what nothing uses of the last page of executable memory,
 // behind the end of what was mapped, that of the vdso before all. (Where that has no room, native::kPadsInFiles, they are
 // in the landing's page, and there is none before that.) Pads are found again by their marks, also by whoever comes after
-// a killed daemon, and in copies of the memory. They stay: some hundred bytes that nobody looks at.
+// a killed daemon, and in copies of the memory. When the last thread is let go there are zeros again.
 //
 // Owning thread: the tracer thread.
 #pragma once
@@ -41,5 +41,12 @@ std::set<std::uint64_t> calls_to_come(TargetMemory& memory, pid_t pid);
 // Every pad that nobody stands in is as good as new: for who has every thread of an orphaned process stopped, at these
 // places.
 void free_call_pads(TargetMemory& memory, pid_t pid, const std::set<std::uint64_t>& occupied);
+
+// Zeros in place of what was written at `pad`, if that is a pad in a file's memory, and `anyway` or free.
+enum class Erase : std::uint8_t { free, anyway };
+void erase_call_pad(TargetMemory& memory, RemoteAddr pad, Erase which);
+// All that are free; for who has every thread stopped.
+void erase_call_pads(TargetMemory& memory, pid_t pid);
+bool in_call_pad(RemoteAddr pad, RemoteAddr pc);
 
 }  // namespace probed::tracer

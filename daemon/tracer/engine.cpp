@@ -511,7 +511,7 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
     if (!give_back_copies(tracee, space)) return false;
   }
   space.take_out_islands();
-  if (space.xol().areas().empty()) return true;
+  if (space.xol().areas().empty()) return space.erase_call_pads(), true;
   const Layout layout = Layout::of(space.memory());
   return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     for (const XolAreas::Area& area : space.areas_to_unmap()) {
@@ -521,6 +521,8 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
     }
   });
 }
+  if (alive) space.erase_call_pads();
+  return alive;
 
 Result<void> Engine::resume_held(pid_t pid) {
   Process* process = find_process(pid);

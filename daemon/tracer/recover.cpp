@@ -22,6 +22,7 @@
 #include "daemon/tracer/layout.hpp"
 #include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/left_landings.hpp"
+#include "daemon/tracer/quiesce.hpp"
 #include "daemon/tracer/sharing.hpp"
 #include "daemon/tracer/text_pages.hpp"
 #include "daemon/tracer/wait.hpp"
@@ -248,6 +249,7 @@ class Threads {
   }
 
   const std::map<pid_t, Kind>& stopped() const { return stopped_; }
+  pid_t pid() const { return pid_; }
   // It has ended, or has been borrowed.
   void now_stands_in(pid_t tid, std::optional<Kind> stop) {
     stopped_.erase(tid);
@@ -471,6 +473,32 @@ std::set<std::uint64_t> places_of(const Threads& threads) {
   return places;
 }
 
+// The pads that a signal frame of some thread refers to: it is to go on there behind its handler.
+std::set<RemoteAddr> pads_in_stacks(TargetMemory& memory, const Threads& threads, const std::set<std::uint64_t>& pads) {
+  std::set<RemoteAddr> found;
+  const auto maps = symbols::read_maps(threads.pid());
+  if (pads.empty() || !maps) return {};
+  Places places;
+  for (const std::uint64_t pad : pads)
+    for (std::uint64_t i = 0; i < native::kCallPadData; ++i) places.add(RemoteAddr{pad + i}, RemoteAddr{pad});
+  ptrace::Registers regs;
+  for (const auto& [tid, stop] : threads.stopped()) {
+    if (ptrace::get_registers(tid, regs) != Outcome::ok) continue;
+    scan_stack(places, *maps, memory, regs.sp(), ptrace::thread_pointer(tid, regs), tid == threads.pid(), found);
+  }
+  return found;
+}
+
+// No thread stands in one, nor comes back to one; `on_way_back`: those that threads went through when the daemon died.
+void erase_call_pads(TargetMemory& memory, const Threads& threads, const std::set<std::uint64_t>& on_way_back) {
+  if (!pads_in_stacks(memory, threads, on_way_back).empty()) return;
+  const std::set<std::uint64_t> places = places_of(threads);
+  const auto stands_in = [&](std::uint64_t pad) {
+    return std::ranges::any_of(places, [&](std::uint64_t pc) { return in_call_pad(RemoteAddr{pad}, RemoteAddr{pc}); });
+  };
+  if (std::ranges::none_of(on_way_back, stands_in)) tracer::erase_call_pads(memory, threads.pid());
+}
+
 Verdict verdict_on(const FoundJournal& journal) { return judge(look_for(journal), journal.header.start_time); }
 
 bool is_same(const FoundJournal& journal) {
@@ -539,8 +567,10 @@ Recovered take_out(Waiter& waiter, FoundJournal& journal, std::vector<std::uint6
       text.take_out_running_jumps();
     threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(places_of(threads));
+    const auto on_way_back = calls_to_come(memory, result.pid);
     free_call_pads(memory, result.pid, places_of(threads));
     put_action_back(waiter, threads, journal);
+    erase_call_pads(memory, threads, on_way_back);
     give_back_signals(threads, journal);
   } else {
     text.take_out_running_jumps();

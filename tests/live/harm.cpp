@@ -159,6 +159,19 @@ std::vector<std::string> text_differences(pid_t pid) {
   return out;
 }
 
+// The kernel's code is the same in every process, so in this one, which nobody traces.
+std::string vdso_difference(pid_t pid) {
+  const auto vdso_of = [](pid_t of) {
+    const auto maps = maps_of(of);
+    const auto found = std::ranges::find(maps, "[vdso]", &MapLine::path);
+    return found == maps.end() ? std::string() : read_at(proc(of, "mem"), found->start, found->end - found->start);
+  };
+  const std::string theirs = vdso_of(pid), ours = vdso_of(getpid());
+  const auto [at, unlike] = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
+  if (at == theirs.end() || unlike == ours.end()) return "";
+  return "the vdso differs from byte " + std::to_string(at - theirs.begin()) + " on";
+}
+
 TargetState state_of(pid_t pid) {
   TargetState state;
   for (const MapLine& map : maps_of(pid)) {
@@ -178,6 +191,7 @@ std::vector<std::string> harm_done(pid_t pid, const TargetState& before, PageCop
   std::vector<std::string> out;
   if (tracer > 0) out.push_back("still traced by " + std::to_string(tracer));
   for (std::string& difference : text_differences(pid)) out.push_back("text differs: " + difference);
+  if (std::string difference = vdso_difference(pid); !difference.empty()) out.push_back(std::move(difference));
   const TargetState now = state_of(pid);
   report_new("executable mapping", before.executable_mappings, now.executable_mappings, out);
   report_new("injected mapping", before.injected_mappings, now.injected_mappings, out);

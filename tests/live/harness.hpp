@@ -230,6 +230,7 @@ std::map<pid_t, char> thread_states(pid_t pid);
 // "libc.so.6+0x12a0: cc, file has 55" for each place of a breakpoint's size in file-backed executable mappings that
 // differs, at most 20.
 std::vector<std::string> text_differences(pid_t pid);
+std::string vdso_difference(pid_t pid);  // "" when it is as the kernel made it
 
 struct TargetState {
   std::set<std::string> executable_mappings;  // "start-end perms path"
