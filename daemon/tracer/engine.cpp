@@ -27,7 +27,8 @@ using namespace std::chrono_literals;
 using ptrace::Outcome;
 
 constexpr auto kJobTimeout = 5s;
-constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all
+constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all that a stop does no harm
+constexpr auto kWidenToAllAfter = 500ms;  // then those whose calls might fail
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
 constexpr int kMostReplaced = 16;     // times that a leader is another one by the time it is looked at
@@ -513,16 +514,16 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
   space.take_out_islands();
   if (space.xol().areas().empty()) return space.erase_call_pads(), true;
   const Layout layout = Layout::of(space.memory());
-  return with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
+  const bool alive = with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     for (const XolAreas::Area& area : space.areas_to_unmap()) {
       // The program may have mapped something of its own there.
       if (!space.is_ours(area, layout)) continue;
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
     }
   });
-}
   if (alive) space.erase_call_pads();
   return alive;
+}
 
 Result<void> Engine::resume_held(pid_t pid) {
   Process* process = find_process(pid);
@@ -554,19 +555,19 @@ void Engine::resume_held_threads(const Process& process) {
 void Engine::request_job(Process& process, Job job) {
   job.deadline = Waiter::Clock::now() + kJobTimeout;
   process.jobs.push_back(std::move(job));
+  if (process.runs_jobs != 0) return;  // it does this one next: no need to stop another thread
   for (const pid_t tid : process.threads) {
     Tracee& tracee = tracees_.at(tid);
     if (tracee.state == Tracee::State::held) return run_jobs(tracee);
   }
-  process.interrupt_all_sent = false;
-  interrupt_some(process, false);
+  interrupt_some(process, Ask::best);
 }
 
-void Engine::interrupt_some(Process& process, bool everyone) {
-  if (process.threads.empty()) return;
-  process.interrupt_all_sent = everyone;
-  if (everyone) {
-    for (const pid_t tid : process.threads) ptrace::interrupt(tid);
+void Engine::interrupt_some(Process& process, Ask whom) {
+  process.asked = whom;
+  if (whom != Ask::best) {
+    for (const pid_t tid : process.threads)
+      if (whom == Ask::everyone || !may_lose_its_call(tid)) ptrace::interrupt(tid);
     return;
   }
   pid_t best = 0;
@@ -580,19 +581,36 @@ void Engine::interrupt_some(Process& process, bool everyone) {
     }
     if (best_cost == 0 || ++looked_at == kThreadsLookedAt) break;
   }
-  ptrace::interrupt(best);
+  if (best != 0) ptrace::interrupt(best);
+}
+
+// When more threads are asked to stop for a job than have been.
+Waiter::Clock::time_point Engine::widens_at(const Process& process, const Job& job) {
+  switch (process.asked) {
+    case Ask::best: return job.deadline - kJobTimeout + kWidenAfter;
+    case Ask::harmless: return job.deadline - kJobTimeout + kWidenToAllAfter;
+    case Ask::everyone: break;
+  }
+  return job.deadline;
 }
 
 void Engine::run_jobs(Tracee& tracee) {
-  const pid_t tid = tracee.tid;
-  Process& process = *tracee.process;
-  while (!process.jobs.empty()) {
-    Job job = std::move(process.jobs.front());
-    process.jobs.pop_front();
-    job.run(tracee);
-    if (!tracees_.contains(tid)) return;
-    if (std::ranges::any_of(ended_meanwhile_, [&](const Stop& s) { return s.tid == tid; })) return;
+  const pid_t tid = tracee.tid, pid = tracee.process->id.pid;
+  const auto is_here = [&] {
+    return tracees_.contains(tid) && std::ranges::none_of(ended_meanwhile_, [&](const Stop& s) { return s.tid == tid; });
+  };
+  tracee.process->runs_jobs = tid;
+  Process* process = tracee.process;
+  while (process && !process->jobs.empty() && is_here() && !tracees_.at(tid).borrowed) {
+    Job job = std::move(process->jobs.front());
+    process->jobs.pop_front();
+    job.run(tracees_.at(tid));
+    process = find_process(pid);
   }
+  if (!process) return;
+  process->runs_jobs = 0;
+  // It has gone, or is late: another one does the rest.
+  if (!process->jobs.empty()) interrupt_some(*process, Ask::best);
 }
 
 // ---- deadlines ------------------------------------------------------------------------------------------------------
@@ -615,7 +633,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->give_back_at) consider(*process->give_back_at);
     if (process->leave_together_until) consider(*process->leave_together_until);
     for (const Job& job : process->jobs)
-      consider(process->interrupt_all_sent ? job.deadline : job.deadline - kJobTimeout + kWidenAfter);
+      consider(widens_at(*process, job));
   }
   return next;
 }
@@ -645,8 +663,8 @@ void Engine::check_deadlines() {
         if (std::exchange(tracees_.at(tid).interrupt_again, false)) ptrace::interrupt(tid);
     }
     if (process->jobs.empty()) continue;
-    if (!process->interrupt_all_sent && now >= process->jobs.front().deadline - kJobTimeout + kWidenAfter)
-      interrupt_some(*process, true);
+    if (process->asked != Ask::everyone && now >= widens_at(*process, process->jobs.front()))
+      interrupt_some(*process, process->asked == Ask::best ? Ask::harmless : Ask::everyone);
     while (!process->jobs.empty() && now >= process->jobs.front().deadline) {
       const Error error = refuse(
           Reason::timed_out, fmt::format("no thread of process {} could be stopped within {} s", pid, kJobTimeout / 1s),

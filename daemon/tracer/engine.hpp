@@ -181,6 +181,9 @@ class Engine : private Waiter::Guardian {
   CpuFollower& cpu_follower() { return recorder_.cpu_follower(); }
 
  private:
+  // Whether threads are stopped, too, that wait in calls which may fail because of it.
+  enum class Sleepers : std::uint8_t { stop, leave };
+
   // engine.cpp
   Process* find_process(pid_t pid);
   Process* process_of(pid_t tid);
@@ -212,7 +215,9 @@ class Engine : private Waiter::Guardian {
   std::size_t tracees_sharing(const AddressSpace& space) const;
   void request_job(Process& process, Job job);
   void run_jobs(Tracee& tracee);
-  void interrupt_some(Process& process, bool everyone);
+  using Ask = Process::Ask;
+  void interrupt_some(Process& process, Ask whom);
+  static Waiter::Clock::time_point widens_at(const Process& process, const Job& job);
   void resume_held_threads(const Process& process);
   bool leave_no_trace(Tracee& tracee, AddressSpace& space);
 
@@ -241,7 +246,7 @@ class Engine : private Waiter::Guardian {
   bool leave_moved_jump(Tracee& tracee, int signal);
   bool follow_rewriting(Tracee& tracee, Site& site);
   bool renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout);
-  bool others_stopped(const Tracee& tracee);
+  bool others_stopped(const Tracee& tracee, Sleepers sleepers = Sleepers::stop);
   void take_out_islands(AddressSpace& space);
   bool give_back_copies(Tracee& tracee, AddressSpace& space);
   bool alone_in_memory(const Tracee& tracee) const;
@@ -252,6 +257,7 @@ class Engine : private Waiter::Guardian {
   bool give_back(Tracee& tracee, const WaitStatus& status);
   void on_signal(Tracee& tracee, int signal);
   bool secure(pid_t tid, int signal) override;
+  void keep_call(pid_t tid) override;
   static bool take_trapped(Tracee& tracee, Tracee::Trapped& trapped);
   bool on_trap(Tracee& tracee);
   bool deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped);
@@ -336,8 +342,8 @@ class Engine : private Waiter::Guardian {
   bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {});
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
-  bool stop_others(const Tracee& tracee);
   void stop_few_others(const Tracee& tracee);
+  bool stop_others(const Tracee& tracee, Sleepers sleepers = Sleepers::stop);
   void see_into_handler(Tracee& tracee, int signal);
   std::optional<Dispositions> actions_now(Tracee& tracee);
   std::optional<Dispositions> look_at_actions(Tracee& tracee);

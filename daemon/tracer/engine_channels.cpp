@@ -125,7 +125,10 @@ class RemoteFile {
 
 void Engine::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
   const auto map = [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
-    const char* why = line ? map_line(here, remote, process, sites) : map_code(here, remote, process, near, sites);
+    const char* why = line ? map_line(here, remote, process, sites) : nullptr;
+    if (!why && line) here.optimisation().line = here.detours().lines().size() - 1;
+    // A new channel has no code yet: in the same stop.
+    if (!why) why = map_code(here, remote, process, near, sites);
     return remote.refusal() ? remote.refusal() : why;
   };
   ask_to_map(space, map, line);
@@ -140,7 +143,7 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
   const std::weak_ptr<AddressSpace> weak = process->space;
   const auto map_later = [this](AddressSpace& here) {
     Optimisation& later = here.optimisation();
-    later.phase = Phase::building;
+    later.phase = later.batch.empty() ? Phase::idle : Phase::building;
     later.map_again = std::clamp(2 * later.map_again, kMapAgain, kMapAgainMost);
     for (const RemoteAddr site : later.batch)
       give_up(here, site, "no memory can be mapped for it now: a thread can't be stopped, or is in 32-bit code; it is tried again", {});
@@ -150,7 +153,8 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
     const auto alive = weak.lock();
     if (!alive || tracee.process->space != alive) return;
     AddressSpace& here = *alive;
-    if (alone && here.optimisation().phase == Phase::mapping && !others_stopped(tracee)) return map_later(here);
+    if (alone && here.optimisation().phase == Phase::mapping && !others_stopped(tracee, Sleepers::leave))
+      return map_later(here);
     const char* why = "the thread that was to map memory has gone";
     const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
       why = mapper(here, remote, *tracee.process);
@@ -158,7 +162,7 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
     if (here.optimisation().phase != Phase::mapping) return;
     if (back && why == RemoteSyscalls::kIn32BitCode) return map_later(here);
     if (back && why) return void(refuse_all(here, why));
-    here.optimisation().phase = Phase::building;
+    here.optimisation().phase = here.optimisation().batch.empty() ? Phase::idle : Phase::building;
     here.optimisation().map_again = {};
     wake_optimiser(here, 0s);
     if (back) meet(tracee);
@@ -171,8 +175,9 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
 }
 
 // Makes a memfd in the target, takes it over, and maps it in both. Null: done; else why not. No other thread of the
-// process runs meanwhile: none sees the descriptor, gets its number, or hands it down to a child. Who shares descriptors
-// but no memory may have put something else in its place.
+// process runs meanwhile: none sees the descriptor, gets its number, or hands it down to a child. One that waits in a
+// call which a stop could fail is left alone: should it wake just then, what it opens has the next number. Who shares
+// descriptors but no memory may have put something else in its place.
 const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
   static constexpr const char* kNoChannel = "no channel could be made in the target";
   const auto maps = symbols::read_maps(process.id.pid);

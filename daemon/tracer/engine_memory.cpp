@@ -259,11 +259,12 @@ bool Engine::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, c
 
 // Whether nobody executes in this thread's memory: every other thread has stopped. What they stopped for is handled
 // afterwards. A thread that listens to job control doesn't run, nor does one that is held.
-bool Engine::others_stopped(const Tracee& tracee) {
+bool Engine::others_stopped(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const auto& [tid, other] : tracees_) {
     const bool shares = other.process && other.process->space == tracee.process->space;
     if (tid == tracee.tid || !shares || other.state != Tracee::State::running) continue;
+    if (sleepers == Sleepers::leave && may_lose_its_call(tid)) continue;
     // Those that are to be let go have been asked already, or will be; they go on afterwards until it is their turn.
     const auto& to_ask = other.process->to_ask;
     if (!other.process->detaching || std::ranges::find(to_ask, tid) != to_ask.end()) ptrace::interrupt(tid);

@@ -15,6 +15,7 @@
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/text_pages.hpp"
 
 namespace probed::tracer {
@@ -61,6 +62,14 @@ Error started_another(pid_t pid) {
                fmt::format("process {} has just started another program", pid),
                "see whether that is the one to trace, and try again",
                {}};
+}
+
+// Whether this thread, which stands in a stop of ours (0: none does), has left a call for it that the kernel doesn't make
+// again by itself.
+bool stands_in_lost_call(pid_t tid) {
+  ptrace::Registers regs;
+  if (tid == 0 || !native::kRegistersTellCall || ptrace::get_registers(tid, regs) != ptrace::Outcome::ok) return false;
+  return native::in_syscall(regs) && may_be_made_again(native::syscall_number(regs));
 }
 
 }  // namespace
@@ -131,6 +140,15 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
     return batch->done(std::move(committed).error());
   }
   batch->done({});
+  // Jumps will need memory: mapped now, where another stop might cost a sleeper its call.
+  process = find_process(batch->pid);
+  if (!process || process->detaching || !optimize_ || !stands_in_lost_call(process->runs_jobs)) return;
+  AddressSpace& space = *process->space;
+  const Optimisation& work = space.optimisation();
+  const auto may_jump = [](const SiteRequest& r) { return r.program->detour && !r.program->limit; };
+  if (work.phase == Optimisation::Phase::idle && !work.refused && space.detours().lines().empty() &&
+      std::ranges::any_of(batch->requests, may_jump))
+    ask_for_memory(space, true, batch->requests.front().plan.address, batch->requests.size());
 }
 
 // Finds a slot for every new site that needs one. The address that lacks one, if an area has to be mapped first.

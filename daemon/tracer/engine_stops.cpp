@@ -474,6 +474,17 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   if (was_only_interrupted(tracee.tid, regs)) make_call_again(tracee, regs);
 }
 
+// As on_interrupt() will, when this thread's turn comes: others may come first.
+void Engine::keep_call(pid_t tid) {
+  const auto it = tracees_.find(tid);
+  if (it == tracees_.end()) return;
+  Tracee& tracee = it->second;
+  const bool is_copy = tracee.process && tracee.process->copy_of;
+  if (!tracee.process || is_copy || tracee.borrowed || tracee.state != Tracee::State::running) return;
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tid, regs) == Outcome::ok && was_only_interrupted(tid, regs)) make_call_again(tracee, regs);
+}
+
 void Engine::make_call_again(Tracee& tracee, ptrace::Registers& regs) {
   if (!make_again(tracee.tid, regs)) return;
   ptrace::set_registers(tracee.tid, regs);

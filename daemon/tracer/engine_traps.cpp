@@ -175,10 +175,11 @@ bool Engine::others_may_reset(const Tracee& tracee, int signal) const {
 }
 
 // False: some are in an uninterruptible wait. One that only waits for a processor is waited for.
-bool Engine::stop_others(const Tracee& tracee) {
+bool Engine::stop_others(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const pid_t tid : tracee.process->threads) {
     if (tid == tracee.tid || tracees_.at(tid).state != Tracee::State::running) continue;
+    if (sleepers == Sleepers::leave && may_lose_its_call(tid)) continue;
     ptrace::interrupt(tid);
     others.push_back(tid);
   }
@@ -186,9 +187,10 @@ bool Engine::stop_others(const Tracee& tracee) {
 }
 
 // Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a
-// signal ends the program. Where there are many threads, that is left to chance.
+// signal ends the program. Where there are many threads, that is left to chance; and of threads that wait in calls which
+// could fail because of the stop, that they don't wake and change it within these microseconds.
 void Engine::stop_few_others(const Tracee& tracee) {
-  if (tracee.process->threads.size() <= kMostLookedAt) stop_others(tracee);
+  if (tracee.process->threads.size() <= kMostLookedAt) stop_others(tracee, Sleepers::leave);
 }
 
 // nullopt: the thread has gone.

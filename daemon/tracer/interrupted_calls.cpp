@@ -39,6 +39,15 @@ constexpr std::uint64_t kMadeAgain[] = {
     // On files of a file system in user space (FUSE).
     SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev};
 
+// Of those, the ones that always fail; the others only do with a time limit of their socket, or where they can't write
+// the rest of their time back.
+constexpr std::uint64_t kAlwaysFail[] = {
+#ifdef SYS_epoll_wait
+    SYS_epoll_wait,
+#endif
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop, SYS_io_getevents,
+    SYS_io_uring_enter};
+
 // Calls that return a short count when stopped half-way: a program may not expect that.
 constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto,   SYS_sendmsg,
                                           SYS_sendfile, SYS_splice, SYS_pwrite64, SYS_pwritev};
@@ -81,12 +90,20 @@ int interruption_cost(pid_t tid) {
   if (text.starts_with("running")) return 0;
   std::uint64_t number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc())
-    return 5;  // "-1 ...": blocked outside
+    return 6;  // "-1 ...": blocked outside
 #ifdef SYS_vfork
-  if (number == SYS_vfork) return 4;  // can't be stopped before its child lets go
+  if (number == SYS_vfork) return 5;  // can't be stopped before its child lets go
 #endif
-  if (std::ranges::find(kShortCounts, number) != std::end(kShortCounts)) return 3;
+  if (std::ranges::find(kShortCounts, number) != std::end(kShortCounts)) return 4;
+  if (std::ranges::find(kAlwaysFail, number) != std::end(kAlwaysFail)) return 3;
   return may_be_made_again(number) ? 2 : 1;
+}
+
+// A futex is in the list of calls that may be made again for kernels before Linux 2.6.22; later ones go on with it
+// (kernel/futex/waitwake.c).
+bool may_lose_its_call(pid_t tid) {
+  const auto call = blocked_call(tid);
+  return call && call->number != SYS_futex && may_be_made_again(call->number);
 }
 
 // "NUMBER 0xARGUMENT, six of them, SP PC", or "-1 SP PC" outside of any call, or "running".

@@ -227,10 +227,14 @@ struct Process {
   RemoteAddr loader_hook, loader_state;
   bool detaching = false;
   bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
-  bool interrupt_all_sent = false;
+  // Which threads have been asked to stop for the jobs: the one that it disturbs least, all whose calls can't fail
+  // because of it, all.
+  enum class Ask : std::uint8_t { best, harmless, everyone };
+  Ask asked = Ask::best;
   bool filtered = false;  // a seccomp filter is in force, which is for good
   Waiter::Clock::time_point filter_looked_for{};
   std::deque<Job> jobs;
+  pid_t runs_jobs = 0;  // the thread that does them at this moment; 0: none
   std::vector<std::function<void(Result<void>)>> detach_replies;
   Waiter::Clock::time_point detach_deadline{};
   std::optional<Waiter::Clock::time_point> leave_together_until;  // the first to come wait for the others

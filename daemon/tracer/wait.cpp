@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -288,6 +289,7 @@ std::optional<Stop> Waiter::gather() {
       others_due_ = true;
       return next;
     }
+    if (guardian_ && next->status.kind() == WaitStatus::Kind::interrupt) guardian_->keep_call(next->tid);
     if (const auto stop = take(next->tid)) gathered_.push_back(*stop);
   }
 }
@@ -349,9 +351,14 @@ void Waiter::give_back(const Stop& stop) {
 bool Waiter::gather_from(std::span<const pid_t> tids, Clock::duration limit) {
   constexpr timespec kBlink{0, 50'000};
   const auto deadline = Clock::now() + limit;
-  const auto has_stopped = [this](pid_t tid) {
-    if (std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end()) return true;
-    return peek(P_PID, tid, WNOHANG) || errno == ECHILD;
+  std::set<pid_t> seen;
+  const auto has_stopped = [&](pid_t tid) {
+    if (seen.contains(tid) || std::ranges::find(gathered_, tid, &Stop::tid) != gathered_.end()) return true;
+    const auto stop = peek(P_PID, tid, WNOHANG);
+    if (!stop) return errno == ECHILD;
+    seen.insert(tid);
+    if (guardian_ && stop->status.kind() == WaitStatus::Kind::interrupt) guardian_->keep_call(tid);
+    return true;
   };
   for (;;) {
     if (std::ranges::count_if(tids, has_stopped) == static_cast<std::ptrdiff_t>(tids.size())) return true;

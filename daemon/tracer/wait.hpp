@@ -96,6 +96,9 @@ class Waiter {
     // For a thread that stands in a signal's stop: sees to it that it gets on both with and without that signal, should
     // we die. False: it can't be helped.
     virtual bool secure(pid_t tid, int signal) = 0;
+    // For one that stands in the stop of our interrupt and will have to wait for its turn: sees to it that the call it
+    // was in goes on, should we die. More than once does no harm.
+    virtual void keep_call(pid_t tid) = 0;
   };
 
   Waiter() = default;

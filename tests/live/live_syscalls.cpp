@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
@@ -159,6 +160,47 @@ TEST_CASE("a handler interrupts a call as it does without a tracer, and nothing 
   CHECK(otherwise <= (arch::native::kRegistersTellCall ? 0 : interrupted / 100));
   CHECK(interrupted > 100);
   CHECK(report.value("unnoticed") <= interrupted / 100);
+}
+
+// One life of a daemon that adds thousands of probes to a target and is killed so long after it began; nullopt: it isn't
+// killed before it is through, and this is how long that took.
+Millis arm_and_die(Target& target, std::optional<Millis> kill_after) {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  const Clock::time_point begin = Clock::now();
+  const auto passed = [&] { return std::chrono::duration_cast<Millis>(Clock::now() - begin); };
+  const Json params = add_params(target.pid(), {"p:l libc:*"});
+  if (kill_after) {
+    REQUIRE(client.send_raw(request_text("probe.add", params) + "\n"));
+    eventually([&] { return passed() >= *kill_after; }, *kill_after + Millis{100});
+  } else {
+    client.call("probe.add", params);
+  }
+  const Millis took = passed();
+  daemon.kill();
+  CHECK(eventually([&] { return guard_of(daemon.socket() + ".state") == 0; }));
+  return took;
+}
+
+// Every byte is the program's own again, too. Arming goes on for a while behind the answer: jumps.
+TEST_CASE("a daemon that is killed while it arms leaves everybody asleep") {
+  const int kills = chosen_cycles(20);
+  for (const std::string threads : {"8", "100"}) {
+    CAPTURE(threads);
+    Target whole("asleep", {threads});
+    const Millis all = 3 * arm_and_die(whole, std::nullopt);
+    for (int kill = 0; kill < kills; ++kill) {
+      Target target("asleep", {threads});
+      const Millis after = all * kill / kills;
+      CAPTURE(after.count());
+      arm_and_die(target, after);
+      CHECK(joined(text_differences(target.pid())) == "");
+      CHECK(vdso_difference(target.pid()) == "");
+      target.go();
+      const TargetReport report = target.finish();
+      CHECK_MESSAGE(report.ok(), report.out, target.errors());
+    }
+  }
 }
 
 TEST_CASE("what fails behind a SIGSTOP and SIGCONT without a tracer fails with one") {

@@ -269,6 +269,7 @@ TEST_CASE("of threads that stop at the same time no signal is taken before the g
   struct Secured final : Waiter::Guardian {
     std::map<pid_t, int> signals;
     bool secure(pid_t tid, int signal) override { return signals[tid] = signal, true; }
+    void keep_call(pid_t) override {}
   };
   Waiter::block_signals();
   std::thread([] {
