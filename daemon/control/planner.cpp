@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 
 #include "arch/arch.hpp"
@@ -32,6 +33,12 @@ bool uses_shadow_stack(pid_t pid) {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("x86_Thread_features:") && line.find("shstk") != std::string::npos) return true;
   return false;
+}
+
+// Empty: it has gone.
+std::string program_of(pid_t pid) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", error).string();
 }
 
 std::string address_or_place(const symbols::Site& site) {
@@ -77,10 +84,22 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
 }  // namespace
 
 Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& skipped) {
-  Error why = skipped.front().why;
+  // What most of them have in common says more than what the first happens to have.
+  const auto as_many = [&](const Skipped& one) {
+    return std::ranges::count(skipped, one.why.reason, [](const Skipped& s) { return s.why.reason; });
+  };
+  std::vector<std::pair<Reason, std::ptrdiff_t>> counted;
+  const Skipped* typical = &skipped.front();
+  std::ptrdiff_t most = 0;
+  for (const Skipped& one : skipped) {
+    if (std::ranges::find(counted, one.why.reason, &std::pair<Reason, std::ptrdiff_t>::first) != counted.end()) continue;
+    counted.emplace_back(one.why.reason, as_many(one));
+    if (counted.back().second > most) most = counted.back().second, typical = &one;
+  }
+  Error why = typical->why;
   if (skipped.size() > 1)
-    why.message = fmt::format("none of the {} functions that match {} can be probed; the first: {}", skipped.size(),
-                              definition.location.text, why.message);
+    why.message = fmt::format("none of the {} functions that match {} can be probed; {} of them: {}", skipped.size(),
+                              definition.location.text, most, why.message);
   return why;
 }
 
@@ -91,7 +110,8 @@ Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPl
       known_(known),
       overlay_(overlay),
       memory_(tracer::TargetMemory::open(pid)),
-      shadow_stack_(uses_shadow_stack(pid)) {}
+      shadow_stack_(uses_shadow_stack(pid)),
+      translator_(symbols::translator_in(program_of(pid), symbols.mappings())) {}
 
 // What the program itself has there: our own jumps and breakpoints are replaced by what they hide.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
@@ -154,6 +174,18 @@ Result<void> Planner::check_mapping(const symbols::Site& site) const {
     return Error{Reason::blacklisted,
                  where + " is in the vsyscall page, which belongs to the kernel",
                  "probe the function that calls it",
+                 {}};
+  if (translator_ && translator_->translates(*mapping))
+    return Error{Reason::unsupported_target,
+                 fmt::format("{} would never be hit: {} runs process {}, and executes a translation of that code", where,
+                             translator_->name, pid_),
+                 translator_->hint(),
+                 {}};
+  if (!mapping->executable && translator_ && translator_->what == symbols::Translator::What::other_program)
+    return Error{Reason::unsupported_target,
+                 fmt::format("{} is not executed as it is: {} emulates the program that it belongs to", where,
+                             translator_->name),
+                 translator_->hint(),
                  {}};
   if (!mapping->executable)
     return Error{Reason::not_executable,
@@ -459,7 +491,14 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
     return error;
   };
   auto places = symbols_.places(definition.location);
-  if (!places) return at_location(std::move(places).error());
+  if (!places) {
+    Error error = at_location(std::move(places).error());
+    const bool not_found = error.reason == Reason::no_such_symbol || error.reason == Reason::no_such_module;
+    // What is looked for may be the emulated program's.
+    if (not_found && translator_ && translator_->what == symbols::Translator::What::other_program)
+      error.hint = translator_->hint();
+    return error;
+  }
   Planned planned;
   for (symbols::LeftOut& left : places->left_out)
     planned.skipped.push_back({std::move(left.symbol), left.address, std::move(left.why)});
@@ -515,6 +554,7 @@ Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& 
     planned.probes.push_back(std::move(probe).value());
   }
   if (planned.probes.empty() && lacking.first()) return *lacking.first();
+  if (!planned.probes.empty() && translator_) planned.probes.front().notes.push_back(translator_->note());
   if (planned.probes.empty() || places->by_glob) return planned;
   PlannedProbe& first = planned.probes.front();
   if (further.are_probed())

@@ -19,6 +19,7 @@
 #include "daemon/lang/definition.hpp"
 #include "daemon/lang/filter.hpp"
 #include "daemon/symbols/resolve.hpp"
+#include "daemon/symbols/translators.hpp"
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/text_overlay.hpp"
@@ -120,6 +121,7 @@ class Planner {
   std::vector<std::uint8_t> window_;
   RemoteAddr window_start_{};
   bool shadow_stack_;
+  std::optional<symbols::Translator> translator_;
   // Of a probe that only tells of its hits: what a detour captures is the same everywhere. Null: not known yet.
   std::shared_ptr<const events::DetourPlan> plain_detour_;
 };

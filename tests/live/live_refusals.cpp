@@ -70,6 +70,25 @@ TEST_CASE("refused: a process that has just ended and been reaped") {
   CHECK(reason_of(add_error(client, process.pid(), {"main"})) == "no-such-process");
 }
 
+// As valgrind's programs are told from others.
+TEST_CASE("refused: code that a translator of programs executes a translation of; its own code is probed, and it says so") {
+  TempDir dir;
+  const std::string program = dir / "valgrind/none-amd64-linux";
+  fs::create_directory(dir / "valgrind");
+  fs::copy_file(target_path("counter"), program);
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Process process({program});
+  REQUIRE(process.next_line());
+  for (const std::string what : {"libc:read", "libc:mem*"}) {
+    const Json error = add_error(client, process.pid(), {what});
+    check_refusal(error, "unsupported-target", "valgrind");
+    CHECK(hint_of(error).find("without valgrind") != std::string::npos);
+  }
+  const Json added = add(client, process.pid(), {"main"}).at(0);
+  CHECK_MESSAGE(added.dump().find("valgrind's own code") != std::string::npos, added.dump());
+}
+
 TEST_CASE("refused: a zombie") {
   Daemon daemon;
   RpcClient client(daemon.socket());
