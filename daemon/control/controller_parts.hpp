@@ -17,7 +17,6 @@ struct ControllerImpl::Plan {
   uid_t user = 0;
   gid_t user_group = 0;
   std::vector<lang::Definition> definitions;
-  KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::uint32_t execs = 0;
   Reply<Added> reply;
@@ -73,7 +72,6 @@ struct Watch {
 struct ControllerImpl::Revival {
   pid_t pid = 0;
   std::uint32_t execs = 0;
-  KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::shared_ptr<const symbols::TargetSymbols> symbols;
   std::vector<Item> items;

@@ -84,12 +84,12 @@ Result<Planned> plan_for_later(std::size_t spec, const lang::Definition& definit
 }
 
 Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
-                         const KnownPlans& known, const tracer::TextOverlay* overlay, symbols::ModuleCache& modules,
+                         const tracer::TextOverlay* overlay, symbols::ModuleCache& modules,
                          std::shared_ptr<const symbols::TargetSymbols>& used) {
   auto symbols = symbols::TargetSymbols::load(pid, modules);
   if (!symbols) return std::move(symbols).error();
   used = *symbols;
-  Planner planner(pid, **symbols, known, overlay);
+  Planner planner(pid, **symbols, overlay);
   Planned all;
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
@@ -187,7 +187,6 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
       if (!attached) return plan->reply(std::move(attached).error());
       Target& t = target(plan->request.pid);
       t.interested.insert(who);
-      plan->known = t.known;
       plan->overlay = t.overlay;
       plan->execs = t.execs;
       plan_in_pool(plan);
@@ -198,8 +197,8 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
 
 void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   boost::asio::post(pool_, [this, plan] {
-    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->known, plan->overlay.get(),
-                            modules_, plan->symbols);
+    auto planned =
+        plan_all(plan->request.pid, plan->request, plan->definitions, plan->overlay.get(), modules_, plan->symbols);
     if (planned && std::ranges::any_of(planned->probes, shows_symbols)) read_all_symbols(*plan->symbols);
     post([this, plan, planned = std::move(planned)]() mutable {
       if (!planned) return plan->reply(std::move(planned).error());
@@ -307,7 +306,6 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   if (auto room = check_room(plan); !room) return room;
   Names names(probes_, request.pid, plan.owner, plan.planned.size());
   plan.ids.reserve(plan.planned.size());
-  t.known.reserve(t.known.size() + plan.planned.size());
   auto limit = request.limit ? std::make_shared<tracer::HitLimit>(*request.limit) : nullptr;
   std::vector<std::shared_ptr<const lang::Definition>> shared(plan.definitions.size());
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
@@ -366,7 +364,6 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     if (limit) limit->probes.push_back(probe.id);
     probe.pace.most = request.max_rate;
     if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
-    if (!probe.gone) t.known.insert_or_assign(planned.plan.address, planned.plan);
     plan.ids.push_back(id);
     link(probe);
   }

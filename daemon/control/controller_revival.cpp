@@ -169,7 +169,6 @@ void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {
     if (it == probes_.end()) continue;
     it->second.gone = true;
     some_wait |= may_come_back(it->second);
-    if (t != targets_.end()) t->second.known.erase(it->second.address);
     take_along(it->second);
   }
   notify_owners(ids, "probe.gone");
@@ -186,7 +185,6 @@ void ControllerImpl::take_along(const Probe& lost) {
   for (const ProbeId id : parts) {
     Probe& part = probes_.at(id);
     part.gone = true;
-    if (const auto t = targets_.find(part.pid); t != targets_.end()) t->second.known.erase(part.address);
   }
   tracer_->post([parts = std::move(parts)](tracer::Engine& engine) { engine.remove(parts, nullptr); });
 }
@@ -363,7 +361,6 @@ void ControllerImpl::revive_awaited(pid_t pid, std::function<void(std::vector<Fa
 void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
   if (revival->items.empty() && !revival->wants_watch) return finish(revival);
   const Target& t = target(revival->pid);
-  revival->known = t.known;
   revival->overlay = t.overlay;
   revival->execs = t.execs;
   boost::asio::post(pool_, [this, revival] {
@@ -372,7 +369,7 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
       revival->symbols = *symbols;
       const auto was_kept = [](const Item& i) { return i.expected.has_value(); };
       if (std::ranges::all_of(revival->items, was_kept)) (*symbols)->spare_candidates();
-      Planner planner(revival->pid, **symbols, revival->known, revival->overlay.get());
+      Planner planner(revival->pid, **symbols, revival->overlay.get());
       for (Item& item : revival->items) item.plan(planner);
       const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
       if (std::ranges::any_of(revival->items, [&](const Item& i) {
@@ -428,7 +425,6 @@ void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   probe.notes = std::move(found.planned.notes);
   probe.schema = schema_of(probe, found.planned);
   if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
-  target(revival.pid).known.insert_or_assign(found.planned.plan.address, found.planned.plan);
   const tracer::SitePlan plan = found.planned.plan;
   note_place(probe, plan);
   found.program = program_of(probe, found.planned);

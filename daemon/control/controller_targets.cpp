@@ -237,7 +237,6 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
           t.attached = true;
           t.members = {pid};
           t.longest_pause = 0;
-          t.known.clear();
           t.loader_watch = {};
         }
         t.id = result->id;
@@ -358,7 +357,6 @@ void ControllerImpl::drop_target(pid_t pid) {
   it->second.holder = ClientId::none;
   it->second.interested.clear();
   it->second.members.clear();
-  it->second.known.clear();
   forget_if_idle(pid);
 }
 
@@ -429,7 +427,6 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
   const std::set<ClientId> interested = interested_in(t);
   spdlog::info("process {} runs another program; {} of its probes are gone", root, probe_count(root));
   mark_gone(root);
-  t.known.clear();
   t.loader_watch = {};
   t.exe = process::exe(root);
   if (keeping_) t.mark = process::program_mark(root);

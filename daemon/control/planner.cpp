@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "arch/arch.hpp"
 #include "daemon/base/room.hpp"
@@ -81,6 +82,55 @@ Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> 
   return probe;
 }
 
+// Whether an instruction begins there, as far as the file's code tells: behind a jump there may be data. A function's
+// start needs no such proof, and of most functions nothing else is asked for; so that code is looked at only where it
+// matters. nullopt: it isn't to be had, or the program has changed it (`there`: what it has at the place).
+std::optional<bool> known_instruction(const symbols::TargetSymbols& symbols, const symbols::Site& site,
+                                      std::span<const std::uint8_t> there) {
+  const bool is_start = site.function_start == site.address && site.function_size != 0;
+  if (!site.function_start || is_start) return std::nullopt;
+  const auto code = symbols.code_around(site.address);
+  if (!code.flow) return std::nullopt;
+  const std::uint64_t address = site.address.value - code.bias;
+  const arch::FunctionFacts* const function = code.flow->function_at(address);
+  if (!function || function->range.begin == address || there.empty()) return std::nullopt;
+  if (!std::ranges::equal(there, code.flow->bytes(address, there.size()))) return std::nullopt;
+  return code.flow->is_instruction(address);
+}
+
+using ReadText = std::function<std::vector<std::uint8_t>(RemoteAddr, std::size_t)>;
+
+// Decodes from the function's start, as the kernel's probes do not: a breakpoint in the middle of an instruction would
+// change what the program computes.
+Result<void> check_decoding(const symbols::Site& site, const ReadText& original_bytes) {
+  if (!site.function_start || site.function_start == site.address) return {};
+  const std::uint64_t offset = site.address.value - site.function_start.value;
+  if (offset > kMaxDecode) return {};
+  const auto bytes = original_bytes(site.function_start, offset + arch::kMaxInsnLength);
+  std::uint64_t at = 0, previous = 0;
+  while (at < offset && at < bytes.size()) {
+    const arch::Insn insn = native::decode(std::span(bytes).subspan(at), site.function_start.value + at);
+    if (insn.length == 0) break;
+    previous = at;
+    at += insn.length;
+  }
+  if (at == offset) return {};
+  if (at < offset)
+    return Error{
+        Reason::not_instruction_boundary,
+        fmt::format("{} can't be proved to be the start of an instruction: the code at {}+{:#x} doesn't decode",
+                    place(site), site.symbol, at),
+        "probe the function's start, or an address before the data in its code",
+        {}};
+  const std::uint64_t base = site.offset - offset;  // of the function's start from the symbol
+  return Error{Reason::not_instruction_boundary,
+               fmt::format("{} is in the middle of an instruction of {} bytes", place(site), at - previous),
+               fmt::format("the nearest instructions start at {0}+{1:#x} and {0}+{2:#x}",
+                           site.symbol.empty() ? fmt::format("{:#x}", site.function_start.value) : site.symbol,
+                           base + previous, base + at),
+               {}};
+}
+
 }  // namespace
 
 Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& skipped) {
@@ -103,62 +153,37 @@ Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& 
   return why;
 }
 
-Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
-                 const tracer::TextOverlay* overlay)
+Planner::Planner(pid_t pid, const symbols::TargetSymbols& symbols, const tracer::TextOverlay* overlay)
     : pid_(pid),
       symbols_(symbols),
-      known_(known),
       overlay_(overlay),
       memory_(tracer::TargetMemory::open(pid)),
       shadow_stack_(uses_shadow_stack(pid)),
       translator_(symbols::translator_in(program_of(pid), symbols.mappings())) {}
 
-// What the program itself has there: our own jumps and breakpoints are replaced by what they hide.
+// What the program itself has there: our own jumps and breakpoints are replaced by what they hide. As many bytes as are
+// readable, through the window.
 std::vector<std::uint8_t> Planner::original_bytes(RemoteAddr from, std::size_t size) {
   std::vector<std::uint8_t> bytes(size);
-  if (overlay_) {
-    // A jump may reach in from either side.
-    constexpr std::size_t kMargin = tracer::TextOverlay::kMargin;
-    std::size_t lead = std::min<std::uint64_t>(kMargin, from.value);
-    bytes.resize(size + lead + kMargin);
-    bytes.resize(read(from - lead, bytes));
-    if (bytes.empty()) {  // nothing is mapped in front
-      lead = 0;
-      bytes.resize(size + kMargin);
-      bytes.resize(read(from, bytes));
-    }
-    overlay_->undo(bytes, from - lead);
-    bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(lead, bytes.size())));
-    bytes.resize(std::min(bytes.size(), size));
-  } else {
+  const auto holds = [&] { return from >= window_start_ && from.value + size <= window_start_.value + window_.size(); };
+  if (size <= kPage && !holds()) {
+    window_start_ = RemoteAddr{from.value / kPage * kPage};
+    window_.resize(kWindow);
+    window_.resize(read(window_start_, window_));
+  }
+  if (size <= kPage && holds())
+    std::copy_n(window_.begin() + (from - window_start_), size, bytes.begin());
+  else  // or at the end of what is mapped; or the page's start isn't
     bytes.resize(read(from, bytes));
-  }
-  const auto& trap = native::kBreakpoint;
-  for (std::size_t i = 0; i + trap.size() <= bytes.size(); ++i) {
-    if (!std::equal(trap.begin(), trap.end(), bytes.begin() + static_cast<std::ptrdiff_t>(i))) continue;
-    const auto known = known_.find(from + i);
-    if (known == known_.end()) continue;
-    const auto code = known->second.code();
-    for (std::size_t j = 0; j < trap.size() && j < code.size(); ++j) bytes[i + j] = code[j];
-  }
   return bytes;
 }
 
-// As many bytes as are readable from `from` on, through the window.
 std::size_t Planner::read(RemoteAddr from, std::span<std::uint8_t> to) {
-  if (to.size() > kPage) return memory_.read_some(from, std::as_writable_bytes(to));
-  const auto holds = [&](std::uint64_t size) {
-    return from >= window_start_ && from.value + size <= window_start_.value + window_.size();
-  };
-  if (!holds(to.size())) {
-    window_start_ = RemoteAddr{from.value / kPage * kPage};
-    window_.resize(kWindow);
-    window_.resize(memory_.read_some(window_start_, std::as_writable_bytes(std::span(window_))));
-  }
-  // At the end of what is mapped; or from where the page's start isn't.
-  if (!holds(to.size())) return memory_.read_some(from, std::as_writable_bytes(to));
-  std::copy_n(window_.begin() + (from - window_start_), to.size(), to.begin());
-  return to.size();
+  if (!overlay_) return memory_.read_some(from, std::as_writable_bytes(to));
+  const tracer::TextOverlay::Reading reading(*overlay_);
+  const std::size_t got = memory_.read_some(from, std::as_writable_bytes(to));
+  reading.undo(to.first(got), from);
+  return got;
 }
 
 Result<void> Planner::check_mapping(const symbols::Site& site) const {
@@ -214,8 +239,6 @@ Result<void> Planner::check_semaphore(const symbols::Site& site) const {
                {}};
 }
 
-// Decodes from the function's start, as the kernel's probes do not: a breakpoint in the middle of an instruction would
-// change what the program computes.
 Result<void> Planner::check_boundary(const symbols::Site& site) {
   // Assembly keeps tables among its code (libcrypto's S-boxes): a byte changed there changes what is computed.
   if (site.between_functions)
@@ -233,31 +256,15 @@ Result<void> Planner::check_boundary(const symbols::Site& site) {
                  fmt::format("the nearest ones start at {:#x} and {:#x}", site.address.value - inside,
                              site.address.value - inside + native::kInsnAlignment),
                  {}};
-  if (!site.function_start || site.function_start == site.address) return {};
-  const std::uint64_t offset = site.address.value - site.function_start.value;
-  if (offset > kMaxDecode) return {};
-  const auto bytes = original_bytes(site.function_start, offset + arch::kMaxInsnLength);
-  std::uint64_t at = 0, previous = 0;
-  while (at < offset && at < bytes.size()) {
-    const arch::Insn insn = native::decode(std::span(bytes).subspan(at), site.function_start.value + at);
-    if (insn.length == 0) break;
-    previous = at;
-    at += insn.length;
-  }
-  if (at == offset) return {};
-  if (at < offset)
-    return Error{
-        Reason::not_instruction_boundary,
-        fmt::format("{} can't be proved to be the start of an instruction: the code at {}+{:#x} doesn't decode",
-                    place(site), site.symbol, at),
-        "probe the function's start, or an address before the data in its code",
-        {}};
-  const std::uint64_t base = site.offset - offset;  // of the function's start from the symbol
+  const auto known = known_instruction(symbols_, site, original_bytes(site.address, 1));
+  if (known == true) return {};
+  const auto read_text = [this](RemoteAddr from, std::size_t size) { return original_bytes(from, size); };
+  if (auto fit = check_decoding(site, read_text); !fit || known != false) return fit;
   return Error{Reason::not_instruction_boundary,
-               fmt::format("{} is in the middle of an instruction of {} bytes", place(site), at - previous),
-               fmt::format("the nearest instructions start at {0}+{1:#x} and {0}+{2:#x}",
-                           site.symbol.empty() ? fmt::format("{:#x}", site.function_start.value) : site.symbol,
-                           base + previous, base + at),
+               fmt::format("{} isn't known to be the start of an instruction: the program reads it as data, or nothing "
+                           "leads there",
+                           address_or_place(site)),
+               "probe a place in front of it, or one that a branch leads to",
                {}};
 }
 
@@ -290,8 +297,7 @@ Result<void> Planner::check_blacklist(const symbols::Site& site) {
   return {};
 }
 
-// A sequence whose descriptor the program makes itself still has its signature, close to it. No probe of ours is in
-// that, so that memory is looked at as it is: through the window, at no cost for each site.
+// A sequence whose descriptor the program makes itself still has its signature, close to it.
 bool Planner::near_unknown_sequence(const symbols::Site& site) {
   constexpr std::uint64_t kReach = 2048;
   const std::uint64_t behind = std::min(site.address.value, kReach);
@@ -300,8 +306,7 @@ bool Planner::near_unknown_sequence(const symbols::Site& site) {
     from = std::max(from, site.function_start);
     if (site.function_size != 0) to = std::min(to, site.function_start + site.function_size);
   }
-  std::vector<std::uint8_t> code(to.value - from.value);
-  code.resize(read(from, code));
+  const std::vector<std::uint8_t> code = original_bytes(from, to.value - from.value);
   const std::span<const std::uint8_t> signature(native::kRestartableSignature);
   for (auto at = code.begin();; ++at) {
     at = std::search(at, code.end(), signature.begin(), signature.end());

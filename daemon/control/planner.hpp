@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "daemon/base/types.hpp"
@@ -26,9 +25,6 @@
 #include "proto/result.hpp"
 
 namespace probed::control {
-
-// The original instructions at addresses where we may have breakpoints of our own.
-using KnownPlans = std::unordered_map<RemoteAddr, tracer::SitePlan>;
 
 // One probe, ready for the tracer but for its identity.
 struct PlannedProbe {
@@ -64,9 +60,8 @@ Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& 
 
 class Planner {
  public:
-  // overlay: what the text may hold of ours besides breakpoints; null: nothing.
-  Planner(pid_t pid, const symbols::TargetSymbols& symbols, const KnownPlans& known,
-          const tracer::TextOverlay* overlay);
+  // overlay: what the text may hold of ours; null: nothing.
+  Planner(pid_t pid, const symbols::TargetSymbols& symbols, const tracer::TextOverlay* overlay);
 
   // Every probe that the definition names; what a glob matches and cannot be probed is skipped. Errors: whatever
   // places(), FetchProgram::compile() and Filter::compile() answer; those of analyse(), unless something is left of a
@@ -113,11 +108,10 @@ class Planner {
 
   pid_t pid_;
   const symbols::TargetSymbols& symbols_;
-  const KnownPlans& known_;
   const tracer::TextOverlay* overlay_;
   tracer::TargetMemory memory_;
-  // The text read last. The places of a glob come in the order of their addresses; a read for each would cost more than
-  // all the rest.
+  // The program's own bytes, as they were read last. The places of a glob come in the order of their addresses; a read
+  // for each would cost more than all the rest.
   std::vector<std::uint8_t> window_;
   RemoteAddr window_start_{};
   bool shadow_stack_;

@@ -200,7 +200,6 @@ struct Target {
   std::uint32_t threads = 0;
   std::uint32_t execs = 0;  // see tracer::AttachResult
   std::set<pid_t> members;  // itself and the children it is followed into
-  KnownPlans known;
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::set<ClientId> interested;  // told about its end
   struct Operation {

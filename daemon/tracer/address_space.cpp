@@ -116,8 +116,12 @@ class Window {
   std::size_t got_ = 0;
 };
 
-void restore_island(TargetMemory& memory, const Patch& island) {
-  if (holds(memory, island.at, after(island))) memory.write(island.at, as_bytes(before(island)));
+// What its breakpoint makes of the text.
+Patch trap_patch(const SitePlan& plan) {
+  Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
+  std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
+  std::ranges::copy(native::kBreakpoint, trap.after.begin());
+  return trap;
 }
 
 // Of another byte of what a plan was made from.
@@ -349,7 +353,20 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
   pages.reset();
   for (const SitePlan& plan : plans)
     if (journal_) journal_->note_taken_out(plan.address);
+  settle_overlay();
   landing_.flush(memory_);
+}
+
+// While the text is gathered by the page, nothing is in it yet, or out of it.
+void AddressSpace::forget_patch(const Patch& patch) {
+  if (memory_.gathers()) return taken_out_.push_back(patch);
+  overlay_->remove(patch);
+}
+
+void AddressSpace::settle_overlay() {
+  if (memory_.gathers()) return;
+  for (const Patch& patch : taken_out_) overlay_->remove(patch);
+  taken_out_.clear();
 }
 
 void AddressSpace::keep_journal(std::unique_ptr<Journal> journal) {
@@ -382,14 +399,20 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
     drop_jump(site, layout);
     misses_breakpoints_ |= !restore(memory_, site.plan, layout);
     if (journal_ && !memory_.gathers()) journal_->note_taken_out(site.plan.address);
+    forget_patch(trap_patch(site.plan));
     site.armed = false;
     return true;
   }
   if (closed_ || !layout.holds(site.plan) || !holds_original(memory_, site.plan)) return false;
   copies_given_back_ = false;
   if (journal_) journal_->note_breakpoint(site.plan);
+  settle_overlay();
+  overlay_->add(trap_patch(site.plan));
   const std::span<const std::uint8_t> trap(native::kBreakpoint);
-  if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) return false;
+  if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) {
+    forget_patch(trap_patch(site.plan));
+    return false;
+  }
   places_in_page_.set(site.plan.address.value % kPageSize);
   site.armed = true;
   return true;
@@ -399,6 +422,10 @@ void AddressSpace::renew_site(Site& site, const SitePlan& plan, RemoteAddr slot)
   PROBED_CHECK(site.plan.address == plan.address && !site.jump, "a site keeps its address");
   if (site.slot) xol_.retire(site.slot);
   if (journal_ && site.armed) journal_->note_breakpoint(plan);
+  if (site.armed) {
+    overlay_->add(trap_patch(plan));
+    forget_patch(trap_patch(site.plan));
+  }
   site.plan = plan;
   site.slot = slot;
   site.rewritten = true;
@@ -507,6 +534,8 @@ void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& la
 // Nothing of it is in the text any more.
 void AddressSpace::forget_jump(Site& site) {
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
+  forget_patch(jump->head);
+  if (jump->island && jump->state == Jump::State::planned) forget_patch(*jump->island);
   // A child that was forked before may still have it.
   if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
   landing_.set(memory_, site.plan.address, site.slot ? site.slot : site.plan.address);
@@ -556,7 +585,11 @@ std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
 
 bool AddressSpace::plant_entry(const SitePlan& plan) {
   if (journal_) journal_->note_breakpoint(plan);
-  if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) return false;
+  overlay_->add(trap_patch(plan));
+  if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) {
+    overlay_->remove(trap_patch(plan));
+    return false;
+  }
   entry_ = plan;
   return true;
 }
@@ -565,6 +598,7 @@ void AddressSpace::remove_entry() {
   if (!entry_) return;
   restore(memory_, *entry_, Layout::unknown());
   if (journal_) journal_->note_taken_out(entry_->address);
+  overlay_->remove(trap_patch(*entry_));
   note_removed(*entry_);
   entry_.reset();
 }
@@ -586,6 +620,7 @@ void AddressSpace::close() {
   for (Site* site : armed) set_armed(*site, false, before);
   const bool failed = pages && pages->flush();
   pages.reset();
+  settle_overlay();
   landing_.flush(memory_);
   if (failed)
     for (const Site* site : armed) restore(memory_, site->plan, before);
@@ -595,14 +630,19 @@ void AddressSpace::close() {
   }
 }
 
+void AddressSpace::take_out_island(const Patch& island) {
+  if (holds(memory_, island.at, after(island))) memory_.write(island.at, as_bytes(before(island)));
+  forget_patch(island);
+}
+
 void AddressSpace::take_out_islands() { round_done(detours_->begin_round()); }
 
 void AddressSpace::take_out_islands_but(const std::set<RemoteAddr>& occupied) {
-  for (const Patch& island : detours_->islands_to_restore(~0ull, occupied)) restore_island(memory_, island);
+  for (const Patch& island : detours_->islands_to_restore(~0ull, occupied)) take_out_island(island);
 }
 
 std::vector<std::pair<std::size_t, std::uint32_t>> AddressSpace::round_done(std::uint64_t number) {
-  for (const Patch& island : detours_->islands_to_restore(number, {})) restore_island(memory_, island);
+  for (const Patch& island : detours_->islands_to_restore(number, {})) take_out_island(island);
   return detours_->round_done(number);
 }
 
@@ -680,11 +720,9 @@ void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_tra
   const auto note = [&](const SitePlan& plan, std::vector<Patch> patches, bool keep) {
     const bool same = layout.holds(plan) && (plan.backing.from_file() || holds_breakpoint(copy, plan));
     if (!same && !is_copy(copy, layout, imprint_of(plan, patches))) return;
-    Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
-    std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
-    std::ranges::copy(native::kBreakpoint, trap.after.begin());
-    patches.push_back(trap);
-    for (const Patch& patch : patches) stains.push_back({patch, keep});
+    patches.push_back(trap_patch(plan));
+    // No breakpoint was where a second jump is.
+    for (const Patch& patch : patches) stains.push_back({patch, keep && patch.at == plan.address});
   };
   const auto armed = [this](RemoteAddr at) {
     const auto site = sites_.find(at);
@@ -723,6 +761,7 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->sites_ = sites_;
   for (auto& [address, site] : clone->sites_) {
     clone->in_order_.emplace(address, &site);
+    if (site.armed) clone->overlay_->add(trap_patch(site.plan));
     site.jump.reset();
     site.queued = false;
   }

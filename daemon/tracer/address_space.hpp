@@ -156,7 +156,7 @@ class AddressSpace {
   std::vector<std::pair<std::size_t, std::uint32_t>> round_done(std::uint64_t number);
   Optimisation& optimisation() { return *optimisation_; }
   const Optimisation& optimisation() const { return *optimisation_; }
-  // What the text may hold of ours besides breakpoints, for those who read it on other threads.
+  // What the text may hold of ours, for those who read it on other threads.
   const std::shared_ptr<TextOverlay>& overlay() const { return overlay_; }
   DetourSpace& detours() { return *detours_; }
   const DetourSpace& detours() const { return *detours_; }
@@ -217,6 +217,9 @@ class AddressSpace {
   void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
   void forget_jump(Site& site);
+  void take_out_island(const Patch& island);
+  void forget_patch(const Patch& patch);
+  void settle_overlay();
   void forget_site(RemoteAddr address, const Layout& layout);
   void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
   std::vector<Imprint> imprints() const;
@@ -233,6 +236,7 @@ class AddressSpace {
   std::unique_ptr<DetourSpace> detours_ = std::make_unique<DetourSpace>();
   std::unique_ptr<Optimisation> optimisation_ = std::make_unique<Optimisation>();
   std::shared_ptr<TextOverlay> overlay_ = std::make_shared<TextOverlay>();
+  std::vector<Patch> taken_out_;  // the overlay has them until the pages that are gathered are written
   // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
   // forked before that may still contain it. One entry an address, however often it is probed.
   std::unordered_map<RemoteAddr, Removed> removed_;

@@ -225,6 +225,8 @@ class Engine : private Waiter::Guardian {
   struct Batch;
   void continue_batch(std::shared_ptr<Batch> batch);
   Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
+  std::optional<RemoteAddr> clear_islands(Batch& batch);
+  void wait_for_islands(std::shared_ptr<Batch> batch, RemoteAddr at);
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
   void learn_actions_first(std::shared_ptr<Batch> batch);

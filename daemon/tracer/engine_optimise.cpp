@@ -296,7 +296,8 @@ static std::vector<arch::CodeRange> taken_around(const AddressSpace& space, cons
   const auto& sites = space.sites_in_order();
   for (auto it = sites.lower_bound(low); it != sites.end() && it->first <= high; ++it) {
     if (it->first == here) continue;
-    add(it->first, 1);
+    // All of its instruction: a second jump behind the breakpoint would not be what the site was made for.
+    add(it->first, it->second->plan.insn.length);
     const Jump* jump = it->second->jump.get();
     if (!jump) continue;
     add(jump->head.at, jump->head.size);

@@ -25,6 +25,8 @@ namespace native = arch::native;
 
 constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
+constexpr unsigned kMaxIslandWaits = 8;    // rounds that a batch waits for
+constexpr auto kIslandPatience = std::chrono::seconds(1);  // for one of them
 
 // What is emulated while somebody traces needs a copy to be stepped, or for when nobody traces (landing.hpp), if it can
 // have one.
@@ -57,6 +59,15 @@ Error unwritable(RemoteAddr address) {
                {}};
 }
 
+Error in_use(RemoteAddr address) {
+  return Error{Reason::timed_out,
+               fmt::format("at {:#x} there was the second half of another probe's jump, and not every thread could be "
+                           "seen outside of it in time",
+                           address.value),
+               "try again; is the process frozen (docker pause, cgroup.freeze)?",
+               {}};
+}
+
 Error started_another(pid_t pid) {
   return Error{Reason::target_gone,
                fmt::format("process {} has just started another program", pid),
@@ -82,7 +93,7 @@ struct Engine::Batch {
   std::unordered_map<RemoteAddr, RemoteAddr> slots;  // allocated for new sites, not yet published
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
   std::vector<RemoteAddr> disturbed;                 // sites that have lost their jumps to it
-  unsigned growth = 0;
+  unsigned growth = 0, island_waits = 0;
   bool actions_learned = false, landing_prepared = false;
 };
 
@@ -135,6 +146,7 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
       if (in_reach(request)) bytes += slot_size(native::copy_room(request.plan.insn));
     return grow_xol(batch, near, bytes);
   }
+  if (const auto island = clear_islands(*batch)) return wait_for_islands(std::move(batch), *island);
   if (auto committed = commit_batch(*batch); !committed) {
     roll_back(*batch);
     return batch->done(std::move(committed).error());
@@ -169,6 +181,39 @@ Result<std::optional<RemoteAddr>> Engine::place_sites(Batch& batch) {
     batch.slots.emplace(address, *slot);
   }
   return std::optional<RemoteAddr>();
+}
+
+// A second jump in the bytes of a new place is taken out, once nobody can be on the way to it any more: the first place
+// that has to wait for that.
+std::optional<RemoteAddr> Engine::clear_islands(Batch& batch) {
+  AddressSpace& space = *find_process(batch.pid)->space;
+  const auto& islands = space.detours().islands();
+  std::optional<RemoteAddr> occupied;
+  for (const SiteRequest& request : batch.requests) {
+    const std::uint64_t begin = request.plan.address.value, end = begin + request.plan.insn.length;
+    auto it = islands.lower_bound(begin - std::min<std::uint64_t>(begin, Patch::kMaxSize));
+    for (; it != islands.end() && it->first < end; ++it) {
+      if (it->first + it->second.patch.size <= begin) continue;
+      occupied = request.plan.address;
+      Site* const owner = space.find(it->second.site);
+      if (it->second.retired != 0 || !owner) continue;
+      space.drop_jump(*owner);
+      batch.disturbed.push_back(owner->plan.address);
+    }
+  }
+  return occupied;
+}
+
+void Engine::wait_for_islands(std::shared_ptr<Batch> batch, RemoteAddr at) {
+  AddressSpace& space = *find_process(batch->pid)->space;
+  if (++batch->island_waits > kMaxIslandWaits) {
+    roll_back(*batch);
+    return batch->done(in_use(at));
+  }
+  const std::uint64_t round = space.detours().rounds_begun() + 1;
+  const auto go_on = [this, batch] { continue_batch(batch); };
+  space.optimisation().after_round.push_back({round, Waiter::Clock::now() + kIslandPatience, go_on});
+  wake_optimiser(space, std::chrono::seconds(0));
 }
 
 Result<void> Engine::commit_batch(Batch& batch) {

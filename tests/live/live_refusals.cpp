@@ -358,21 +358,10 @@ TEST_CASE("refused: a breakpoint that a killed daemon has left behind is told fr
   const Json error = add_error(client, target.pid(), {"work"});
   check_refusal(error, "existing-breakpoint", "does not have on disk");
   CHECK(message_of(error).find("a probed that was killed") != std::string::npos);
-  // What the hint gives as the program's own bytes is that.
-  const std::string command = "}" + hex(place) + "={";
+  // Nobody is to write into text by hand: other threads execute it, and other bytes of ours may be around it.
   const std::string hint = hint_of(error);
-  const std::size_t at = hint.find(command);
-  REQUIRE(at != std::string::npos);
-  std::string bytes;
-  std::istringstream given(hint.substr(at + command.size(), hint.find('}', at + command.size()) - at - command.size()));
-  for (std::string byte; std::getline(given, byte, ',');)
-    bytes.push_back(static_cast<char>(std::stoi(byte, nullptr, 16)));
-  CHECK(hint.substr(0, at).ends_with("set {unsigned char[" + std::to_string(bytes.size()) + "]"));
-  const std::string memory = "/proc/" + std::to_string(target.pid()) + "/mem";
-  const int fd = ::open(memory.c_str(), O_WRONLY | O_CLOEXEC);
-  REQUIRE(::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(place)) == std::ssize(bytes));
-  ::close(fd);
-  CHECK(text_restored(target.pid()));
+  CHECK_MESSAGE(hint.find("probed --recover") != std::string::npos, hint);
+  CHECK_MESSAGE(hint.find("gdb") == std::string::npos, hint);
 }
 
 TEST_CASE("a glob takes what can be probed and tells what can't; what is named exactly stays all or none") {

@@ -32,7 +32,7 @@ struct Fixture {
   Result<tracer::SitePlan> analyse(std::uint64_t offset, bool known_start = true) {
     auto symbols = symbols::TargetSymbols::load(getpid(), modules);
     REQUIRE(symbols.ok());
-    Planner planner(getpid(), **symbols, known, nullptr);
+    Planner planner(getpid(), **symbols, &overlay);
     symbols::Site site;
     site.address = RemoteAddr{reinterpret_cast<std::uint64_t>(page)} + offset;
     site.symbol = "f";
@@ -47,7 +47,7 @@ struct Fixture {
   }
   void* page;
   symbols::ModuleCache modules;
-  KnownPlans known;
+  tracer::TextOverlay overlay;
 };
 
 }  // namespace
@@ -105,7 +105,7 @@ struct FileFixture : Fixture {
 
 }  // namespace
 
-TEST_CASE("U7: a breakpoint that is not in the file was left behind, and what belongs there is told") {
+TEST_CASE("U7: a breakpoint that is not in the file was left behind; nobody is told to write over it") {
   FileFixture f{code::kOrdinary, kBreakpoint, code::kReturn};
   CHECK(f.refused(code::kOrdinary.size()).hint.find("the program's own") != std::string::npos);
   f.plant(0);
@@ -124,11 +124,12 @@ TEST_CASE("K9: the trampoline is refused as what it is even where its start can'
 
 TEST_CASE("K7: our own breakpoint is seen through to what it hides") {
   Fixture f{kBreakpoint, code::kReturn};
-  tracer::SitePlan hidden;
-  hidden.address = RemoteAddr{reinterpret_cast<std::uint64_t>(f.page)};
-  hidden.insn.length = static_cast<std::uint8_t>(code::kOrdinary.size());
-  std::ranges::copy(code::kOrdinary, hidden.bytes.begin());
-  f.known.emplace(hidden.address, hidden);
+  tracer::Patch hidden;
+  hidden.at = RemoteAddr{reinterpret_cast<std::uint64_t>(f.page)};
+  hidden.size = static_cast<std::uint8_t>(kBreakpoint.size());
+  std::copy_n(code::kOrdinary.begin(), kBreakpoint.size(), hidden.before.begin());
+  std::ranges::copy(kBreakpoint, hidden.after.begin());
+  f.overlay.add(hidden);
   auto plan = f.analyse(0);
   REQUIRE(plan.ok());
   CHECK(std::ranges::equal(plan->code(), code::kOrdinary));

@@ -84,11 +84,107 @@ TEST_CASE("a jump of the program's own is left alone once it is back") {
   CHECK(settled(trap, p, true) == trap);
   CHECK(settled(kNew, p, true) == trap);
   CHECK(settled(kNew, p, false) == own);
+}
+
+// ---- the overlay ----------------------------------------------------------------------------------------------------
+
+Patch patch_at(std::uint64_t at, const Bytes& before, const Bytes& after) {
+  Patch p = patch(before, after);
+  p.at = RemoteAddr{at};
+  return p;
+}
+
+Patch trap_at(std::uint64_t at, const Bytes& code) {
+  const Bytes trap(arch::native::kBreakpoint.begin(), arch::native::kBreakpoint.end());
+  return patch_at(at, Bytes(code.begin(), code.begin() + kHead), trap);
+}
+
+Bytes undone(const TextOverlay& overlay, Bytes text, std::uint64_t from) {
+  const TextOverlay::Reading reading(overlay);
+  reading.undo(text, RemoteAddr{from});
+  return text;
+}
+
+TEST_CASE("whoever reads text sees the program's bytes behind a breakpoint and behind every stage of a jump") {
   TextOverlay overlay;
-  overlay.add(p);
-  Bytes text = own;
-  overlay.undo(text, p.at);
-  CHECK(text == own);
+  CHECK(undone(overlay, trap_with(kOld), 0x1000) == trap_with(kOld));
+  overlay.add(trap_at(0x1000, kOld));
+  CHECK(undone(overlay, trap_with(kOld), 0x1000) == kOld);
+  overlay.add(patch_at(0x1000, kOld, kNew));
+  for (const Bytes& stage : {kNew, trap_with(kNew), trap_with(kOld), kOld})
+    CHECK(undone(overlay, stage, 0x1000) == kOld);
+  Bytes half = kNew;  // it is just being written
+  half.back() = kOld.back();
+  CHECK(undone(overlay, half, 0x1000) == kOld);
+}
+
+// Where no breakpoint was ever: before, the reader took its first byte for one.
+TEST_CASE("the second jump of two is seen through as a whole, and in part") {
+  TextOverlay overlay;
+  overlay.add(patch_at(0x1000, kOld, kNew));
+  CHECK(undone(overlay, kNew, 0x1000) == kOld);
+  for (std::size_t first = 0; first < kNew.size(); ++first) {
+    const auto at = static_cast<std::ptrdiff_t>(first);
+    CHECK(undone(overlay, Bytes(kNew.begin() + at, kNew.end()), 0x1000 + first) ==
+          Bytes(kOld.begin() + at, kOld.end()));
+    CHECK(undone(overlay, Bytes(kNew.begin(), kNew.begin() + at), 0x1000) == Bytes(kOld.begin(), kOld.begin() + at));
+  }
+}
+
+TEST_CASE("what the program has written over a jump is left as it is") {
+  TextOverlay overlay;
+  overlay.add(trap_at(0x1000, kOld));
+  overlay.add(patch_at(0x1000, kOld, kNew));
+  Bytes others = code::kOther;
+  CHECK(undone(overlay, others, 0x1000) == others);
+  Bytes elsewhere = kNew;  // a jump of its own, with our first byte
+  elsewhere.back() ^= 0x55;
+  if (elsewhere.back() != kOld.back()) CHECK(undone(overlay, elsewhere, 0x1000) == elsewhere);
+}
+
+TEST_CASE("what was taken out is forgotten, but not while somebody reads who may have seen it") {
+  TextOverlay overlay;
+  const Patch first = patch_at(0x1000, kOld, kNew);
+  Bytes other = kNew;
+  other.back() ^= 0x11;
+  const Patch second = patch_at(0x1000, kOld, other);
+  overlay.add(first);
+  {
+    const TextOverlay::Reading reading(overlay);
+    overlay.remove(first);
+    overlay.add(second);  // at the same place, and leads elsewhere
+    for (const Bytes& seen : {kNew, other}) {
+      Bytes text = seen;
+      reading.undo(text, first.at);
+      CHECK(text == kOld);
+    }
+    if (other.back() != kOld.back()) CHECK(undone(overlay, kNew, 0x1000) == kNew);  // began behind the removal
+    CHECK(overlay.size() == 1);
+  }
+  overlay.remove(second);
+  CHECK(overlay.size() == 0);
+  CHECK(undone(overlay, other, 0x1000) == other);
+  overlay.remove(second);  // no-op
+}
+
+TEST_CASE("patches that overlap, as they come and go while the text is read, are all undone") {
+  TextOverlay overlay;
+  Bytes text = kOld, before = kOld;
+  text.insert(text.end(), kOld.begin(), kOld.end());
+  before.insert(before.end(), kOld.begin(), kOld.end());
+  const std::size_t step = kHead;
+  const TextOverlay::Reading reading(overlay);
+  const Patch early = patch_at(0x1000, kOld, kNew);
+  const Bytes inner(before.begin() + static_cast<std::ptrdiff_t>(step),
+                    before.begin() + static_cast<std::ptrdiff_t>(step + kOld.size()));
+  const Patch late = patch_at(0x1000 + step, inner, kNew);
+  overlay.add(early);
+  overlay.remove(early);
+  overlay.add(late);
+  std::copy_n(kNew.begin(), step, text.begin());  // read while the first was there, the rest behind the second
+  std::copy(kNew.begin(), kNew.end(), text.begin() + static_cast<std::ptrdiff_t>(step));
+  reading.undo(text, early.at);
+  CHECK(text == before);
 }
 
 }  // namespace
