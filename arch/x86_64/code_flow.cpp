@@ -1,17 +1,23 @@
 // One pass over a file's code that collects instruction boundaries, branch targets, addresses of code and of tables,
 // and padding; then the tables, then the functions with indirect jumps once more.
 //
+// Bytes of a function that nothing leads to, and those that some code reads, are data for all one knows: they are no
+// instructions, and no padding.
+//
 // Where a jump table ends isn't looked for: a table is a run of distances that lead into the text, up to the next thing
 // whose address is taken. A few targets too many cost nothing but a few probes that can't be optimised.
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "arch/x86_64/leap.hpp"
+#include "arch/x86_64/reach.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/scan.hpp"
 #include "arch/x86_64/stack_use.hpp"
+#include "arch/x86_64/zydis.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {
@@ -35,6 +41,7 @@ class Analysis {
     settle_padding();
     judge_labels();
     judge_functions();
+    judge_reach();
     judge_taken();
     judge_stacks();
     spread_doubt();
@@ -80,7 +87,8 @@ class Analysis {
   void walk_function(const CodeSegment& text, const CodeRange& range) {
     const auto bytes = part(text, range);
     FunctionFacts facts{range, true, true};
-    bool reached = true, leaps = false, sets_stack = false, leaps_by_return = false;
+    walked_ = out_.flow().functions().size();
+    bool reached = true, leaps = false, jumps = false, sets_stack = false, leaps_by_return = false;
     std::span<const std::uint8_t> before;
     target(range.begin);
     // A pointer to a function may be called behind its landing pad, and who computes it leaves no trace of that.
@@ -92,8 +100,9 @@ class Analysis {
       const Scan s = scan(bytes.subspan(at), range.begin + at);
       if (s.length == 0) break;
       out_.mark(range.begin + at, CodeFlowBuilder::kStart);
-      note(s, &range);
+      note(s, range.begin + at, &range);
       leaps = leaps || s.kind == ScanKind::leap || s.kind == ScanKind::call_away;
+      jumps = jumps || s.kind == ScanKind::leap;
       sets_stack = sets_stack || s.sets_stack;
       if (s.kind == ScanKind::end && sets_return_address(before)) leaps_by_return = true;
       reached = pads(s, range.begin + at, reached);
@@ -101,9 +110,11 @@ class Analysis {
       at += s.length;
     }
     facts.decoded = facts.understood = at == bytes.size();
+    if (!facts.decoded) unled_.push_back(range.begin + at);
     after_end_ = !reached && facts.decoded;
     const std::size_t index = out_.add_function(facts);
     if (leaps) leaping_.push_back(index);
+    if (jumps) jumping_.push_back(index);
     if (sets_stack) stacks_set_.push_back(index);
     if (leaps_by_return) returning_.push_back(index);
     if (!facts.decoded) walk_gap(text, {range.begin + at, range.end});
@@ -165,7 +176,7 @@ class Analysis {
     for (std::uint64_t at = from - gap.range.begin; at < gap.bytes.size() && !seen_[gap.first_seen + at];) {
       seen_[gap.first_seen + at] = true;
       const Scan s = scan(gap.bytes.subspan(at), gap.range.begin + at);
-      if (s.length != 0) note(s, nullptr);
+      if (s.length != 0) note(s, gap.range.begin + at, nullptr);
       at += std::max<std::uint64_t>(s.length, 1);
     }
   }
@@ -186,28 +197,35 @@ class Analysis {
 
   // Nothing that isn't reached is padding, as long as no target is in it. Returns whether what follows is reached.
   bool pads(const Scan& s, std::uint64_t at, bool reached) {
+    if (!reached && s.kind != ScanKind::nothing) unled_.push_back(at);
     if (reached || s.kind != ScanKind::nothing) return falls_through(s.kind);
     if (padding_.empty() || padding_.back().end != at) padding_.push_back({at, at});
     padding_.back().end += s.length;
     return false;
   }
 
-  void note(const Scan& s, const CodeRange* function) {
+  void note(const Scan& s, std::uint64_t at, const CodeRange* function) {
     switch (s.kind) {
       case ScanKind::jump:
       case ScanKind::branch:
       case ScanKind::call:
         target(s.target);
         if (s.kind == ScanKind::call) called_.push_back(s.target);
+        // What stands behind the call may be a string whose address is popped there.
+        if (s.kind == ScanKind::call && function != nullptr && function->contains(s.target) &&
+            s.target != function->begin)
+          odd_calls_.push_back(s.target);
         if (function != nullptr) branches_.push_back(s.target);
         if (function == nullptr || !function->contains(s.target)) foreign_.push_back(s.target);
         if (function != nullptr && s.kind != ScanKind::call && !function->contains(s.target))
-          across_.push_back({out_.flow().functions().size(), s.target});
+          across_.push_back({walked_, s.target});
         break;
       default: break;
     }
     // Whatever else refers to bytes of the text reads data there, which must stay as they are.
     if (s.has_address) taken(s.address);
+    if (s.has_address && !s.takes_address && in_text(s.address)) note_read(at);
+    if (s.has_constant && source_.absolute && in_text(s.constant)) note_read(at);
     if (s.takes_address) tables_.push_back(s.address), called_.push_back(s.address);
     if (s.takes_address && function != nullptr) takes(s.address);
     if (s.has_constant && source_.absolute) {
@@ -218,9 +236,42 @@ class Analysis {
     }
   }
 
+  // What the instruction reads, writes, calls or jumps through, where its own bytes say where that is. Of a table that
+  // it looks up something in, the first element.
+  void note_read(std::uint64_t at) {
+    Decoded d;
+    if (!decode_with_zydis(out_.flow().bytes(at, kMaxInsnLength), d)) return;
+    if (d.insn.mnemonic == ZYDIS_MNEMONIC_NOP) return;
+    for (unsigned i = 0; i < d.insn.operand_count_visible; ++i) {
+      const ZydisDecodedOperand& operand = d.operands[i];
+      if (operand.type != ZYDIS_OPERAND_TYPE_MEMORY || operand.mem.type == ZYDIS_MEMOP_TYPE_AGEN) continue;
+      const bool relative = operand.mem.base == ZYDIS_REGISTER_RIP || operand.mem.base == ZYDIS_REGISTER_EIP;
+      if (!relative && operand.mem.base != ZYDIS_REGISTER_NONE) continue;
+      const std::uint64_t from =
+          static_cast<std::uint64_t>(operand.mem.disp.value) + (relative ? at + d.insn.length : 0);
+      if (!in_text(from)) continue;
+      read_.push_back({from, from + std::max<std::uint64_t>(1, operand.size / 8)});
+      const bool leads = d.insn.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE;
+      if (leads) read_addresses(from, operand.mem.index == ZYDIS_REGISTER_NONE ? 1 : kMostEntries);
+    }
+  }
+
+  // Where calls and jumps lead by way of addresses in the text. Those that the loader makes are relocations, too.
+  void read_addresses(std::uint64_t from, std::size_t most) {
+    constexpr std::uint64_t kAddressSize = 8;
+    for (std::size_t n = 0; n < most; ++n, from += kAddressSize) {
+      const auto bytes = out_.flow().bytes(from, kAddressSize);
+      const std::uint64_t to = bytes.size() < kAddressSize ? 0 : load({from, bytes}, 0, kAddressSize);
+      if (!in_text(to)) return;
+      if (most > 1) read_.push_back({from, from + kAddressSize});
+      taken(to);
+      led_to_.push_back(to);
+    }
+  }
+
   // The function being walked through does.
   void takes(std::uint64_t address) {
-    if (in_text(address) || in_text(address - 1)) takes_.push_back({out_.flow().functions().size(), address});
+    if (in_text(address) || in_text(address - 1)) takes_.push_back({walked_, address});
   }
 
   // ---- addresses in data ----
@@ -277,6 +328,7 @@ class Analysis {
       const std::uint64_t to = base + static_cast<std::uint64_t>(std::int64_t{distance});
       if (!in_text(to)) break;
       taken(to);
+      led_to_.push_back(to);
     }
     table_ranges_.push_back({base, data->address + at});
   }
@@ -297,6 +349,7 @@ class Analysis {
         if (second == 0 || second == first || in_table(data.address + at)) continue;
         if (is_linkage({data.address + at, data.address + at + 2 * kEntrySize})) continue;
         target(first), target(second);
+        led_to_.push_back(first), led_to_.push_back(second);
       }
     }
   }
@@ -314,8 +367,127 @@ class Analysis {
 
   void settle_padding() {
     for (const CodeRange& run : padding_)
-      for (std::uint64_t at = run.begin; at < run.end && !out_.is_marked(at, CodeFlowBuilder::kTarget); ++at)
+      for (std::uint64_t at = run.begin; leads_on(run) && at < run.end; ++at) {
+        if (out_.is_marked(at, CodeFlowBuilder::kTarget)) break;
         out_.mark(at, CodeFlowBuilder::kPadding);
+      }
+  }
+
+  // Behind a function's end it is padding up to something, not the begin of data: to code, to an aligned place, or to
+  // the end. What follows it inside of a function is looked at by judge_reach().
+  bool leads_on(const CodeRange& run) const {
+    constexpr std::uint64_t kAlignment = 16;
+    const bool in_function = out_.flow().function_at(run.end - 1) != nullptr;
+    return in_function || run.end % kAlignment == 0 || !in_text(run.end) ||
+           out_.is_marked(run.end, CodeFlowBuilder::kTarget);
+  }
+
+  // ---- data among instructions ----
+
+  // Sorted, each once.
+  static void tidy(std::vector<std::uint64_t>& addresses) {
+    std::ranges::sort(addresses);
+    const auto repeated = std::ranges::unique(addresses);
+    addresses.erase(repeated.begin(), repeated.end());
+  }
+  static std::span<const std::uint64_t> those_in(const std::vector<std::uint64_t>& sorted, const CodeRange& range) {
+    const auto begin = std::ranges::lower_bound(sorted, range.begin), end = std::ranges::lower_bound(sorted, range.end);
+    return {begin, end};
+  }
+
+  // Most functions have nothing of the kind: those that may are walked through again, along the ways of control.
+  void judge_reach() {
+    std::ranges::sort(foreign_);
+    tidy(led_to_), tidy(unled_);
+    std::vector<std::uint64_t> doubtful;  // indices of functions
+    const auto doubt = [&](std::uint64_t address) {
+      if (const auto index = index_at(address)) doubtful.push_back(*index);
+    };
+    for (const std::uint64_t at : unled_)
+      if (!out_.is_marked(at, CodeFlowBuilder::kTarget)) doubt(at);
+    for (const std::uint64_t to : odd_calls_) doubt(to);
+    for (const std::uint64_t label : tables_)
+      if (const FunctionFacts* f = out_.flow().function_at(label); f != nullptr && f->range.begin != label)
+        doubt(label);
+    for (const CodeRange& range : source_.linkage)
+      if (in_text(range.begin)) read_.push_back(range);
+    std::ranges::sort(read_, {}, &CodeRange::begin);
+    for (const CodeRange& range : read_) doubt(range.begin), doubt(range.end - 1);
+    tidy(doubtful);
+    for (const std::size_t index : doubtful)
+      if (!is_linkage_table(out_.function(index).range)) settle_function(index);
+    // What was walked over out of step leads elsewhere than it seemed to.
+    for (const auto& [index, address] : std::exchange(found_, {})) {
+      walked_ = index;
+      const CodeRange range = out_.function(index).range;
+      note(scan(out_.flow().bytes(address, range.end - address), address), address, &range);
+    }
+    for (const CodeRange& range : read_)
+      for (std::uint64_t at = range.begin; at < range.end; ++at) out_.unmark(at, CodeFlowBuilder::kPadding);
+  }
+
+  void settle_function(std::size_t index) {
+    const CodeRange range = out_.function(index).range;
+    const auto bytes = out_.flow().bytes(range.begin, range.end - range.begin);
+    std::vector<std::uint64_t> seeds, labels, more;
+    std::ranges::set_union(those_in(foreign_, range), those_in(led_to_, range), std::back_inserter(seeds));
+    std::ranges::set_difference(those_in(tables_, range), seeds, std::back_inserter(labels));
+    std::vector<CodeRange> data(read_in(range).begin(), read_in(range).end());
+    // Jumps that aren't understood may lead to whatever nothing else leads to.
+    const bool leads_anywhere = !out_.function(index).understood && std::ranges::binary_search(jumping_, index);
+    for (const std::uint64_t label : labels)
+      if (const CodeRange table = distances_at(label, range); table.begin != table.end)
+        data.push_back(table);
+      else if (leads_anywhere)
+        more.push_back(label);
+    if (leads_anywhere) std::ranges::copy(those_in(unled_, range), std::back_inserter(more));
+    for (const std::uint64_t label : more) std::erase(labels, label);
+    for (std::uint64_t at = range.begin; at < range.end; ++at)
+      if (out_.is_marked(at, CodeFlowBuilder::kTaken) && !std::ranges::binary_search(labels, at)) more.push_back(at);
+    tidy(more);
+    const auto begins = reached_instructions({range, bytes, seeds, more, labels, data});
+    std::uint64_t done = range.begin;
+    for (const std::uint64_t begin : begins) {
+      if (begin < done) continue;  // one that another one begins in: a prefix that is skipped
+      settle_hole({done, begin});
+      done = begin + scan(bytes.subspan(begin - range.begin), begin).length;
+      for (std::uint64_t inside = begin + 1; inside < done; ++inside)
+        if (!out_.is_marked(inside, CodeFlowBuilder::kTarget)) out_.unmark(inside, CodeFlowBuilder::kStart);
+      if (!out_.is_marked(begin, CodeFlowBuilder::kStart)) found_.push_back({index, begin});
+      out_.mark(begin, CodeFlowBuilder::kStart);
+    }
+    settle_hole({done, range.end});
+  }
+
+  // A table of distances from itself, in the function's own text: empty unless two at least lead into the function.
+  CodeRange distances_at(std::uint64_t label, const CodeRange& range) const {
+    std::uint64_t end = label, first = range.end;
+    for (; end + kEntrySize <= std::min(range.end, first); end += kEntrySize) {
+      const auto bytes = out_.flow().bytes(end, kEntrySize);
+      const auto distance = static_cast<std::int32_t>(load({end, bytes}, 0, kEntrySize));
+      const std::uint64_t to = label + static_cast<std::uint64_t>(std::int64_t{distance});
+      if (!range.contains(to)) break;
+      if (to > label) first = std::min(first, to);
+    }
+    return end - label >= 2 * kEntrySize ? CodeRange{label, end} : CodeRange{};
+  }
+
+  std::span<const CodeRange> read_in(const CodeRange& range) const {
+    constexpr std::uint64_t kLongest = 64;  // a vector's; what is longer has a symbol, and is found by its begin
+    const auto low = range.begin - std::min(range.begin, kLongest);
+    const auto begin = std::ranges::lower_bound(read_, low, {}, &CodeRange::begin);
+    return {begin, std::ranges::lower_bound(read_, range.end, {}, &CodeRange::begin)};
+  }
+
+  // Nothing leads there: padding, if all of it is, else data.
+  void settle_hole(const CodeRange& hole) {
+    bool pads = true;
+    for (std::uint64_t at = hole.begin; at < hole.end && pads; ++at)
+      pads = out_.is_marked(at, CodeFlowBuilder::kPadding);
+    for (std::uint64_t at = hole.begin; at < hole.end && !pads; ++at) {
+      out_.unmark(at, CodeFlowBuilder::kPadding);
+      out_.unmark(at, CodeFlowBuilder::kStart);
+    }
   }
 
   // A .plt, which is one function to an unwind table: `push GOT+8(%rip); jmp *GOT+16(%rip)`, padding, and entries whose
@@ -425,10 +597,17 @@ class Analysis {
     std::uint64_t to;  // outside of it
   };
   std::vector<Across> across_;
+  std::vector<Across> found_;  // instructions that the first walk has missed: functions, and where they begin
   std::vector<Across> takes_;  // whose addresses functions take with lea, or have as constants: often the next one's, too
   std::vector<CodeRange> padding_, table_ranges_;
+  std::vector<CodeRange> read_;           // text that some code reads, calls or jumps through; may overlap
+  std::size_t walked_ = 0;                // the function that is being walked through: its index
+  std::vector<std::uint64_t> unled_;      // behind what doesn't go on, in functions, and no padding
+  std::vector<std::uint64_t> led_to_;     // by tables, and by addresses in the text
+  std::vector<std::uint64_t> odd_calls_;  // where functions call themselves, but not at their begins
   // Functions with indirect jumps or calls, that set rsp, that return to where they want; indices, ascending.
   std::vector<std::size_t> leaping_, stacks_set_, returning_;
+  std::vector<std::size_t> jumping_;  // those of leaping_ with jumps
   std::vector<Gap> gaps_;  // ascending
   std::vector<bool> seen_;  // for each byte of gaps: a walk was there
   std::vector<std::uint64_t> entered_;  // places, in gaps or not, that weren't walked from yet

@@ -218,6 +218,10 @@ class Analysis {
     const auto bytes = flow_.bytes(facts.range.begin, facts.range.end - facts.range.begin);
     for (std::uint64_t at = 0; at < bytes.size();) {
       const std::uint64_t address = facts.range.begin + at;
+      if (!flow_.is_instruction(address)) {  // data
+        ++at;
+        continue;
+      }
       const Scan s = scan(bytes.subspan(at), address);
       if (s.length == 0) return fail(ExitRefusal::not_decoded, address);
       steps_.emplace(address, Step{address, s, false, {}});

@@ -220,6 +220,12 @@ Result<Places> TargetSymbols::Impl::places_of_glob(std::span<const Found> found,
   return places;
 }
 
+bool TargetSymbols::Impl::begins_sized_function(const Instance& in, RemoteAddr at) {
+  const ElfAddr address = in.elf(at);
+  const auto bounds = in.module->function_at(address);
+  return bounds && bounds->symbol && bounds->symbol->size != 0 && bounds->start == address;
+}
+
 // The place `offset` bytes behind `start`, which is the symbol's address or, for an IFUNC, its implementation's.
 Result<Site> TargetSymbols::Impl::site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const {
   const RemoteAddr address = start + offset;
@@ -243,7 +249,9 @@ Result<Site> TargetSymbols::Impl::site_of(const Found& found, RemoteAddr start, 
   site.symbol = std::move(name);
   site.offset = offset;
   site.function_start = start;
-  site.function_size = size;
+  // A label may stand anywhere, also in front of data in another function: nothing is known of what it begins.
+  const bool is_label = own && found.symbol->size == 0 && !(in && begins_sized_function(*in, start));
+  site.function_size = is_label ? 0 : size;
   return site;
 }
 

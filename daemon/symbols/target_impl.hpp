@@ -137,6 +137,7 @@ class TargetSymbols::Impl {
   std::vector<Function> functions_of(std::span<const Instance* const> instances, std::string_view glob,
                                      std::size_t limit) const;
   Result<Site> site_of(const Found& found, RemoteAddr start, std::uint64_t offset) const;
+  static bool begins_sized_function(const Instance& in, RemoteAddr at);
   Site place(RemoteAddr address, const Mapping& mapping, const Instance* in) const;
 
   // ---- resolve_debug.cpp

@@ -1,5 +1,5 @@
-// K11: padding among a function's instructions, in which the second jump of two may be, is the program's own for whoever
-// looks at it.
+// K11, U7: what else stands in the text of a function than its instructions. Padding, in which the second jump of two
+// may be, is the program's own for whoever looks at it; data aren't probed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,6 +16,15 @@ struct Function {
 };
 // mixed.S; with padding.
 constexpr Function kPadded[] = {{"mixed_pad", 0x27}, {"mixed_pads", 0x38}};
+// With data, whose offsets these are.
+struct WithData {
+  const char* name;
+  std::uint64_t size, data, data_end;
+};
+constexpr WithData kWithData[] = {{"mixed_call", 0x19, 2, 0xa},      {"mixed_jump", 0x1c, 6, 0x16},
+                                  {"mixed_load", 0x3a, 2, 0x12},     {"mixed_lea", 0x2a, 2, 0x10},
+                                  {"mixed_table", 0x3c, 0x14, 0x24}, {"mixed_string", 0x12, 5, 0xd},
+                                  {"mixed_object", 0x19, 2, 0xe}};
 
 std::string at(const char* function, std::uint64_t offset) { return std::string(function) + "+" + hex(offset); }
 
@@ -129,6 +138,39 @@ TEST_CASE("K11: probes come and go at random beside each other; none is refused,
     if (i % 10 == 0) REQUIRE(all_settled(client));
   }
   for (const auto& [place, probe] : there) remove_all(client, {probe});
+  CHECK(text_restored(mixed.pid()));
+  check_stopped(mixed);
+}
+
+TEST_CASE("U7: data among a function's instructions are refused, and what stands behind them is not") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched mixed("mixed", {"2"});
+  REQUIRE(runs(mixed));
+  std::vector<Json> probes;
+  for (const WithData& function : kWithData) {
+    std::size_t behind = 0;
+    for (std::uint64_t offset = 0; offset < function.size; ++offset) {
+      CAPTURE(at(function.name, offset));
+      const bool is_data = offset >= function.data && offset < function.data_end;
+      const Json answer = add_one(client, mixed.pid(), "p " + at(function.name, offset), true);
+      CHECK_MESSAGE(!(is_data && answer.contains("result")), answer.dump());
+      if (offset >= function.data_end) behind += answer.contains("result");
+      if (answer.contains("result")) probes.push_back(view_of(answer));
+    }
+    CAPTURE(function.name);
+    CHECK(behind >= 2);
+  }
+  // By its label, which assemblers leave in the symbol table.
+  for (const char* label :
+       {"mixed_call_data", "mixed_jump_data", "mixed_load_data", "mixed_lea_data", "mixed_table_data"}) {
+    const Json error = add_error(client, mixed.pid(), {std::string("p ") + label});
+    CAPTURE(label);
+    CHECK(reason_of(error) == "not-instruction-boundary");
+    CHECK_MESSAGE(error.value("message", "").find("data") != std::string::npos, error.dump());
+  }
+  REQUIRE(all_settled(client));
+  remove_all(client, probes);
   CHECK(text_restored(mixed.pid()));
   check_stopped(mixed);
 }
