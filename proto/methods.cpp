@@ -486,7 +486,10 @@ constexpr std::array kEventsEnded{
     integer("subscription", kMax64, "what events.subscribe returned"),
     said("message", "why, for people"),
 };
-constexpr std::array kProbesGone{list("ids", kId, kMaxList, "the probes, of this connection")};
+constexpr std::array kProbesGone{
+    list("ids", kId, kMaxList, "the probes, of this connection"),
+    text("message", kMax64, "why they don't come back: the code there can't be probed", kOptional),
+};
 
 constexpr std::array kReturnedProbe{
     integer("id", kMax32, "the probe"),

@@ -77,8 +77,17 @@ inline constexpr std::optional<int> kThreadPointerSet = 0x401;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 
+// The architecture has none (PTRACE_GETREGS of x86): register sets do. What a thread has the kernel takes back, too: no
+// user mode has a PSTATE that it refuses (arch/arm64/kernel/ptrace.c, valid_native_regs).
+struct RegisterRequests {
+  int get, set;
+};
+inline constexpr std::optional<RegisterRequests> kRegisterRequests = std::nullopt;
+
 // A process is of one kind for good.
 inline bool executes_native_code(const Registers&) { return true; }
+inline constexpr std::uint64_t kOtherCodeBelow = 0;
+inline bool pc_is_address(const Registers&) { return true; }
 
 // ---- system calls ----
 

@@ -58,7 +58,26 @@ constexpr std::size_t kArgumentRegisters[kRegisterArguments] = {offsetof(Registe
                                                                 offsetof(Registers, rdx), offsetof(Registers, rcx),
                                                                 offsetof(Registers, r8),  offsetof(Registers, r9)};
 
+constexpr std::uint64_t kUserCode = 0x33;   // __USER_CS, asm/segment.h
+constexpr std::uint64_t kInLocalTable = 4;  // a selector's table indicator: Intel SDM 3A 3.4.2
+
+// As a guest of Xen without hardware virtualisation the kernel has others (FLAT_USER_CS64, xen/interface/xen-x86_64.h);
+// we are 64-bit code, too.
+std::uint64_t own_code_segment() {
+  std::uint64_t selector = 0;
+  __asm__("mov %%cs, %0" : "=r"(selector));
+  return selector;
+}
+
 }  // namespace
+
+bool executes_native_code(const Registers& r) {
+  static const std::uint64_t own = own_code_segment();
+  return r.cs == kUserCode || r.cs == own;
+}
+
+// The code segments that Linux itself has for programs all begin at 0.
+bool pc_is_address(const Registers& r) { return (r.cs & kInLocalTable) == 0; }
 
 std::optional<std::size_t> register_offset(std::string_view name) {
   const auto* row = std::ranges::find(kNames, name, &Name::name);

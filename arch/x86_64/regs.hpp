@@ -64,9 +64,23 @@ inline constexpr std::optional<int> kThreadPointerSet = std::nullopt;
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 
-// Whether the thread is in 64-bit code, by the user code segment of Linux (__USER_CS, asm/segment.h): also a 64-bit
-// process may go to 32-bit code and back (Wine).
-inline bool executes_native_code(const Registers& r) { return r.cs == 0x33; }
+// PTRACE_GETREGS and PTRACE_SETREGS (asm/ptrace-abi.h): a 64-bit tracer always gets the layout above. PTRACE_GETREGSET
+// chooses the layout by the thread's code segment (arch/x86/kernel/ptrace.c, task_user_regset_view): in 32-bit code it
+// answers with 17 words of 4 bytes, and PTRACE_SETREGSET takes these.
+struct RegisterRequests {
+  int get, set;
+};
+inline constexpr std::optional<RegisterRequests> kRegisterRequests = RegisterRequests{12, 13};
+
+// 32-bit code has its addresses in 32 bits.
+inline constexpr std::uint64_t kOtherCodeBelow = 1ULL << 32;
+// A 64-bit process may go to 32-bit code and back by a far transfer (Wine, DOSEMU). The code segment tells the mode
+// (user_64bit_mode, asm/ptrace.h): Linux gives 64-bit code one selector, and lets no LDT entry be 64-bit
+// (arch/x86/kernel/ldt.c, fill_ldt).
+bool executes_native_code(const Registers& r);
+// Whether the pc is an address. In a segment of the LDT (16-bit code) it counts from the segment's base, which only the
+// program and the kernel know.
+bool pc_is_address(const Registers& r);
 
 // ---- system calls ----
 

@@ -119,7 +119,8 @@ void Trace::take(const Notification& notification) {
     params["notes"].each_element([](JsonView text) { return note(display(text.string())), true; });
   }
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
-    note(options_.pending
+    note(!params["message"].string().empty() ? "probes are gone: " + display(params["message"].string())
+         : options_.pending
              ? "probed code was unloaded; its probes wait for it"
              : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
   if (params["pid"].u64() != static_cast<std::uint64_t>(pid_)) return;

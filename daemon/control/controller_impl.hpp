@@ -182,7 +182,7 @@ class ControllerImpl final : public Controller {
   // controller_revival.cpp
   struct Revival;
   std::vector<Failed> failed(const std::vector<tracer::NotArmed>& not_armed) const;
-  void on_code_gone(pid_t root, const std::vector<ProbeId>& ids);
+  void on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const char* why);
   void take_along(const Probe& lost);
   void look_for_pending(pid_t pid);
   void on_libraries_changed(pid_t root, std::uint64_t ticket);
@@ -201,7 +201,7 @@ class ControllerImpl final : public Controller {
   bool place_halves(const std::shared_ptr<Revival>& revival, const Step& together);
   void finish(const std::shared_ptr<Revival>& revival);
   void tell_unplaced(Probe& probe, const Error& why);
-  void notify_owners(const std::vector<ProbeId>& ids, std::string_view method);
+  void notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message = nullptr);
 
   // controller_waiting.cpp
   void note_taken(Item& item, const Probe& glob) const;

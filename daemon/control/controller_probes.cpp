@@ -433,7 +433,7 @@ void ControllerImpl::analyse_code(pid_t pid, std::uint32_t execs, std::shared_pt
     code.reserve(sites.size());
     for (const RemoteAddr site : sites) {
       auto known = symbols->code_around(site);
-      code.push_back({site, std::move(known.flow), known.bias, known.why_not});
+      code.push_back({site, std::move(known.flow), known.bias, known.why_not, known.in_frame});
     }
     tracer_->post([pid, execs, code = std::move(code)](tracer::Engine& engine) { engine.know_code(pid, execs, code); });
   });

@@ -42,7 +42,7 @@ bool is_of_some(const Error& why) {
   return why.reason != Reason::not_attached && why.reason != Reason::target_gone && why.reason != Reason::timed_out;
 }
 
-bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended; }
+bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended && !probe.no_code; }
 
 }  // namespace
 
@@ -131,7 +131,7 @@ std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& 
 
 // ---- gone -----------------------------------------------------------------------------------------------------------
 
-void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_view method) {
+void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message) {
   struct Told {
     std::string ids, notes, probes;
   };
@@ -153,13 +153,14 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
       proto::append_json_string(t.notes, fmt::format("{}: {}", it->second.full_name(), note));
     }
   }
+  const std::string said = message ? fmt::format(R"(,"message":"{}")", message) : "";
   for (const auto& [owner, t] : told)
     if (const auto client = clients_.find(owner); client != clients_.end())
-      client->second->notify(
-          method, fmt::format(R"({{"ids":[{}]{}{}}})", t.ids, member("notes", t.notes), member("probes", t.probes)));
+      client->second->notify(method, fmt::format(R"({{"ids":[{}]{}{}{}}})", t.ids, member("notes", t.notes),
+                                                 member("probes", t.probes), said));
 }
 
-void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {
+void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const char* why) {
   const auto t = targets_.find(root);
   bool some_wait = false;
   drain_all();  // a client learns of it after the last event
@@ -168,10 +169,11 @@ void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids) {
     const auto it = probes_.find(id);
     if (it == probes_.end()) continue;
     it->second.gone = true;
+    it->second.no_code = why != nullptr;
     some_wait |= may_come_back(it->second);
     take_along(it->second);
   }
-  notify_owners(ids, "probe.gone");
+  notify_owners(ids, "probe.gone", why);
   if (some_wait) look_for_pending(root);
 }
 

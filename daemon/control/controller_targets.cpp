@@ -55,8 +55,8 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
         it->second.longest_pause = std::max(it->second.longest_pause, nanoseconds);
     });
   }
-  void code_gone(pid_t root, std::vector<ProbeId> probes) override {
-    owner_.post([&o = owner_, root, probes = std::move(probes)] { o.on_code_gone(root, probes); });
+  void code_gone(pid_t root, std::vector<ProbeId> probes, const char* why) override {
+    owner_.post([&o = owner_, root, probes = std::move(probes), why] { o.on_code_gone(root, probes, why); });
   }
   void libraries_changed(pid_t root, std::uint64_t ticket) override {
     owner_.post([&o = owner_, root, ticket] { o.on_libraries_changed(root, ticket); });

@@ -134,6 +134,7 @@ struct Probe {
   RemoteAddr address;
   bool enabled = true;
   bool gone = false;       // the memory or the process it was in has gone, or (pending) has never been there
+  bool no_code = false;    // gone, and for good: what it was in can't be probed
   bool optimize = true;    // as it was added; the global switch is another thing
   bool pending = false;    // comes back by itself when its code does
   bool ended = false;      // its process, or the program it ran, has ended: it can't come back

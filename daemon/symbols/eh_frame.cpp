@@ -300,6 +300,11 @@ std::vector<FrameRange> read_frame_ranges(const ElfImage& image) {
   return ranges;
 }
 
+bool is_covered(std::span<const FrameRange> ranges, ElfAddr address) {
+  const auto after = std::ranges::upper_bound(ranges, address, {}, &FrameRange::start);
+  return after != ranges.begin() && address.value - std::prev(after)->start.value < std::prev(after)->size;
+}
+
 LandingPads read_landing_pads(const ElfImage& image) {
   LandingPads out;
   std::vector<FrameReader::Frame> frames = read_frames(image);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "daemon/symbols/elf_image.hpp"
@@ -18,6 +19,9 @@ struct FrameRange {
 // Sorted by start, one for each start. Found through PT_GNU_EH_FRAME: its search table, or, where the linker wrote
 // none, by walking .eh_frame. Empty when there is nothing usable.
 std::vector<FrameRange> read_frame_ranges(const ElfImage& image);
+
+// Whether one of them, sorted as above, has the address in it.
+bool is_covered(std::span<const FrameRange> ranges, ElfAddr address);
 
 struct LandingPads {
   std::vector<ElfAddr> addresses;  // unordered, with repetitions

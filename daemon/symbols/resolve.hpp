@@ -138,6 +138,7 @@ class TargetSymbols {
     std::shared_ptr<const arch::CodeFlow> flow;  // null: nothing
     std::uint64_t bias = 0;                      // address in the target = address in the flow + bias
     const char* why_not = nullptr;               // set: it must not be optimised, and why; of static life time
+    bool in_frame = false;                       // its file's unwind table covers it, or it is Go's
   };
   Code code_around(RemoteAddr address) const;
 

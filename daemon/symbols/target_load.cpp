@@ -241,6 +241,7 @@ TargetSymbols::Code TargetSymbols::Impl::code_around(RemoteAddr address) const {
   if (!ready(*in)) return {nullptr, 0, "its file can't be read"};
   Code code{in->module->code_flow(source_of(*in)), in->bias, nullptr};
   if (!code.flow) return {nullptr, 0, "its file can't be read"};
+  code.in_frame = in->module->is_go() || is_covered(in->module->frames(), {address.value - in->bias});
   // Goroutines' stacks are small and have other data right below; only behind that check there's room for sure.
   if (in->module->is_go() && !arch::native::is_stack_check(code.flow->bytes(address.value - in->bias, 8)))
     code.why_not = "Go code keeps no stack to spare there: only functions that begin with a check of the stack do";

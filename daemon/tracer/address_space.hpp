@@ -44,6 +44,8 @@ struct Site {
   std::shared_ptr<const arch::CodeFlow> flow;
   std::uint64_t bias = 0;
   const char* why_not = nullptr;  // set: it isn't optimised, whatever its programs; of static life time
+  bool may_be_other_code = false;  // 32-bit code of a 64-bit process, as far as is known
+  bool executed = false;           // a thread was seen to, as native code
   std::shared_ptr<Jump> jump;     // its own alone; null: none
   bool queued = false;            // waits for the optimiser
   // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.

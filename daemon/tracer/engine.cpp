@@ -667,8 +667,9 @@ void Engine::check_deadlines() {
       interrupt_some(*process, process->asked == Ask::best ? Ask::harmless : Ask::everyone);
     while (!process->jobs.empty() && now >= process->jobs.front().deadline) {
       const Error error = refuse(
-          Reason::timed_out, fmt::format("no thread of process {} could be stopped within {} s", pid, kJobTimeout / 1s),
-          "all of them are in an uninterruptible wait; try again later");
+          Reason::timed_out,
+          fmt::format("no thread of process {} could make a system call for probed within {} s", pid, kJobTimeout / 1s),
+          "all of them are in an uninterruptible wait, or execute 32-bit code; try again later");
       late.push_back([fail = std::move(process->jobs.front().fail), error] { fail(error); });
       process->jobs.pop_front();
     }

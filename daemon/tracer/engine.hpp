@@ -67,8 +67,9 @@ class Listener {
   virtual void feed_closed(events::FeedPtr feed) = 0;
   // Some thread was kept stopped by the optimiser for so long, which is longer than any before.
   virtual void longest_pause(pid_t root, std::uint64_t nanoseconds) = 0;
-  // The code of these probes of root has gone or been rewritten: nothing of them is left in the target.
-  virtual void code_gone(pid_t root, std::vector<ProbeId> probes) = 0;
+  // The code of these probes of root has gone or been rewritten: nothing of them is left in the target. `why`, of
+  // static life time: it is no code for probes, and they don't come back; null otherwise.
+  virtual void code_gone(pid_t root, std::vector<ProbeId> probes, const char* why) = 0;
   // The dynamic loader of root has loaded or unloaded something (ProbeProgram::watches_loader). The thread waits for
   // Engine::loader_may_go_on(root, ticket); tickets ascend.
   virtual void libraries_changed(pid_t root, std::uint64_t ticket) = 0;
@@ -93,6 +94,7 @@ struct SiteCode {
   std::shared_ptr<const arch::CodeFlow> flow;  // null: nothing
   std::uint64_t bias = 0;
   const char* why_not = nullptr;  // set: it isn't optimised, and why; of static life time
+  bool in_frame = false;          // an unwind table covers it: it is native code
 };
 
 struct SiteRequest {
@@ -238,7 +240,8 @@ class Engine : private Waiter::Guardian {
   void reconsider_around(AddressSpace& space, RemoteAddr address);
 
   // engine_memory.cpp
-  bool drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout);
+  bool drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout,
+                  const char* why = nullptr);
   void heal_if_moved(AddressSpace& space);
   bool trapped_in_moved_code(Process& process, RemoteAddr address);
   bool injected_code_gone(const Process& process, RemoteAddr pc);
@@ -267,6 +270,7 @@ class Engine : private Waiter::Guardian {
   struct AfterTrap;
   bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
   void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
+  void give_up_other_code(AddressSpace& space, RemoteAddr address);
   void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
   void on_step(Tracee& tracee, int signal);
   void finish_step(Tracee& tracee, ptrace::Registers& regs);
@@ -341,7 +345,7 @@ class Engine : private Waiter::Guardian {
     int signal = 0;              // a signal of the program's own that is to be pending again: resume with it
   };
   template <class F>
-  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {});
+  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {}, bool* refused = nullptr);
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
   void stop_few_others(const Tracee& tracee);
@@ -388,6 +392,7 @@ class Engine : private Waiter::Guardian {
   void optimise(AddressSpace& space);
   bool start_batch(AddressSpace& space);
   bool refuse_all(AddressSpace& space, const char* why);
+  void note_other_code(AddressSpace& space);
   bool eligible(const AddressSpace& space, const Site& site);
   bool wants_jump(const AddressSpace& space, const Site& site);
   void build_some(AddressSpace& space);

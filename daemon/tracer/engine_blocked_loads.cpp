@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "daemon/tracer/engine.hpp"
+#include "daemon/tracer/engine_stops.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -57,7 +58,7 @@ void Engine::give_up_load(Tracee& tracee) {
   ptrace::Registers regs;
   if (!space || space->detours().areas_empty() || ptrace::get_registers(tracee.tid, regs) != ptrace::Outcome::ok)
     return;
-  const auto place = space->detours().find(RemoteAddr{regs.pc()});
+  const auto place = space->detours().find(native_place(regs));
   if (!place || !place->resume || tracee.load.pc != regs.pc()) {
     tracee.load = {};
     if (place && place->resume) tracee.load.pc = regs.pc();

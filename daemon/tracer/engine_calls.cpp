@@ -180,7 +180,7 @@ void Engine::limit_kept_calls(Tracee& tracee) {
   ptrace::Registers regs;
   if (!tracee.stack_limited || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   AddressSpace& space = *tracee.process->space;
-  if (const auto place = space.detours().find(RemoteAddr{regs.pc()}); place && place->capture) return;
+  if (const auto place = space.detours().find(native_place(regs)); place && place->capture) return;
   tracee.stack_limited = false;
   take_all_calls(tracee);
   for (std::size_t i = 0; i < tracee.lanes.size(); ++i)

@@ -48,6 +48,7 @@ void Engine::meet(Tracee& tracee) {
 }
 
 void Engine::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
+  if (!native::executes_native_code(regs)) return;  // there fs leads to whatever that code wants
   AddressSpace& space = *tracee.process->space;
   Optimisation& work = space.optimisation();
   const std::uint64_t pointer = ptrace::thread_pointer(tracee.tid, regs);
@@ -169,6 +170,7 @@ bool Engine::looked_at(Tracee& tracee) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
   round.awaited.erase(tracee.tid);
+  if (!native::executes_native_code(regs)) note_other_code(*space);
   if (!passes(*space, tracee, regs.pc(), regs.sp())) round.to_look_at.push_back(tracee.tid);
   wake_optimiser(*space, 0s);
   return true;
@@ -193,7 +195,7 @@ bool Engine::skip_absent_load(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
-  const auto place = detours.find(RemoteAddr{regs.pc()});
+  const auto place = detours.find(native_place(regs));
   if (!place || !place->resume) return false;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
   // One that was sent and is blocked swallows ours: the fault unblocks it (kernel/signal.c, legacy_queue).
@@ -213,7 +215,7 @@ bool Engine::stand_in_for_clock(Tracee& tracee, int signal) {
   if (space.detours().areas_empty()) return false;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
-  const auto place = space.detours().find(RemoteAddr{regs.pc()});
+  const auto place = space.detours().find(native_place(regs));
   std::array<std::uint8_t, 2> code{};
   if (!place || !place->capture || !space.memory().read(RemoteAddr{regs.pc()}, std::as_writable_bytes(std::span(code))))
     return false;
@@ -241,7 +243,7 @@ bool Engine::turn_back(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
-  const RemoteAddr pc{regs.pc()};
+  const RemoteAddr pc = native_place(regs);
   std::optional<RemoteAddr> site = detours.site_of_island(pc);
   const bool in_padding = site.has_value();
   if (const auto place = detours.find(pc); place && place->detour && place->base == pc) site = place->detour->site;
@@ -413,7 +415,7 @@ bool Engine::waits_to_leave(Tracee& tracee) {
   }
   // One that has run into a breakpoint or a fault meanwhile must be seen to do so first: its mask, with the bit that
   // the kernel has cleared for it, would keep that from it.
-  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(RemoteAddr{regs.pc()}) ||
+  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(native_place(regs)) ||
       synchronous_signal_pending(tracee.tid))
     return let_leave(tracee), true;
   if (tracee.leaving->held.empty()) {

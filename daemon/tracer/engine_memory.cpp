@@ -53,7 +53,8 @@ SitePlan as_it_is_now(const TargetMemory& memory, const SitePlan& plan) {
 
 // These sites' code has gone: nothing is left to probe there. Of a process that is ending all memory has, which is told
 // when it has ended. False: it has, and what is known of it stays.
-bool Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout) {
+bool Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout,
+                        const char* why) {
   if (addresses.empty()) return true;
   if (space.memory().has_ended()) return false;
   std::vector<ProbeId> gone;
@@ -72,7 +73,7 @@ bool Engine::drop_sites(AddressSpace& space, std::span<const RemoteAddr> address
   // What a followed child has lost, its parent may still have.
   for (const auto& [pid, process] : processes_)
     if (process->space.get() == &space && process->root == pid) {
-      listener_.code_gone(pid, std::move(gone));
+      listener_.code_gone(pid, std::move(gone), why);
       break;
     }
   return true;
@@ -189,10 +190,10 @@ bool Engine::leave_moved_jump(Tracee& tracee, int signal) {
   if (ptrace::get_siginfo(tracee.tid, info) != ptrace::Outcome::ok || !is_fault(signal, info)) return false;
   if (reinterpret_cast<std::uint64_t>(info.si_addr) != regs.pc()) return false;
   if (come_back_from_astray(tracee, signal, regs)) return true;
-  const auto from = space->moved_jump_to(RemoteAddr{regs.pc()});
+  const auto from = space->moved_jump_to(native_place(regs));
   if (!from) return false;
   const Layout layout = Layout::of(space->memory());
-  if (space->heal_strays(layout) == 0 || space->moved_jump_to(RemoteAddr{regs.pc()})) return false;
+  if (space->heal_strays(layout) == 0 || space->moved_jump_to(native_place(regs))) return false;
   drop_sites(*space, space->lost_sites(layout), layout);
   regs.set_pc(from->value);
   ptrace::set_registers(tracee.tid, regs);

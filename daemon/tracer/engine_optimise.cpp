@@ -37,6 +37,10 @@ constexpr const char* kChangedByProgram = "its code was changed by the program";
 constexpr auto kPunAgain = 50ms;
 constexpr const char* kPunInUse = "where its punned jump would lead threads may still be";
 constexpr const char* kOtherCode = "its code is not what its file has there";
+constexpr const char* kAwaitsHit =
+    "nothing says that it is 64-bit code (no unwind table covers it, and it is below 4 GiB): its first hit will";
+constexpr const char* kBothCodes =
+    "the process executes 32-bit code, and nothing says that this isn't (no unwind table covers it)";
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -78,6 +82,8 @@ bool Engine::eligible(const AddressSpace& space, const Site& site) {
   const char* why = nullptr;
   if (!site.flow) why = "nothing is known of the code around it";
   if (site.why_not) why = site.why_not;
+  if (site.may_be_other_code && !site.executed) why = kAwaitsHit;
+  if (site.may_be_other_code && space.optimisation().has_other_code) why = kBothCodes;
   if (space.optimisation().refused) why = space.optimisation().refused;
   const auto keeps = [](const ProgramPtr& program) { return keeps_breakpoint(*program) != nullptr; };
   if (std::ranges::any_of(site.programs, keeps)) why = "another probe at the same place keeps the breakpoint there";
@@ -109,8 +115,9 @@ void Engine::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode>
     if (!site) continue;
     site->flow = known.flow;
     site->bias = known.bias;
+    site->may_be_other_code = known.site.value < native::kOtherCodeBelow && !known.in_frame;
     site->why_not = site->rewritten ? "the program rewrites its code" : known.why_not;
-    if (!site->flow || site->why_not) eligible(*process->space, *site);
+    if (!site->flow || site->why_not || site->may_be_other_code) eligible(*process->space, *site);
     consider(*process->space, *site);
   }
 }
@@ -164,6 +171,19 @@ bool Engine::refuse_all(AddressSpace& space, const char* why) {
   work.phase = Phase::idle;
   wake_optimiser(space, kDelay);
   return false;
+}
+
+// Some thread executes 32-bit code. A jump there would be a jump to 64-bit code, which that can't tell: only where that
+// code can't be may jumps be.
+void Engine::note_other_code(AddressSpace& space) {
+  if (std::exchange(space.optimisation().has_other_code, true)) return;
+  for (const auto& [address, site] : space.sites_in_order()) {
+    if (!site->may_be_other_code) continue;
+    space.drop_jump(*site);
+    eligible(space, *site);
+  }
+  heal_if_moved(space);
+  wake_optimiser(space, kDelay);
 }
 
 Process* Engine::anybody_in(const AddressSpace& space) {

@@ -15,6 +15,7 @@
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/text_pages.hpp"
 
@@ -23,6 +24,7 @@ namespace {
 
 namespace native = arch::native;
 
+constexpr const char* kCallFailed = "the thread that was to map it has gone, or could not make the call";
 constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
 constexpr unsigned kMaxIslandWaits = 8;    // rounds that a batch waits for
@@ -49,6 +51,16 @@ Error no_room(pid_t pid, RemoteAddr near, const char* why) {
                fmt::format("process {}: no memory could be mapped near {:#x} for relocated instructions: {}", pid,
                            near.value, why),
                "see the target's limits (ulimit -v, vm.max_map_count) and its seccomp or SELinux policy",
+               {}};
+}
+
+// The thread itself may make no call for us.
+Error no_call(pid_t pid, const char* why) {
+  return Error{Reason::unsupported_target,
+               fmt::format("process {}: no memory could be mapped for relocated instructions: the thread that was to "
+                           "make the call can't: {}",
+                           pid, why),
+               "",
                {}};
 }
 
@@ -121,6 +133,13 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
     return prepare_landing_first(std::move(batch));
   forget_lost_code(*process);
   for (const SiteRequest& request : batch->requests) {
+    if (process->space->optimisation().other_code.contains(request.plan.address)) {
+      roll_back(*batch);
+      return batch->done(Error{Reason::unsupported_instruction,
+                               fmt::format("address {:#x}: {}", request.plan.address.value, kIsOtherCode),
+                               "leave it out, or probe the 64-bit code that goes there",
+                               {}});
+    }
     if (!process->space->xol().contains(request.plan.address)) continue;
     roll_back(*batch);
     return batch->done(
@@ -342,6 +361,7 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
     auto maps = symbols::read_maps(batch->pid);
     if (!maps) return fail(maps.error());
     const char* why = "there is no gap within reach";
+    const char* refused = nullptr;
     bool mapped = false;
     const std::uint64_t room = stack_room(batch->pid);
     const auto try_holes = [&](RemoteSyscalls& remote) {
@@ -350,7 +370,7 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
         if (!hole) return;
         const auto at = remote.call(SYS_mmap, {hole->value, size, PROT_READ | PROT_EXEC,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~0ULL, 0});
-        if (!at) return void(why = remote.refusal() ? remote.refusal() : "the thread that was to map it has gone");
+        if (!at) return void((remote.refusal() ? refused : why) = remote.refusal() ? remote.refusal() : kCallFailed);
         if (*at == static_cast<std::int64_t>(hole->value)) {
           const Mark mark = AddressSpace::mark(0);
           space.xol().add_area(*hole, size, mark);
@@ -370,6 +390,7 @@ void Engine::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
                         "is it frozen (docker pause, cgroup.freeze)? try again when it runs",
                         {}});
     if (!alive) return fail(Error{Reason::target_gone, fmt::format("process {} has gone", batch->pid), "", {}});
+    if (refused) return fail(no_call(batch->pid, refused));
     if (!mapped) return fail(no_room(batch->pid, near, why));
     continue_batch(batch);
   };

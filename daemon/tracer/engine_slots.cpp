@@ -95,7 +95,7 @@ void Engine::show_filtered_call(Tracee& tracee) {
 // instruction is (or is about to be) what the thread will execute, i.e. when its breakpoint is out. True: regs changed.
 bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
   RemoteAddr base;
-  const Slot* slot = tracee.process->space ? tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base) : nullptr;
+  const Slot* slot = tracee.process->space ? tracee.process->space->xol().find(native_place(regs), base) : nullptr;
   if (slot) {
     const CopyPoint* point = slot->copy.at(regs.pc() - base.value);
     if (point && point->meaning == CopyPoint::Meaning::after)
@@ -183,8 +183,8 @@ void Engine::on_step(Tracee& tracee, int signal) {
   if (signal == SIGTRAP && on_call_trap(tracee, regs)) return;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
   RemoteAddr base;
-  Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
-  const auto detour = tracee.process->space->detours().find(RemoteAddr{regs.pc()});
+  Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
+  const auto detour = tracee.process->space->detours().find(native_place(regs));
   const CopyPoint* point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
   if (signal == SIGTRAP && is_step_trap(info)) {
     if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after))

@@ -159,10 +159,10 @@ void Engine::release(Tracee& tracee, int signal) {
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
   if (process.space) {
     const DetourSpace& detours = process.space->detours();
-    if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
+    if (const auto site = detours.site_of_island(native_place(regs))) {
       regs.set_pc(site->value);
       ptrace::set_registers(tracee.tid, regs);
-    } else if (const auto place = detours.find(RemoteAddr{regs.pc()})) {
+    } else if (const auto place = detours.find(native_place(regs))) {
       if (place->capture && is_job_control(tracee.tid, signal)) {
         ptrace::interrupt(tracee.tid);
         return resume(tracee, signal);
@@ -267,6 +267,7 @@ void Engine::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (!native::executes_native_code(regs)) note_other_code(*tracee.process->space);
   // (A SIGCONT that finds nobody stopped has stopped every thread before, see on_interrupt().)
   if (signal != SIGCONT && was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
     make_call_again(tracee, regs);
@@ -278,13 +279,13 @@ void Engine::deliver(Tracee& tracee, int signal) {
   if (tracee.process->detaching && !tracee.leaving) return release(tracee, signal);
   if (job_control) return resume(tracee, signal);  // wherever it is
   const DetourSpace& detours = tracee.process->space->detours();
-  if (const auto place = detours.find(RemoteAddr{regs.pc()})) return deliver_in_detour(tracee, signal, regs, *place);
-  if (const auto site = detours.site_of_island(RemoteAddr{regs.pc()})) {
+  if (const auto place = detours.find(native_place(regs))) return deliver_in_detour(tracee, signal, regs, *place);
+  if (const auto site = detours.site_of_island(native_place(regs))) {
     regs.set_pc(site->value);
     ptrace::set_registers(tracee.tid, regs);
   }
   RemoteAddr base;
-  Slot* slot = tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
+  Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
   if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
   leave_slot(tracee);
   resume_with_own_mask(tracee, signal);
@@ -305,7 +306,7 @@ bool Engine::secure(pid_t tid, int signal) {
   if (tracee.stepping) return is_step_trap(trapped.info);
   if (!is_breakpoint_trap(trapped.info)) return false;
   if (!native::kTrapMovesPc) return true;
-  if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok) return false;
+  if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok || !native::pc_is_address(trapped.regs)) return false;
   AddressSpace& space = *tracee.process->space;
   const RemoteAddr address{native::breakpoint_address(trapped.regs.pc())};
   if (space.detours().call_trap(address)) return true;  // behind it a nop leads to where the landing would
@@ -341,6 +342,7 @@ bool Engine::on_trap(Tracee& tracee) {
 
 bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   ptrace::Registers regs = trapped.regs;
+  if (!native::pc_is_address(regs)) return false;
   if (on_call_trap(tracee, regs)) return true;
   if (is_step_trap(trapped.info)) return is_step_of_copy(tracee, regs);
   Process& process = *tracee.process;
@@ -379,9 +381,10 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   } else if (entry) {
     if (after.signal != 0 && !queue_trap_again(tracee, address)) return true;
     on_entry_breakpoint(tracee, regs);
-  } else if (armed && !process.detaching) {
+  } else if (armed && !process.detaching && native::executes_native_code(regs)) {
     on_hit(tracee, *site, regs, after);
   } else {
+    if (armed && !process.detaching) give_up_other_code(*process.space, address);
     // As the landing of the daemon that has left it would: its breakpoint, which stays.
     leave_slot(tracee);
     regs.set_pc(left.value_or(address).value);
@@ -424,8 +427,18 @@ bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const
   return armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
 }
 
+// A thread has executed a breakpoint in 32-bit code, or in code that is both: its copy is 64-bit code. The instruction
+// itself comes back, for good, and the thread executes that.
+void Engine::give_up_other_code(AddressSpace& space, RemoteAddr address) {
+  note_other_code(space);
+  space.optimisation().other_code.insert(address);
+  drop_sites(space, std::array{address}, Layout::of(space.memory()), kIsOtherCode);
+  heal_if_moved(space);
+}
+
 void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
   leave_slot(tracee);
+  if (!std::exchange(site.executed, true) && site.may_be_other_code) consider(*tracee.process->space, site);
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
   if (!follow_rewriting(tracee, site)) {
@@ -469,7 +482,7 @@ void Engine::put_back_interrupted_call(Tracee& tracee) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   RemoteAddr base;
-  const bool in_slot = tracee.process->space && tracee.process->space->xol().find(RemoteAddr{regs.pc()}, base);
+  const bool in_slot = tracee.process->space && tracee.process->space->xol().find(native_place(regs), base);
   if (!in_slot) leave_slot(tracee);
   if (was_only_interrupted(tracee.tid, regs)) make_call_again(tracee, regs);
 }
@@ -545,11 +558,14 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end()) return resume(tracee);
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
-  if (wanted && (holds_signal || synchronous_signal_pending(tid) || !in_native_code(tid)) &&
-      tracee.interrupts_put_off < kMostPutOff) {
+  const bool elsewhere = wanted && !in_native_code(tid);
+  if (elsewhere) note_other_code(*tracee.process->space);
+  // Somebody who waits for a job is answered at its deadline, and others are asked before that.
+  const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching);
+  if (wanted && (holds_signal || synchronous_signal_pending(tid) || elsewhere) && may_wait) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
     // comes first, then we ask again; also when it doesn't come. In 32-bit code it can make no calls for us.
-    ++tracee.interrupts_put_off;
+    if (tracee.interrupts_put_off < kMostPutOff) ++tracee.interrupts_put_off;
     tracee.group_stopped = false;
     tracee.interrupt_again = true;
     tracee.process->ask_again = Waiter::Clock::now() + kAskAgainAfter;

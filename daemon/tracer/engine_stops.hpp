@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "arch/arch.hpp"
+#include "daemon/base/types.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/ptrace.hpp"
 
@@ -31,6 +32,13 @@ inline bool is_breakpoint_trap(const siginfo_t& info) {
   return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT;
 }
 
+// Where a thread is, as far as that can be in code of ours: that is native. In other code (32-bit code of a 64-bit
+// process) the pc may be no address at all; then: nowhere.
+inline RemoteAddr native_place(const ptrace::Registers& regs) {
+  return {arch::native::executes_native_code(regs) ? regs.pc() : 0};
+}
+
+inline constexpr const char* kIsOtherCode = "32-bit code was executed there; only 64-bit code can be probed";
 inline constexpr const char* kStepsItself =
     "the process steps itself by the trap flag, and would see the steps of a jump";
 

@@ -132,14 +132,16 @@ RemoteAddr trapped_at(const Tracee& tracee, const ptrace::Registers& regs, int s
 
 }  // namespace
 
-// Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died.
+// Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died. refused:
+// whether it may make no calls; it has not left its stop then, and `put_back` has not been sent to it again.
 template <class F>
-bool Engine::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at) {
+bool Engine::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at, bool* refused) {
   Process& process = *tracee.process;
   const bool in_signal = tracee.stop == WaitStatus::Kind::signal;
   const bool alive = with_remote_calls(
       tracee, *process.space,
       [&](RemoteSyscalls& remote) {
+        if (refused) *refused = remote.refusal() != nullptr;
         ActionCalls calls(remote, *process.space);
         f(calls);
       },
@@ -334,9 +336,10 @@ void Engine::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sign
   const bool alone = standard && !suspect_others(tracee, signal);
   const bool handled = handles(is.known);
   const bool had_none = !process.actions.of(SIGTRAP).known;
-  bool found_reset = false;
+  bool found_reset = false, refused = false;
+  const int put_back_signal = std::exchange(after.signal, 0);
   after.alive = with_actions(
-      tracee, std::exchange(after.signal, 0),
+      tracee, put_back_signal,
       [&](ActionCalls& calls) {
         for (const int each : kForcedSignals) {
           if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
@@ -348,8 +351,9 @@ void Engine::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sign
           put_back(process, each, calls);
         }
       },
-      trapped_at(tracee, regs, signal));
+      trapped_at(tracee, regs, signal), &refused);
   if (!after.alive) return;
+  if (refused) after.signal = put_back_signal;
   if (had_none) watch_at_first(process);
   if (found_reset && !after.with_all && (alone || !some_block_all(process, signal))) watch_everybody(tracee);
 }
@@ -391,14 +395,16 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
       const auto before = known_mask(tracee);
       const bool by_others = suspect_others(tracee, signal);
       const bool dies = forced && (before ? (*before & bit) != 0 : !by_others);
-      const bool alive = with_actions(tracee, signal, [&](ActionCalls& calls) {
+      bool refused = false;
+      const auto look = [&](ActionCalls& calls) {
         const Seen seen = reconcile(process, signal, calls);
         if (signal == SIGTRAP) remove_landing(process, calls);
         if (seen != Seen::reset || dies) return;
         put_back(process, signal, calls);
         suspect_others(tracee, signal);
-      });
-      if (!alive) return true;
+      };
+      if (!with_actions(tracee, signal, look, {}, &refused)) return true;
+      if (refused) return note_own_signal(tracee, signal), false;  // to what is there, as nobody can look at it
       tracee.action_looked = signal;
       resume(tracee);
       if (quiet) see_into_handler(tracee, signal);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +31,8 @@ struct Optimisation {
     naming,   // the controller is to know who records
   };
   Phase phase = Phase::idle;
+  bool has_other_code = false;      // some thread has been seen in other than native code
+  std::set<RemoteAddr> other_code;  // executed there: no place for a probe
   std::deque<RemoteAddr> queue;
   std::vector<std::pair<Clock::time_point, RemoteAddr>> later;  // sites to be queued again
   struct Job {

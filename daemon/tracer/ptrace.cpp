@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -63,6 +64,32 @@ Outcome end_stop(int request, pid_t tid, int signal) {
 
 std::uintptr_t pointer(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
+constexpr bool kHasRequests = arch::native::kRegisterRequests.has_value();
+
+Outcome put_registers(pid_t tid, const Registers& regs) {
+  if constexpr (kHasRequests) {
+    return call(arch::native::kRegisterRequests->set, tid, 0, pointer(&regs));
+  } else {
+    Registers copy = regs;
+    iovec io{&copy, sizeof copy};
+    return call(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&io));
+  }
+}
+
+// One by one, what is not as it should be. struct user begins with the registers (sys/user.h).
+Outcome put_what_differs(pid_t tid, const Registers& regs) {
+  using Words = std::array<std::uint64_t, sizeof(Registers) / sizeof(std::uint64_t)>;
+  Registers now{};
+  if (const Outcome outcome = get_registers(tid, now); outcome != Outcome::ok) return outcome;
+  const auto wanted = std::bit_cast<Words>(regs), is = std::bit_cast<Words>(now);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == is[i]) continue;
+    const Outcome outcome = call(PTRACE_POKEUSER, tid, i * sizeof(std::uint64_t), wanted[i]);
+    if (outcome != Outcome::ok) return outcome;
+  }
+  return Outcome::ok;
+}
+
 }  // namespace
 
 Outcome seize(pid_t tid) {
@@ -95,10 +122,11 @@ Outcome listen(pid_t tid) { return end_stop(PTRACE_LISTEN, tid, 0); }
 Outcome detach(pid_t tid, int signal) { return end_stop(PTRACE_DETACH, tid, signal); }
 
 Outcome get_registers(pid_t tid, Registers& regs) {
+  if constexpr (kHasRequests) return call(arch::native::kRegisterRequests->get, tid, 0, pointer(&regs));
   iovec io{&regs, sizeof regs};
   const Outcome outcome = call(PTRACE_GETREGSET, tid, NT_PRSTATUS, pointer(&io));
   if (outcome == Outcome::ok && io.iov_len != sizeof regs) {
-    errno = EPROTO;  // a 32-bit tracee has a shorter register set
+    errno = EPROTO;
     return Outcome::failed;
   }
   return outcome;
@@ -154,10 +182,13 @@ Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
   return outcome;
 }
 
+// The kernel refuses values that programs can have all the same: a segment base in the upper half of the address space
+// (wrgsbase), a selector of a privilege other than 3 (`mov $1, %ds`); and with it what comes behind it in the set
+// (arch/x86/kernel/ptrace.c, putreg, genregs_set). As we change none of these, they are as they should be.
 Outcome set_registers(pid_t tid, const Registers& regs) {
-  Registers copy = regs;
-  iovec io{&copy, sizeof copy};
-  return call(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&io));
+  const Outcome outcome = put_registers(tid, regs);
+  if (!kHasRequests || outcome != Outcome::failed || errno != EIO) return outcome;
+  return put_what_differs(tid, regs);
 }
 
 Outcome set_registers(pid_t tid, const Registers& regs, const Registers& now) {

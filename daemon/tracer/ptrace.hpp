@@ -51,6 +51,7 @@ Outcome report_vfork_done(pid_t tid);
 Outcome listen(pid_t tid);
 Outcome detach(pid_t tid, int signal);
 
+// In whatever mode the thread executes (native::executes_native_code).
 Outcome get_registers(pid_t tid, Registers& regs);
 // What the thread's own data is found by; 0: not known. regs: what get_registers has said.
 std::uint64_t thread_pointer(pid_t tid, const Registers& regs);
@@ -61,6 +62,7 @@ void get_set_lost_in_calls(pid_t tid, std::vector<std::byte>& set);
 void set_set_lost_in_calls(pid_t tid, const std::vector<std::byte>& set);
 // The low 64 bits of one register for floating-point numbers.
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low);
+// What is as it should be already is no reason to fail, even where the kernel refuses to be told so.
 Outcome set_registers(pid_t tid, const Registers& regs);
 // The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less
 // than half the price (a twelfth of a whole hit; tests/bench, part-pc-only).

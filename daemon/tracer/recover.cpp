@@ -260,7 +260,7 @@ class Threads {
   void skip_calls(const std::set<std::uint64_t>& to_come) const {
     for (const auto& [tid, stop] : stopped_) {
       ptrace::Registers regs;
-      if (ptrace::get_registers(tid, regs) != Outcome::ok || !to_come.contains(regs.pc())) continue;
+      if (ptrace::get_registers(tid, regs) != Outcome::ok || !to_come.contains(native_place(regs).value)) continue;
       regs.set_pc(regs.pc() + native::kAfterCall);
       ptrace::set_registers(tid, regs);
     }
@@ -446,7 +446,11 @@ std::optional<Action> action_behind(const FoundJournal& journal, AddressSpace& s
 void put_action_back(Waiter& waiter, Threads& threads, const FoundJournal& journal) {
   const JournalHeader& header = journal.header;
   const auto first_in = [&](Kind kind) {
-    return std::ranges::find(threads.stopped(), kind, [](const auto& thread) { return thread.second; });
+    return std::ranges::find_if(threads.stopped(), [kind](const auto& thread) {
+      ptrace::Registers regs;
+      return thread.second == kind && ptrace::get_registers(thread.first, regs) == Outcome::ok &&
+             native::executes_native_code(regs);
+    });
   };
   auto found = first_in(Kind::interrupt);
   // One of a stopped process runs for a moment, and stands with the others again when it is let go.

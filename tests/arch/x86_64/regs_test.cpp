@@ -60,6 +60,20 @@ TEST_CASE("arguments are where System V puts them at a function's entry") {
   CHECK(argument_place(9).offset == 24);
 }
 
+TEST_CASE("the code segment tells the mode, and whether the pc is an address") {
+  struct Row {
+    std::uint64_t cs;
+    bool native, address;
+  };
+  constexpr Row kRows[] = {{0x33, true, true}, {0x23, false, true}, {0x07, false, false}, {0x0f, false, false}};
+  for (const Row& row : kRows) {
+    Registers r{};
+    r.cs = row.cs;
+    CHECK_MESSAGE(executes_native_code(r) == row.native, row.cs);
+    CHECK_MESSAGE(pc_is_address(r) == row.address, row.cs);
+  }
+}
+
 TEST_CASE("a rewound system call is the same call again") {
   Registers r{};
   r.rip = 0x401002;
