@@ -51,7 +51,7 @@ struct Insn {
   bool pc_relative = false;   // has a PC-relative memory or address operand
   bool may_block = false;     // a system call: may sleep for ever, restart, or never return
   bool repeats = false;       // a rep-prefixed string instruction: interruptible in the middle, pc stays
-  bool sees_trap_flag = false;  // pushf/popf, syscall (r11): must never be single-stepped
+  bool sees_trap_flag = false;  // pushf/popf, syscall (r11), mov to ss: must never be single-stepped
   bool emulable = false;      // emulate() does it exactly from registers alone
   std::optional<std::uint64_t> target;  // of a direct branch, absolute
 };

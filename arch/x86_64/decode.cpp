@@ -30,6 +30,13 @@ Flow flow_of(const ZydisDecodedInstruction& insn) {
   return int80 ? Flow::syscall : Flow::next;
 }
 
+// A load of ss: no trap comes between it and the next instruction (Intel SDM 3A 6.8.3).
+bool loads_ss(const ZydisDecodedInstruction& insn) {
+  constexpr unsigned kStackSegment = 2;  // of a segment register in a ModRM byte
+  return insn.mnemonic == ZYDIS_MNEMONIC_MOV && insn.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && insn.opcode == 0x8e &&
+         insn.raw.modrm.reg == kStackSegment;
+}
+
 // pushf stores TF, popf replaces it, and syscall leaves rflags with TF in r11 (SDM, SYSCALL), where the kernel does not
 // clean it: a single step across any of them shows itself to the program.
 bool exposes_trap_flag(ZydisMnemonic mnemonic) {
@@ -75,7 +82,7 @@ Insn decode(std::span<const std::uint8_t> bytes, std::uint64_t address) {
   result.pc_relative = decoded.pc_relative_operand() != nullptr;
   result.may_block = result.flow == Flow::syscall;
   result.repeats = (insn.attributes & kRepeatPrefixes) != 0;
-  result.sees_trap_flag = exposes_trap_flag(insn.mnemonic);
+  result.sees_trap_flag = exposes_trap_flag(insn.mnemonic) || loads_ss(insn);
   result.emulable = is_emulable(insn, bytes, result);
   if (insn.raw.imm[0].is_relative != 0)
     result.target = address + insn.length + static_cast<std::uint64_t>(insn.raw.imm[0].value.s);

@@ -399,13 +399,19 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
 }
 
 // A step that the program makes itself. True: it was none of the program's instructions; the thread goes on. That is so
-// behind a popf that has set the trap flag: the jump that ends its copy comes before the instruction that the first
-// step is to end behind.
+// behind what lets the next instruction be executed before it traps, in a copy the one that ends it: a popf that has
+// set the trap flag, a load of ss (Intel SDM 3A 6.8.3), and a system call, which the kernel comes back from with the
+// flag set in what it loads.
 bool Engine::is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
   RemoteAddr base;
-  const Slot* slot = tracee.slot ? tracee.process->space->xol().find(tracee.slot, base) : nullptr;
-  if (!slot || !slot->insn.sees_trap_flag || regs.pc() != slot->original.value + slot->insn.length) return false;
-  leave_slot(tracee);
+  XolAreas& xol = tracee.process->space->xol();
+  const Slot* slot = tracee.slot ? xol.find(tracee.slot, base) : nullptr;
+  if (!slot) return false;
+  const bool is_call = slot->insn.flow == arch::Flow::syscall;
+  const bool inside = xol.find(native_place(regs), base) == slot;
+  const bool behind = regs.pc() == slot->original.value + slot->insn.length;
+  if (!(is_call && inside) && !((is_call || slot->insn.sees_trap_flag) && behind)) return false;
+  if (!inside) leave_slot(tracee);
   if (tracee.process->detaching)
     release(tracee, 0);
   else

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "tests/live/probing.hpp"
 
@@ -62,6 +63,37 @@ TEST_CASE("a program that steps itself sees the same steps of an instruction tha
     Stacks stacks(probe, "step 20", false);
     CHECK(counts_of(stacks.client, stacks.probe).hits == 60);
     stacks.end();
+  }
+}
+
+// What each kind of instruction answers, alone and with a probe on it.
+std::string steps_told(Watched& target, const std::string& kind) { return target.ask(kind) + ", " + target.ask(kind); }
+
+TEST_CASE("a program that steps itself traps where it does alone, whatever instruction is probed, on every tier") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  std::istringstream kinds(Watched("steps").ask("kinds"));
+  for (std::string kind; kinds >> kind;) {
+    CAPTURE(kind);
+    const std::string tiers[] = {"stepped", "boosted", "optimized"};
+    for (const std::string& tier : tiers) {
+      CAPTURE(tier);
+      Watched target("steps");
+      const std::string alone = steps_told(target, kind);
+      Json params = add_params(target.pid(), {"step_" + kind}, {{"x-step", tier == "stepped"}});
+      if (tier == "boosted") params["probes"][0] = {{"definition", "step_" + kind}, {"optimize", false}};
+      const Json answer = client.request("probe.add", params);
+      REQUIRE_MESSAGE(answer.contains("result"), answer.dump());
+      const Json probe = answer.at("result").at("probes").at(0);
+      const auto shown = [&] { return list_probes(client, target.pid()).at(0); };
+      if (tier == "optimized")
+        CHECK(eventually([&] { return shown().value("tier", "") == tier || !shown().value("tierReason", "").empty(); }));
+      CHECK(steps_told(target, kind) == alone);
+      CHECK(counts_of(client, probe).hits >= 2);
+      remove_all(client, {probe});
+      target.target.send("end\n");
+      CHECK(target.target.finish().ok());
+    }
   }
 }
 

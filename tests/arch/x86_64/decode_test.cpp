@@ -71,6 +71,8 @@ TEST_CASE("instructions that can carry a probe are described rightly") {
       {"f2 ae", Flow::next, "r", 0},                             // repne scasb
       {"f3 a6", Flow::next, "r", 0},                             // repe cmpsb
       {"a4", Flow::next, "", 0},                                 // movsb
+      {"8e d0", Flow::next, "t", 0},                             // mov ss, eax: no trap between it and the next one
+      {"8e d8", Flow::next, "", 0},                              // mov ds, eax
       {"9c", Flow::next, "t", 0},                                // pushfq
       {"66 9c", Flow::next, "t", 0},                             // pushf
       {"9d", Flow::next, "t", 0},                                // popfq
