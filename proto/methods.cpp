@@ -76,6 +76,8 @@ constexpr std::array kPid{pid(kRequired)};
 constexpr std::array kOptionalPid{pid(kOptional)};
 constexpr std::array kPidResult{integer("pid", kMaxPid, "the target's process id")};
 
+constexpr Field kChildrenLetGo =
+    integer("childrenLetGo", kMax64, "children of it that were not followed; absent: none", kOptional);
 constexpr std::array kTarget{
     integer("pid", kMaxPid, "process id"),
     count("startTime", "field 22 of /proc/PID/stat: with pid, what identifies a process for good (64 bit)"),
@@ -84,6 +86,7 @@ constexpr std::array kTarget{
     integer("threads", kMax32, "threads it has"),
     integer("probes", kMax32, "probes registered for it, everybody's"),
     flag("followFork", "children are followed", kRequired),
+    kChildrenLetGo,
 };
 constexpr Field kTargetItem = record("target", kTarget, "one traced process");
 
@@ -204,6 +207,9 @@ constexpr std::array kAttach{
          "the process is about to exec: stop it at the new program's first instruction, send target.ready, wait for "
          "target.resume"),
     flag("persist", "it stays attached when this connection ends"),
+    flag("holdAtExecs",
+         "the same at each exec from now on, also of the children that it is followed into: such a child is a target of "
+         "its own then; target.left tells"),
 };
 constexpr std::array kAttachErrors{Reason::no_such_process,    Reason::permission_denied, Reason::already_traced,
                                    Reason::unsupported_target, Reason::target_gone,       Reason::out_of_memory};
@@ -459,6 +465,7 @@ constexpr std::array kExited{
     integer("pid", kMaxPid, "the target that ended; its probes are gone"),
     integer("code", 255, "its exit code, when it exited by itself", kOptional),
     integer("signal", 64, "the signal, when one killed it", kOptional),
+    kChildrenLetGo,
 };
 constexpr std::array kExeced{
     integer("pid", kMaxPid, "the target that runs another program now; its probes are gone"),
@@ -466,8 +473,18 @@ constexpr std::array kExeced{
          "it is still traced; false, too, when it runs a program now that the caller may not trace, and was let go for "
          "that",
          kRequired),
+    said("comm", "the new program's name, as ps shows it"),
 };
-constexpr std::array kDetached{integer("pid", kMaxPid, "the target that target.detach let go; its probes are gone")};
+constexpr std::array kLeft{
+    integer("pid", kMaxPid, "a target, of which this was a child"),
+    integer("child", kMaxPid, "the child, which runs another program now, without the target's probes"),
+    said("comm", "that program's name, as ps shows it"),
+    flag("attached", "it is a target of its own now, held at its entry (holdAtExecs)", kRequired),
+};
+constexpr std::array kDetached{
+    integer("pid", kMaxPid, "the target that target.detach let go; its probes are gone"),
+    kChildrenLetGo,
+};
 constexpr std::array kForked{
     integer("pid", kMaxPid, "a target attached with followFork"),
     integer("child", kMaxPid, "its new child, followed from its first instruction"),
@@ -522,6 +539,7 @@ constexpr std::array kNotifications{
     NotificationInfo{"events.ended", "No probe is left of those that a subscription has asked for", kEventsEnded},
     NotificationInfo{"target.exited", "A target ended", kExited},
     NotificationInfo{"target.execed", "A target runs another program", kExeced},
+    NotificationInfo{"target.left", "A target's child runs another program", kLeft},
     NotificationInfo{"target.detached", "A target was let go", kDetached},
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},

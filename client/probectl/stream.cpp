@@ -117,6 +117,14 @@ void Stream::handle_interrupt() {
   }
 }
 
+void Stream::run_tasks() {
+  while (!tasks_.empty()) {
+    const auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    task();
+  }
+}
+
 // One buffer full of messages, or a wait until there is something to do.
 void Stream::wait_once() {
   const WaitLimit limit{next_deadline(), wake_.get(), {}};
@@ -182,6 +190,7 @@ End Stream::run() {
     duration_end_ = Clock::now() + std::chrono::ceil<Clock::duration>(length);
   }
   while (end_ == End::none) {
+    run_tasks();
     wait_once();
     look_for_end();  // messages may keep coming without a pause
   }

@@ -2,6 +2,7 @@
 // Shared by `trace` and `stream`. Main thread.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -33,6 +34,8 @@ class Stream {
   // Streams until something ends it: a signal, --duration (counted from the first call), --count, the output, the
   // daemon, end().
   End run();
+  // run() calls it before it waits again: what a handler wants done that takes calls of its own.
+  void later(std::function<void()> task) { tasks_.push_back(std::move(task)); }
   // Ends run(), from within a handler; the first reason stands.
   void end(End why);
   // Ends run() with `why` soon, unless it ends sooner for a better reason that may still be on its way.
@@ -66,6 +69,7 @@ class Stream {
   void handle(const Notification& notification);
   void take_events(JsonView params);
   void take_event(std::string_view event);
+  void run_tasks();
   void wait_once();
   void handle_interrupt();
   void take_signals();
@@ -81,6 +85,7 @@ class Stream {
   UniqueFd wake_;  // an epoll set over the signals and what is watched: one descriptor to wait for
   int watched_fd_ = -1;
   std::function<void()> on_watched_;
+  std::deque<std::function<void()>> tasks_;
   std::uint64_t received_ = 0, missed_ = 0, printed_ = 0;
   End end_ = End::none;
   End soon_ = End::none;

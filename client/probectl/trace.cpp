@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "client/display.hpp"
 #include "client/probectl/answer.hpp"
@@ -20,6 +21,7 @@
 #include "client/probectl/reach.hpp"
 #include "client/probectl/report.hpp"
 #include "client/probectl/stream.hpp"
+#include "client/probectl/untraced.hpp"
 #include "client/views.hpp"
 #include "proto/json.hpp"
 
@@ -52,6 +54,7 @@ class Trace {
         pid_(pid),
         connection_(*parts.connection),
         stream_(*parts.connection, parts.output, parts.signals, options) {
+    targets_[pid_] = options.command_line.empty() ? "" : options.command_line[0];
     stream_.on_other([this](const Notification& notification) { take(notification); });
   }
 
@@ -68,7 +71,15 @@ class Trace {
   void watch_target();
   int give_up(const Error& error);
   void clean_up();
-  void let_command_go();
+  void let_targets_go();
+  bool goes_on_in_programs() const { return parts_.command || options_.follow_fork; }
+  Result<void> attach();
+  void take_program(pid_t pid, JsonView params);
+  void take_end(pid_t pid, JsonView params);
+  void arm_in_program(pid_t pid);
+  std::vector<std::uint64_t> add_in_program(pid_t pid, std::size_t& pending, std::optional<Error>& refused);
+  void forget_program(pid_t pid);
+  void note_program(pid_t pid, std::size_t count, std::size_t pending, const std::optional<Error>& refused);
   std::optional<Document> finish_call(std::string_view method, const std::string& params);
   bool note_second_signal();
   Error in_context(Error error);
@@ -95,11 +106,15 @@ class Trace {
     std::uint64_t hits = 0, missed = 0, abandoned = 0, unmatched = 0;
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
+  std::map<std::uint64_t, pid_t> placed_in_;  // those added when that process had started another program
+  // Our targets: the process that the trace is of, and those children of it that run programs of their own. Their name.
+  std::map<pid_t, std::string> targets_;
+  Untraced untraced_;
   std::set<std::uint64_t> globs_;             // pending definitions of ours of which there are matches among these
   std::set<std::uint64_t> disabled_;          // of them, by the daemon: they had a rate, or an end
   std::uint64_t before_ = 0;                  // hits that earlier daemons of this trace have told us of
   Clock::time_point armed_at_{};
-  std::optional<std::uint64_t> subscription_;
+  std::vector<std::uint64_t> subscriptions_;
   std::string skipped_;    // of globs, for the line that says "armed"
   std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
@@ -123,7 +138,13 @@ void Trace::take(const Notification& notification) {
          : options_.pending
              ? "probed code was unloaded; its probes wait for it"
              : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
-  if (params["pid"].u64() != static_cast<std::uint64_t>(pid_)) return;
+  const auto pid = static_cast<pid_t>(params["pid"].u64_or(0));
+  if (!targets_.contains(pid)) return;
+  if (method == "target.left") return take_program(static_cast<pid_t>(params["child"].u64_or(0)), params);
+  if (method == "target.ready" && armed_) return stream_.later([this, pid] { arm_in_program(pid); });
+  if (method == "target.execed" && armed_ && goes_on_in_programs()) return take_program(pid, params);
+  if (method == "target.exited" || method == "target.detached") take_end(pid, params);
+  if (pid != pid_) return;
   if (method == "target.ready") ready_ = true;
   if (method == "target.exited") {
     if (armed_ && !gone_ && !cleaning_up_) note(fmt::format("PID {} ended{}", pid_, how_it_ended(params)));
@@ -137,14 +158,118 @@ void Trace::take(const Notification& notification) {
   if (method == "target.execed") take_execed(params);
 }
 
-// Where `attached` is false after the first one of a command, it is a program that we may not trace (set-user-ID, say).
+// What isn't said to go on elsewhere. Where `attached` is false before the probes are in place, the command is a program
+// that we may not trace (set-user-ID, say).
 void Trace::take_execed(JsonView params) {
   denied_ = parts_.command && !params["attached"].boolean_or(true);
   if (!armed_) return;
-  note(fmt::format("PID {} runs a new program now{}; the probes were in the old one", pid_,
-                   denied_ ? ", which this user may not trace" : ""));
-  if (!parts_.command || denied_) stream_.end(End::target_gone);
+  note(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
+  stream_.end(End::target_gone);
 }
+
+// ---- programs that our processes execute ----------------------------------------------------------------------------
+
+void Trace::take_end(pid_t pid, JsonView params) {
+  if (const auto children = params["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
+  if (pid != pid_) targets_.erase(pid);
+}
+
+// `pid`, a target of ours or a child of one, runs another program. Held there it is heard of again: target.ready.
+void Trace::take_program(pid_t pid, JsonView params) {
+  const auto comm = display(params["comm"].string());
+  const bool attached = params["attached"].boolean_or(false);
+  if (attached) {
+    targets_[pid] = comm;
+    return;
+  }
+  untraced_.ran(comm);
+  if (pid != pid_) return;
+  note(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));
+  stream_.end(End::target_gone);
+}
+
+// It stands before its program's first instruction. The definitions go on there: where they name something that it has,
+// or will load. What can't be done there is told, and the program goes on in any case.
+void Trace::arm_in_program(pid_t pid) {
+  if (cleaning_up_ || !targets_.contains(pid)) return;
+  forget_program(pid);
+  std::size_t pending = 0;
+  std::optional<Error> refused;
+  const auto ids = add_in_program(pid, pending, refused);
+  proto::JsonWriter wanted, enabled;
+  wanted.begin_object().key("probes").begin_array();
+  enabled.begin_object().key("ids").begin_array();
+  for (const auto id : ids) {
+    wanted.string(std::to_string(id));
+    enabled.number(id);
+  }
+  if (!ids.empty()) {
+    const auto subscribed =
+        connection_.call("events.subscribe", wanted.end_array().end_object().text(), stream_.interruptible());
+    if (subscribed) subscriptions_.push_back((*subscribed)["subscription"].u64_or(0));
+    const auto armed = connection_.call("probe.enable", enabled.end_array().end_object().text(), stream_.interruptible());
+    if (!subscribed || !armed) refused = subscribed ? armed.error() : subscribed.error();
+  }
+  note_program(pid, ids.size() - pending, pending, refused);
+  // Also when something has gone wrong, or a signal came: nobody else would let it go on as long as we live.
+  const auto resumed = connection_.call("target.resume", pid_params(pid), {Clock::now() + kReadyLimit, -1, {}});
+  // One that has ended meanwhile has nothing to be told of; a connection that has ended says so itself.
+  if (!resumed && connection_.alive() && resumed.error().reason != Reason::not_attached)
+    note(fmt::format("PID {} could not be let go on: {}", pid, display(resumed.error().message)));
+}
+
+// One by one: that one definition has no place there doesn't hinder the others.
+std::vector<std::uint64_t> Trace::add_in_program(pid_t pid, std::size_t& pending, std::optional<Error>& refused) {
+  std::vector<std::uint64_t> ids;
+  Options one = options_;
+  one.pending = true;
+  if (one.count) *one.count -= std::min(*one.count, stream_.printed());
+  for (const auto& definition : options_.probes) {
+    if (names_address(definition)) continue;
+    one.probes = {definition};
+    auto added = connection_.call("probe.add", trace_add_params(one, pid), stream_.interruptible());
+    if (!added) {
+      refused = std::move(added).error();
+      continue;
+    }
+    (*added)["probes"].each_element([&](JsonView probe) {
+      ids.push_back(probe["id"].u64_or(0));
+      pending += probe["state"].raw_string() == "pending";
+      probes_.emplace(ids.back(), Counters());
+      placed_in_[ids.back()] = pid;
+      return true;
+    });
+    stream_.learn((*added)["probes"]);
+  }
+  return ids;
+}
+
+// What was in the program that the process ran before: its counters stay, its names are free again.
+void Trace::forget_program(pid_t pid) {
+  proto::JsonWriter json;
+  json.begin_object().key("ids").begin_array();
+  bool any = false;
+  for (const auto& [id, counters] : probes_) {
+    const auto placed = placed_in_.find(id);
+    if ((placed == placed_in_.end() ? pid_ : placed->second) != pid) continue;
+    json.number(id);
+    any = true;
+  }
+  if (!any) return;
+  const auto removed = connection_.call("probe.remove", json.end_array().end_object().text(), stream_.interruptible());
+  if (removed) count((*removed)["probes"]);
+}
+
+void Trace::note_program(pid_t pid, std::size_t count, std::size_t pending, const std::optional<Error>& refused) {
+  const auto& comm = targets_.at(pid);
+  if (count == 0) untraced_.ran(comm);
+  std::string text = fmt::format("PID {} runs {} now", pid, comm);
+  if (count > 0) text += fmt::format("; armed {} there", count_of(count, "probe"));
+  if (pending > 0) text += fmt::format("; {} pending: not there, or not loaded yet", count_of(pending, "probe"));
+  if (refused) text += fmt::format("; refused there: {}", display(refused->message));
+  note(text);
+}
+
 
 bool Trace::names_ours(JsonView params) const {
   bool ours = false;
@@ -213,16 +338,22 @@ std::string Trace::ids_params() const {
   return json.end_array().end_object().text();
 }
 
+// For more than the life of its probes: its programs, and those of its children, are held until our probes are there.
+Result<void> Trace::attach() {
+  proto::JsonWriter json;
+  json.begin_object().key("pid").number(std::int64_t{pid_}).key("holdAtExecs").boolean(true);
+  if (parts_.command && !armed_) json.key("holdAtEntry").boolean(true);
+  if (options_.follow_fork) json.key("followFork").boolean(true);
+  auto attached = connection_.call("target.attach", json.end_object().text(), stream_.interruptible());
+  if (!attached) return std::move(attached).error();
+  attached_ = true;
+  return {};
+}
+
 // Until release() the command's process is ours, waiting; the daemon attaches to it there and holds it at the entry of
 // the program it becomes.
 Result<void> Trace::start_command() {
-  proto::JsonWriter json;
-  json.begin_object().key("pid").number(std::int64_t{pid_}).key("holdAtEntry").boolean(true);
-  if (options_.follow_fork) json.key("followFork").boolean(true);
-  json.end_object();
-  auto attached = connection_.call("target.attach", json.text(), stream_.interruptible());
-  if (!attached) return std::move(attached).error();
-  attached_ = true;
+  if (auto attached = attach(); !attached) return attached;
   if (auto released = parts_.command->release(stream_.interruptible()); !released) return released;
   return wait_for_program();
 }
@@ -279,13 +410,15 @@ Result<void> Trace::subscribe() {
   json.end_array().end_object();
   auto subscribed = connection_.call("events.subscribe", json.text(), stream_.interruptible());
   if (!subscribed) return std::move(subscribed).error();
-  subscription_ = (*subscribed)["subscription"].u64();
+  subscriptions_.push_back((*subscribed)["subscription"].u64_or(0));
   return {};
 }
 
 Result<void> Trace::arm() {
   if (parts_.command)
     if (auto started = start_command(); !started) return started;
+  if (!parts_.command && goes_on_in_programs())
+    if (auto attached = attach(); !attached) return attached;
   auto enabled = add_and_enable();
   if (!enabled) return std::move(enabled).error();
   armed_at_ = Clock::now();
@@ -328,9 +461,11 @@ bool Trace::come_back() {
     before_ = stream_.received() + stream_.missed();
     probes_.clear();
     disabled_.clear();
-    subscription_.reset();
+    placed_in_.clear();
+    subscriptions_.clear();
     attached_ = false;  // add_probes() attaches for as long as there are probes
-    auto enabled = add_and_enable();
+    auto attached = goes_on_in_programs() ? attach() : Result<void>();
+    auto enabled = attached ? add_and_enable() : Result<Document>(std::move(attached).error());
     const std::chrono::duration<double> gap = Clock::now() - lost;
     if (enabled) {
       note(fmt::format(
@@ -382,25 +517,29 @@ void Trace::clean_up() {
   };
   const auto ids = ids_params();
   if (!probes_.empty()) count_reply(finish_call("probe.disable", ids));
-  if (subscription_) finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", *subscription_));
+  for (const auto subscription : subscriptions_)
+    finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", subscription));
   if (!probes_.empty()) {
     count_reply(finish_call("probe.profile", "{}"));
     count_reply(finish_call("probe.remove", ids));
   }
-  let_command_go();
+  let_targets_go();
 }
 
 // Everybody's probes go with a detach, so it is left to whoever else has some in this target.
-void Trace::let_command_go() {
-  if (!attached_ || gone_) return;
+void Trace::let_targets_go() {
   const auto targets = finish_call("target.list", "{}");
-  bool unused = false;
+  std::vector<pid_t> unused;
   if (targets)
     (*targets)["targets"].each_element([&](JsonView target) {
-      unused = unused || (target["pid"].u64() == static_cast<std::uint64_t>(pid_) && target["probes"].u64() == 0u);
+      const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
+      if (!targets_.contains(pid)) return true;
+      if (const auto children = target["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
+      if (target["probes"].u64() == 0u) unused.push_back(pid);
       return true;
     });
-  if (unused) finish_call("target.detach", pid_params(pid_));
+  if (!attached_) return;
+  for (const pid_t pid : unused) finish_call("target.detach", pid_params(pid));
 }
 
 // What an error means to whoever started this trace.
@@ -448,6 +587,7 @@ void Trace::print_account() {
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
+  if (const auto untraced = untraced_.text(); !untraced.empty()) note(untraced);
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)
     note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",

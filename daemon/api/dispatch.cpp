@@ -199,8 +199,8 @@ bool attached(const Call& call, pid_t pid) {
 void attach(const Call& call) {
   const pid_t pid = *pid_of(call.params);
   if (auto error = refuse_self(pid)) return call.done(std::move(*error));
-  control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry"),
-                                 flag_of(call.params, "persist")};
+  const control::AttachOptions options{flag_of(call.params, "followFork"), flag_of(call.params, "holdAtEntry"),
+                                       flag_of(call.params, "persist"), flag_of(call.params, "holdAtExecs")};
   const bool before = attached(call, pid);
   // Between the check and the attach the process may have executed a set-user-ID program: look again now that it is
   // ours. The tracer, being privileged, was not stopped by the kernel.

@@ -40,6 +40,7 @@ void put_target(JsonWriter& w, const control::TargetView& t) {
   put(w, "threads", t.threads);
   put(w, "probes", t.probes);
   put(w, "followFork", t.follow_fork);
+  if (t.children_let_go > 0) put(w, "childrenLetGo", t.children_let_go);
   w.end_object();
 }
 

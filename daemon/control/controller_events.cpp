@@ -294,7 +294,7 @@ void ControllerImpl::client_gone(ClientId client) {
   std::vector<pid_t> left;
   for (auto& [pid, target] : targets_) {
     target.interested.erase(client);
-    if (target.holder == client) forget_hold(target);
+    if (target.holder == client || target.holds_execs == client) forget_hold(target);
     if (target.attached_for.erase(client) > 0 && !target.stays()) left.push_back(pid);
   }
   std::vector<ProbeId> ids;

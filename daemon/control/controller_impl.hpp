@@ -99,7 +99,9 @@ class ControllerImpl final : public Controller {
   void forget_hold(Target& target);
   void forget_denied(Target& target, const std::set<ClientId>& denied);
   void on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how);
-  void on_process_execed(pid_t root, pid_t pid, bool kept);
+  void on_process_execed(pid_t root, pid_t pid, bool kept, std::string_view comm);
+  void on_child_execed(Target& parent, pid_t pid, bool kept, std::string_view comm);
+  static std::string children_let_go(const Target& target);
   void on_process_ready(pid_t pid);
   TargetView view(const Target& target) const;
   template <class Pred>

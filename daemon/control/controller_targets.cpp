@@ -8,6 +8,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/tracer/left_behind.hpp"
+#include "proto/json.hpp"
 
 namespace probed::control {
 
@@ -18,8 +19,8 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
   void process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) override {
     owner_.post([&o = owner_, root, pid, how] { o.on_process_gone(root, pid, how); });
   }
-  void process_execed(pid_t root, pid_t pid, bool kept) override {
-    owner_.post([&o = owner_, root, pid, kept] { o.on_process_execed(root, pid, kept); });
+  void process_execed(pid_t root, pid_t pid, bool kept, std::string comm) override {
+    owner_.post([&o = owner_, root, pid, kept, comm = std::move(comm)] { o.on_process_execed(root, pid, kept, comm); });
   }
   void process_ready(pid_t pid) override {
     owner_.post([&o = owner_, pid] { o.on_process_ready(pid); });
@@ -30,6 +31,11 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
       if (it == o.targets_.end()) return;
       it->second.members.insert(child);
       o.notify_interested(it->second, "target.forked", fmt::format(R"({{"pid":{},"child":{}}})", root, child));
+    });
+  }
+  void child_let_go(pid_t root) override {
+    owner_.post([&o = owner_, root] {
+      if (const auto it = o.targets_.find(root); it != o.targets_.end()) ++it->second.children_let_go;
     });
   }
   void limit_reached(std::vector<ProbeId> probes) override {
@@ -202,6 +208,7 @@ TargetView ControllerImpl::view(const Target& target) const {
   view.probes = static_cast<std::uint32_t>(probe_count(target.id.pid));
   view.follow_fork = target.follow_fork;
   view.longest_pause_ns = target.longest_pause;
+  view.children_let_go = target.children_let_go;
   return view;
 }
 
@@ -237,6 +244,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
           t.attached = true;
           t.members = {pid};
           t.longest_pause = 0;
+          t.children_let_go = 0;
           t.loader_watch = {};
         }
         t.id = result->id;
@@ -278,7 +286,7 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
   const Owner owner{client.user(), client.group()};
   const auto drop = [reply] { reply(client_has_gone()); };
   const auto run = [=, this, reply = std::move(reply)](std::function<void()> next) {
-    const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry};
+    const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry, options.hold_at_execs};
     ensure_attached(pid, params, [=, this](Result<void> result) {
       if (result) result = check_still_allowed(who, pid);
       if (result) {
@@ -286,12 +294,15 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
         t.attached_for.insert(who);
         if (options.persist) t.attached_by = owner;
         if (options.hold_at_entry) t.holder = who;
+        if (options.hold_at_execs) t.holds_execs = who;
         t.interested.insert(who);
         keep(pid);
         reply(view(t));
         return next();
       }
-      if (Target& t = target(pid); options.hold_at_entry && t.holder == ClientId::none) forget_hold(t);
+      const bool holds = options.hold_at_entry || options.hold_at_execs;
+      if (Target& t = target(pid); holds && t.holder == ClientId::none && t.holds_execs == ClientId::none)
+        forget_hold(t);
       next();
       detach_if_unused(pid, [reply, error = std::move(result).error()] { reply(error); });
     });
@@ -310,7 +321,8 @@ void ControllerImpl::detach(pid_t pid, Reply<void> reply) {
         post([=, this]() mutable {
           drain_all();
           if (const auto t = targets_.find(pid); t != targets_.end())
-            notify_interested(t->second, "target.detached", fmt::format(R"({{"pid":{}}})", pid));
+            notify_interested(t->second, "target.detached",
+                              fmt::format(R"({{"pid":{}{}}})", pid, children_let_go(t->second)));
           std::vector<ProbeId> ids;
           for (const auto& [id, probe] : probes_)
             if (probe.pid == pid) ids.push_back(id);
@@ -354,7 +366,7 @@ void ControllerImpl::drop_target(pid_t pid) {
   it->second.attached_for.clear();
   it->second.attached_by.reset();
   keep(pid);
-  it->second.holder = ClientId::none;
+  it->second.holder = it->second.holds_execs = ClientId::none;
   it->second.interested.clear();
   it->second.members.clear();
   forget_if_idle(pid);
@@ -386,7 +398,7 @@ void ControllerImpl::notify_interested(const Target& target, std::string_view me
 
 // Whoever wanted it held has gone, or may not any more: it goes on, or will not be held.
 void ControllerImpl::forget_hold(Target& target) {
-  target.holder = ClientId::none;
+  target.holder = target.holds_execs = ClientId::none;
   tracer_->post([pid = target.id.pid](tracer::Engine& engine) { engine.forget_hold(pid); });
 }
 
@@ -397,8 +409,13 @@ void ControllerImpl::forget_denied(Target& target, const std::set<ClientId>& den
     target.interested.erase(id);
     target.attached_for.erase(id);
   }
-  if (denied.contains(target.holder)) forget_hold(target);
+  if (denied.contains(target.holder) || denied.contains(target.holds_execs)) forget_hold(target);
   if (target.attached_by && !owner_may_trace_(*target.attached_by, target.id.pid)) target.attached_by.reset();
+}
+
+// For the messages that end a target's story.
+std::string ControllerImpl::children_let_go(const Target& target) {
+  return target.children_let_go == 0 ? "" : fmt::format(R"(,"childrenLetGo":{})", target.children_let_go);
 }
 
 void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) {
@@ -412,16 +429,17 @@ void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer
   std::string params = fmt::format(R"({{"pid":{})", root);
   if (how && how->kind() == tracer::WaitStatus::Kind::exited) params += fmt::format(R"(,"code":{})", how->code());
   if (how && how->kind() == tracer::WaitStatus::Kind::killed) params += fmt::format(R"(,"signal":{})", how->signal());
+  params += children_let_go(it->second);
   for (const ClientId id : interested)
     if (const auto client = clients_.find(id); client != clients_.end())
       client->second->notify("target.exited", params + "}");
   drop_target(root);
 }
 
-void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
+void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept, std::string_view comm) {
   const auto it = targets_.find(root);
-  if (it == targets_.end() || !it->second.members.contains(pid)) return;
-  if (pid != root) return on_process_gone(root, pid, std::nullopt);
+  if (it == targets_.end()) return;
+  if (pid != root) return on_child_execed(it->second, pid, kept, comm);
   drain_all();
   Target& t = it->second;
   const std::set<ClientId> interested = interested_in(t);
@@ -430,6 +448,8 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
   t.loader_watch = {};
   t.exe = process::exe(root);
   if (keeping_) t.mark = process::program_mark(root);
+  std::string name;
+  proto::append_json_string(name, comm);
   std::set<ClientId> denied;
   const bool ended = process::has_ended(root);  // told next; nobody may trace what isn't there
   for (const ClientId id : interested) {
@@ -437,12 +457,41 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept) {
     if (client == clients_.end()) continue;
     const bool allowed = ended || client->second->may_trace(root);
     if (!allowed) denied.insert(id);
-    client->second->notify("target.execed", fmt::format(R"({{"pid":{},"attached":{}}})", root, kept && allowed));
+    client->second->notify("target.execed",
+                           fmt::format(R"({{"pid":{},"attached":{},"comm":{}}})", root, kept && allowed, name));
   }
   if (!ended) forget_denied(t, denied);
   keep(root);
   if (!kept) return drop_target(root);
   if (!t.stays()) detach_if_unused(root, [] {});
+}
+
+// `kept`: it is a target of its own now, held at the entry of its program for whoever holds its parent's execs, as long
+// as that one may trace it. Else it has been let go, followed or (made by vfork) not.
+void ControllerImpl::on_child_execed(Target& parent, pid_t pid, bool kept, std::string_view comm) {
+  const pid_t root = parent.id.pid;
+  const auto holder = clients_.find(parent.holds_execs);
+  const bool allowed = kept && holder != clients_.end() && holder->second->may_trace(pid);
+  std::string name;
+  proto::append_json_string(name, comm);
+  notify_interested(parent, "target.left",
+                    fmt::format(R"({{"pid":{},"child":{},"comm":{},"attached":{}}})", root, pid, name, allowed));
+  if (kept) {
+    Target& t = target(pid);
+    if (const auto id = process::target_id(pid)) t.id = *id;
+    t.attached = true;
+    t.members = {pid};
+    t.exe = process::exe(pid);
+    t.follow_fork = parent.follow_fork;
+    if (allowed) {
+      t.holder = t.holds_execs = parent.holds_execs;
+      t.attached_for = t.interested = {parent.holds_execs};
+    } else {
+      forget_hold(t);
+      detach_if_unused(pid, [] {});
+    }
+  }
+  if (parent.members.contains(pid)) on_process_gone(root, pid, std::nullopt);
 }
 
 void ControllerImpl::on_process_ready(pid_t pid) {

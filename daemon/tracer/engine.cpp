@@ -253,6 +253,7 @@ Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
     known->follow_fork |= params.follow_fork;
     known->keep_after_exec |= params.keep_after_exec;
     known->hold_at_entry |= params.hold_at_entry;
+    known->hold_at_execs |= params.hold_at_execs;
     return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs,
                         known->space->overlay()};
   }
@@ -267,6 +268,7 @@ Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
   process.follow_fork = params.follow_fork;
   process.keep_after_exec = params.keep_after_exec;
   process.hold_at_entry = params.hold_at_entry;
+  process.hold_at_execs = params.hold_at_execs;
   process.space = std::make_shared<AddressSpace>(TargetMemory::open(pid));
   processes_.emplace(pid, std::move(owned));
 
@@ -536,6 +538,8 @@ void Engine::forget_hold(pid_t pid) {
   Process* process = find_process(pid);
   if (!process) return;
   process->hold_at_entry = false;
+  for (auto& [other, member] : processes_)
+    if (member->root == pid) member->hold_at_execs = false;
   resume_held_threads(*process);
 }
 

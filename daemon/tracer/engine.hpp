@@ -45,12 +45,14 @@ class Listener {
   virtual ~Listener() = default;
   // A process of root's family ended or was released after an exec. `how`: its exit, if it ended.
   virtual void process_gone(pid_t root, pid_t pid, std::optional<WaitStatus> how) = 0;
-  // The process runs a new program: its probes are gone. `kept`: it is still attached.
-  virtual void process_execed(pid_t root, pid_t pid, bool kept) = 0;
+  // The process runs a new program, of that name: its probes are gone. `kept`: it is still attached.
+  virtual void process_execed(pid_t root, pid_t pid, bool kept, std::string comm) = 0;
   // A held process stands at the entry point of its new program.
   virtual void process_ready(pid_t pid) = 0;
   // A followed child carries root's probes.
   virtual void process_forked(pid_t root, pid_t child) = 0;
+  // A child of root's family that isn't followed was let go.
+  virtual void child_let_go(pid_t root) = 0;
   // A batch has used up its hit limit.
   virtual void limit_reached(std::vector<ProbeId> probes) = 0;
   // These probes are about to record into a feed, by index; Engine::names_known(pid, ticket) when the feed's reader
@@ -79,6 +81,7 @@ struct AttachParams {
   bool follow_fork = false;
   bool keep_after_exec = false;
   bool hold_at_entry = false;
+  bool hold_at_execs = false;  // likewise at each exec, of the children it is followed into, too
 };
 
 struct AttachResult {

@@ -101,6 +101,7 @@ void Engine::claim(Tracee& child, Process& parent) {
   process.id = id ? *id : TargetId{child.tid, 0};
   process.root = parent.root;
   process.follow_fork = parent.follow_fork;
+  process.hold_at_execs = parent.hold_at_execs && parent.follow_fork;
   process.detaching = parent.detaching;
   process.actions = parent.actions;
   // A thread of the creator's may have had the kernel reset them before they were copied, which we hear of later.
@@ -161,6 +162,7 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   if (const Process* root = find_process(process.root); root && root->before_exec)
     root->before_exec->clean_copy(memory, layout);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
+  if (!process.detaching) listener_.child_let_go(process.root);
   release_copy(child, *parent_space);
 }
 
@@ -238,13 +240,19 @@ void Engine::on_exec(Tracee& tracee) {
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});
 
-  const bool own = process.root == pid;
-  const bool hold = own && process.hold_at_entry && !process.detaching;
-  const bool kept = own && !process.detaching && (process.keep_after_exec || hold);
-  const bool runs_to_entry = hold && plant_entry_breakpoint(process);
   const pid_t root = process.root;
+  const bool own = root == pid;
+  const bool hold = !process.detaching && ((own && process.hold_at_entry) || process.hold_at_execs);
+  const bool kept = hold || (own && !process.detaching && process.keep_after_exec);
+  process.hold_at_entry = hold;
+  if (hold && !own) {
+    process.root = pid;
+    process.keep_after_exec = true;
+  }
+  const bool runs_to_entry = hold && plant_entry_breakpoint(process);
+  const std::string comm = process::comm(pid);  // while it is sure to be there
   if (kept) {
-    listener_.process_execed(root, pid, true);
+    listener_.process_execed(root, pid, true, comm);
     if (hold && !runs_to_entry) {  // nothing to wait for: hold it right here
       process.hold_at_entry = false;
       tracee.state = Tracee::State::held;
@@ -258,7 +266,7 @@ void Engine::on_exec(Tracee& tracee) {
     ptrace::detach(pid, 0);
     forget_tracee(pid);
   }
-  if (!detaching) listener_.process_execed(root, pid, false);
+  if (!detaching) listener_.process_execed(root, pid, false, comm);
   if (process.threads.empty()) return forget_process(process);
   // What is owed is put back from the next stop, before the program's first instruction.
   process.detaching = true;

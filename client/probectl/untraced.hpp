@@ -1,0 +1,29 @@
+// What a trace didn't see though it might have been meant: programs that ran without its probes. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace probed::client {
+
+class Untraced {
+ public:
+  // A process that was followed ran this program without probes.
+  void ran(std::string_view comm) { ++programs_[std::string(comm)]; }
+  // Children that were not followed. Of each target the last number holds.
+  void let_go(std::int64_t pid, std::uint64_t children) { let_go_[pid] = children; }
+  // "2 processes ran other programs (cat, nice) and were not traced", "3 children were not traced; --follow-fork ...";
+  // empty: nothing is to be told.
+  std::string text() const;
+
+ private:
+  std::map<std::string, std::uint64_t> programs_;
+  std::map<std::int64_t, std::uint64_t> let_go_;
+};
+
+// Whether a definition names an address: in another program that is another place, or none.
+bool names_address(std::string_view definition);
+
+}  // namespace probed::client

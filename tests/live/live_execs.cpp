@@ -1,0 +1,113 @@
+// Programs that a traced command or a followed child executes: `trace`'s definitions go on there, and what ran without
+// them is told.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include "tests/live/probing.hpp"
+
+namespace probed::live {
+namespace {
+
+constexpr const char* kOpens = "p:o libc:open64 path=+0($arg1):string";
+
+struct Traced {
+  Exit exit;
+  std::vector<std::string> opened_by;  // "comm path", of the file that is asked for
+  std::string errors;
+};
+
+// `probectl trace ARGUMENTS -- COMMAND`: who has opened `file`, by the events.
+Traced trace(const Daemon& daemon, std::vector<std::string> arguments, const std::vector<std::string>& command,
+             const std::string& file) {
+  arguments.insert(arguments.begin(), {"trace", "--json"});
+  arguments.push_back("--");
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  const CommandResult result = probectl(daemon, arguments);
+  Traced traced{result.exit, {}, result.err};
+  std::string text = result.out;
+  for (std::size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    if (text[at] != '{') continue;  // what the command itself prints
+    const Json event = Json::parse(text.substr(at, end - at));
+    if (event.at("args").at("path") == file) traced.opened_by.push_back(event.at("comm"));
+  }
+  return traced;
+}
+
+struct File {
+  TempDir dir;
+  std::string path = dir / "read.txt";
+  File() { write_file(path, "text\n"); }
+};
+
+using Names = std::vector<std::string>;
+const Names kCat{"cat"}, kTwoCats{"cat", "cat"};
+
+TEST_CASE("U5: a command that executes another program is traced there, too") {
+  const Daemon daemon;
+  const File file;
+  const Traced once = trace(daemon, {"-e", kOpens}, {"env", "A=1", "cat", file.path}, file.path);
+  CHECK_MESSAGE(once.opened_by == kCat, once.errors);
+  CHECK(once.exit == Exit{0, 0});
+  CHECK(once.errors.find("runs cat now; armed 1 probe there\n") != std::string::npos);
+  CHECK(once.errors.find("not traced") == std::string::npos);
+  const Traced often =
+      trace(daemon, {"-e", kOpens}, {"env", "nice", "setsid", "env", "cat", file.path}, file.path);
+  CHECK_MESSAGE(often.opened_by == kCat, often.errors);
+  const Traced breakpoints =
+      trace(daemon, {"-e", kOpens, "--no-optimize"}, {"env", "A=1", "cat", file.path}, file.path);
+  CHECK_MESSAGE(breakpoints.opened_by == kCat, breakpoints.errors);
+}
+
+TEST_CASE("U5: a followed child that executes another program is traced there, too") {
+  const Daemon daemon;
+  const File file;
+  const std::string script = "cat " + file.path + "; (exec nice cat " + file.path + "); :";
+  const Traced shell = trace(daemon, {"--follow-fork", "-e", kOpens}, {"sh", "-c", script}, file.path);
+  CHECK_MESSAGE(shell.opened_by == kTwoCats, shell.errors);
+  CHECK(shell.errors.find("not traced") == std::string::npos);
+  const Traced timed = trace(daemon, {"--follow-fork", "-e", kOpens}, {"timeout", "50", "cat", file.path}, file.path);
+  CHECK_MESSAGE(timed.opened_by == kCat, timed.errors);
+}
+
+TEST_CASE("children that weren't followed are told of") {
+  const Daemon daemon;
+  const File file;
+  const std::string script = "cat " + file.path + "; (nice cat " + file.path + "); :";
+  const Traced shell = trace(daemon, {"-e", kOpens}, {"sh", "-c", script}, file.path);
+  CHECK(shell.opened_by.empty());
+  CHECK(shell.exit == Exit{0, 0});
+  CHECK_MESSAGE(shell.errors.find("not traced") != std::string::npos, shell.errors);
+}
+
+TEST_CASE("what a definition names may come with a later program, or never; a program runs on in any case") {
+  const Daemon daemon;
+  const File file;
+  // Only in the first: an address would be another place in the second.
+  const Traced gone = trace(daemon, {"-e", kOpens, "-e", "p:none env:nowhere", "--pending"},
+                            {"env", "A=1", "cat", file.path}, file.path);
+  CHECK_MESSAGE(gone.opened_by == kCat, gone.errors);
+  CHECK(gone.errors.find("1 probe pending") != std::string::npos);
+  const Traced limited = trace(daemon, {"-e", kOpens, "--filter", "path == \"" + file.path + "\"", "--count", "1"},
+                               {"env", "A=1", "cat", file.path, file.path}, file.path);
+  CHECK_MESSAGE(limited.opened_by == kCat, limited.errors);
+}
+
+TEST_CASE("a program that is held for a client which is killed goes on, untraced") {
+  const Daemon daemon;
+  const File file;
+  Process trace(probectl_argv(daemon, {"trace", "--follow-fork", "-e", kOpens, "--", "sh", "-c",
+                                       "i=0; while [ $i -lt 200 ]; do env A=1 true; i=$((i+1)); done; echo done > " +
+                                           file.path + "; :"}));
+  std::size_t programs = 0;
+  while (programs < 5) {
+    const auto line = trace.next_error_line(Millis{20'000});
+    REQUIRE(line);
+    programs += line->find(" runs ") != std::string::npos;
+  }
+  trace.signal(SIGKILL);
+  CHECK(eventually([&] { return read_file(file.path) == "done\n"; }));
+  CHECK(eventually([&] { return probectl(daemon, {"ps"}).out.empty(); }));
+}
+
+}  // namespace
+}  // namespace probed::live
