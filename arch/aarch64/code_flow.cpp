@@ -2,10 +2,12 @@
 // tables, each found by the jump that uses it, then the functions with indirect jumps once more.
 //
 // Every instruction has four bytes, so that their boundaries are never in doubt; what may be is whether four bytes are
-// an instruction. Data among code are known by the loads that read them, or by being none.
+// an instruction. Data among code are known by the loads that read them, by what symbols say, by being none, or as
+// nothing leads to them.
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "arch/aarch64/decode.hpp"
@@ -16,6 +18,7 @@
 #include "arch/aarch64/stack_use.hpp"
 #include "arch/aarch64/word.hpp"
 #include "arch/aarch64/written.hpp"
+#include "arch/reach.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {
@@ -46,12 +49,15 @@ class Analysis {
     for (const CodeSegment& text : source_.text) walk_text(text);
     for (const std::uint64_t entry : source_.entries) taken(entry);
     if (source_.absolute) mark_words();
+    for (const CodeRange& range : source_.linkage)
+      if (in_text(range.begin)) literals_.push_back(range);
     for (const CodeRange& literal : literals_) unmark(literal);
     std::ranges::sort(labels_);
     mark_tables();
     judge_boundaries();
     judge_labels();
     judge_leaps();
+    judge_reach();
     spread_doubt();
     out_.set_called(std::move(called_));
     out_.set_guarded(source_.guarded || has_pads_);
@@ -93,7 +99,7 @@ class Analysis {
     const bool aligned = range.begin % kInsnSize == 0 && bytes.size() % kInsnSize == 0;
     FunctionFacts facts{range, aligned, aligned, true};
     const std::size_t index = out_.flow().functions().size();
-    bool leaps = false, sets_stack = false;
+    bool leaps = false, sets_stack = false, reached = true;
     target(range.begin);
     pages_.forget();
     has_pads_ = has_pads_ || (aligned && !bytes.empty() && form_of(load_word(bytes)).form == Form::landing_pad);
@@ -103,6 +109,8 @@ class Analysis {
       out_.mark(range.begin + at, CodeFlowBuilder::kStart);
       note(word, insn, range.begin + at, &range);
       if (insn.refusal == Refusal::undecodable) unknown_.push_back({index, range.begin + at});
+      if (!reached && form_of(word).form != Form::nop) unled_.push_back(range.begin + at);
+      if (reached || form_of(word).form != Form::nop) reached = goes_on(word, insn);
       leaps = leaps || insn.flow == Flow::indirect_jump;
       sets_stack = sets_stack || sets_stack_pointer(word);
     }
@@ -223,8 +231,10 @@ class Analysis {
       const std::uint64_t to = table.base + (entry << table.shift);
       if (!function.contains(to) && (!table.count || !in_text(to))) break;
       taken(to);
+      led_to_.push_back(to);
     }
     if (in_text(table.address)) unmark({table.address, data->address + at});
+    if (in_text(table.address)) literals_.push_back({table.address, data->address + at});
   }
 
   // ---- what follows from all of it ----
@@ -258,6 +268,66 @@ class Analysis {
       FunctionFacts& facts = out_.function(index);
       facts.understood = facts.understood && walk_of(facts.range).understands_leaps();
     }
+  }
+
+  static bool goes_on(std::uint32_t word, const Insn& insn) {
+    const bool leaves = insn.flow == Flow::jump || insn.flow == Flow::indirect_jump || insn.flow == Flow::ret;
+    return !leaves && form_of(word).form != Form::udf;
+  }
+
+  // Most functions have nothing behind a jump that nothing leads to: those that have are walked through again, along
+  // the ways of control.
+  void judge_reach() {
+    tidy(led_to_), tidy(unled_), tidy(labels_);
+    std::ranges::sort(literals_, {}, &CodeRange::begin);
+    for (const CodeRange& literal : literals_) longest_ = std::max(longest_, literal.end - literal.begin);
+    std::vector<std::uint64_t> doubtful;  // indices of functions
+    for (const std::uint64_t at : unled_)
+      if (const auto index = index_at(at); index && !out_.is_marked(at, CodeFlowBuilder::kTarget))
+        doubtful.push_back(*index);
+    for (const std::uint64_t label : labels_)
+      if (const auto index = index_at(label); index && out_.function(*index).range.begin != label)
+        doubtful.push_back(*index);
+    tidy(doubtful);
+    for (const std::size_t index : doubtful) settle_function(index);
+  }
+
+  void settle_function(std::size_t index) {
+    const FunctionFacts& facts = out_.function(index);
+    const CodeRange range = facts.range;
+    if (range.begin % kInsnSize != 0 || range.end % kInsnSize != 0) return;
+    std::vector<std::uint64_t> seeds, labels, more;
+    std::ranges::set_union(those_in(foreign_, range), those_in(led_to_, range), std::back_inserter(seeds));
+    std::ranges::set_difference(those_in(labels_, range), seeds, std::back_inserter(labels));
+    // Jumps that aren't understood may lead to whatever nothing else leads to.
+    if (!facts.understood && std::ranges::binary_search(leaping_, index)) {
+      std::ranges::copy(those_in(unled_, range), std::back_inserter(more));
+      std::ranges::copy(std::exchange(labels, {}), std::back_inserter(more));
+    }
+    for (std::uint64_t at = range.begin; at < range.end; at += kInsnSize)
+      if (out_.is_marked(at, CodeFlowBuilder::kTaken) && !std::ranges::binary_search(labels, at)) more.push_back(at);
+    tidy(more);
+    const auto bytes = out_.flow().bytes(range.begin, range.end - range.begin);
+    const auto step_at = [&](std::uint64_t at) { return step(bytes, range, at); };
+    const auto begins = reached_instructions({range, seeds, more, labels, data_in(range), step_at});
+    for (std::uint64_t at = range.begin; at < range.end; at += kInsnSize) {
+      const bool idle = form_of(load_word(bytes.subspan(at - range.begin))).form == Form::nop;
+      if (!idle && !std::ranges::binary_search(begins, at)) out_.unmark(at, CodeFlowBuilder::kStart);
+    }
+  }
+
+  std::span<const CodeRange> data_in(const CodeRange& range) const {
+    const std::uint64_t low = range.begin - std::min(range.begin, longest_);
+    const auto begin = std::ranges::lower_bound(literals_, low, {}, &CodeRange::begin);
+    return {begin, std::ranges::lower_bound(literals_, range.end, {}, &CodeRange::begin)};
+  }
+
+  static ReachStep step(std::span<const std::uint8_t> bytes, const CodeRange& function, std::uint64_t at) {
+    if (at % kInsnSize != 0) return {};
+    const auto rest = bytes.subspan(at - function.begin);
+    const Insn insn = decode(rest, at);
+    if (insn.refusal == Refusal::undecodable) return {};
+    return {kInsnSize, goes_on(load_word(rest), insn), insn.target};
   }
 
   // What isn't known of where a function's jumps lead isn't known of its other parts either, into which compilers split
@@ -301,7 +371,10 @@ class Analysis {
   std::vector<std::uint64_t> foreign_, called_;
   std::vector<std::uint64_t> labels_;  // addresses that code takes: of tables, for all one knows, or of code
   std::vector<std::uint64_t> bases_;   // labels that tables count from; ascending
-  std::vector<CodeRange> literals_;
+  std::vector<CodeRange> literals_;    // and tables: data in the text
+  std::uint64_t longest_ = 0;          // of them
+  std::vector<std::uint64_t> unled_;   // behind what doesn't go on, in functions, and no nop
+  std::vector<std::uint64_t> led_to_;  // by tables
   std::vector<std::size_t> leaping_;  // functions with indirect jumps; indices, ascending
 };
 

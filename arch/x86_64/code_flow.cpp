@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "arch/reach.hpp"
 #include "arch/x86_64/leap.hpp"
-#include "arch/x86_64/reach.hpp"
 #include "arch/x86_64/region.hpp"
 #include "arch/x86_64/scan.hpp"
 #include "arch/x86_64/stack_use.hpp"
@@ -384,17 +384,6 @@ class Analysis {
 
   // ---- data among instructions ----
 
-  // Sorted, each once.
-  static void tidy(std::vector<std::uint64_t>& addresses) {
-    std::ranges::sort(addresses);
-    const auto repeated = std::ranges::unique(addresses);
-    addresses.erase(repeated.begin(), repeated.end());
-  }
-  static std::span<const std::uint64_t> those_in(const std::vector<std::uint64_t>& sorted, const CodeRange& range) {
-    const auto begin = std::ranges::lower_bound(sorted, range.begin), end = std::ranges::lower_bound(sorted, range.end);
-    return {begin, end};
-  }
-
   // Most functions have nothing of the kind: those that may are walked through again, along the ways of control.
   void judge_reach() {
     std::ranges::sort(foreign_);
@@ -445,7 +434,8 @@ class Analysis {
     for (std::uint64_t at = range.begin; at < range.end; ++at)
       if (out_.is_marked(at, CodeFlowBuilder::kTaken) && !std::ranges::binary_search(labels, at)) more.push_back(at);
     tidy(more);
-    const auto begins = reached_instructions({range, bytes, seeds, more, labels, data});
+    const auto step_at = [&](std::uint64_t at) { return step(bytes, range, at); };
+    const auto begins = reached_instructions({range, seeds, more, labels, data, step_at});
     std::uint64_t done = range.begin;
     for (const std::uint64_t begin : begins) {
       if (begin < done) continue;  // one that another one begins in: a prefix that is skipped
@@ -457,6 +447,22 @@ class Analysis {
       out_.mark(begin, CodeFlowBuilder::kStart);
     }
     settle_hole({done, range.end});
+  }
+
+  static ReachStep step(std::span<const std::uint8_t> bytes, const CodeRange& function, std::uint64_t at) {
+    const Scan s = scan(bytes.subspan(at - function.begin), at);
+    ReachStep out{s.length, falls_through(s.kind), {}};
+    if (s.kind == ScanKind::jump || s.kind == ScanKind::branch || s.kind == ScanKind::call) out.target = s.target;
+    if (s.kind == ScanKind::call && is_popped(bytes, function, s.target)) out.goes_on = false;
+    return out;
+  }
+
+  // `call 1f; .asciz "text"; 1: pop %rsi`: what stands behind the call is not what it returns to.
+  static bool is_popped(std::span<const std::uint8_t> bytes, const CodeRange& function, std::uint64_t target) {
+    if (!function.contains(target) || target == function.begin) return false;
+    const auto code = bytes.subspan(target - function.begin);
+    const std::size_t rex = code[0] == 0x41 ? 1 : 0;
+    return code.size() > rex && (code[rex] & 0xf8) == 0x58;
   }
 
   // A table of distances from itself, in the function's own text: empty unless two at least lead into the function.

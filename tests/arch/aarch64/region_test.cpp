@@ -75,6 +75,8 @@ const Row kRows[] = {
      instruction},
     {"behind an exclusive store", {{kLoadExclusive, kNop, kStoreExclusive, kAgain, kRet}}, 12, none},
     {"data that a load of the function reads", {{0x58000040, kRet, kNop, kNop}}, 8, no_instruction},
+    {"what nothing leads to", {{branch(2), kMove, kRet}}, 4, no_instruction},
+    {"what a symbol names, behind a jump", {{branch(2), kMove, kRet}, {}, {4}}, 4, none},
     {"code of no function", {{kMove, kRet, kMove, kRet}, {{0, 8}}}, 8, no_function},
     {"in a function with something that is no instruction", {{kMove, 0x00010000, kRet}}, 0, no_instruction},
     {"a landing pad stays", {{kBtiC, kMove, kRet}}, 0, none, 4},

@@ -1,16 +1,15 @@
 // See reach.hpp.
-#include "arch/x86_64/reach.hpp"
+#include "arch/reach.hpp"
 
 #include <algorithm>
 
-#include "arch/x86_64/scan.hpp"
-
-namespace probed::arch::x86_64 {
+namespace probed::arch {
 namespace {
 
 class Reach {
  public:
-  explicit Reach(const ReachRequest& request) : request_(request), marks_(request.bytes.size()) {
+  explicit Reach(const ReachRequest& request)
+      : request_(request), marks_(request.function.end - request.function.begin) {
     for (const CodeRange& range : request.data) mark(range, kData);
     for (const std::uint64_t label : request.labels) mark({label, label + 1}, kLabel);
   }
@@ -43,14 +42,13 @@ class Reach {
       std::uint64_t address = open_.back();
       open_.pop_back();
       while (request_.function.contains(address) && (at(address) & kBegin) == 0) {
-        const Scan s = scan(request_.bytes.subspan(address - request_.function.begin), address);
-        const CodeRange insn{address, address + s.length};
-        if (s.length == 0 || has_data(insn)) break;
+        const ReachStep step = request_.step_at(address);
+        const CodeRange insn{address, address + step.length};
+        if (step.length == 0 || insn.end > request_.function.end || has_data(insn)) break;
         mark(insn, kInstruction);
         mark({address, address + 1}, kBegin);
-        const bool branches = s.kind == ScanKind::jump || s.kind == ScanKind::branch || s.kind == ScanKind::call;
-        if (branches) open_.push_back(s.target);
-        if (!falls_through(s.kind) || (s.kind == ScanKind::call && is_popped(s.target))) break;
+        if (step.target) open_.push_back(*step.target);
+        if (!step.goes_on) break;
         address = insn.end;
       }
     }
@@ -60,14 +58,6 @@ class Reach {
     for (std::uint64_t i = insn.begin; i < insn.end; ++i)
       if ((at(i) & kData) != 0) return true;
     return false;
-  }
-
-  // `call 1f; .asciz "text"; 1: pop %rsi`: what stands behind the call is not what it returns to.
-  bool is_popped(std::uint64_t target) const {
-    if (!request_.function.contains(target) || target == request_.function.begin) return false;
-    const auto code = request_.bytes.subspan(target - request_.function.begin);
-    const std::size_t rex = code[0] == 0x41 ? 1 : 0;
-    return code.size() > rex && (code[rex] & 0xf8) == 0x58;
   }
 
   bool behind_data(std::uint64_t entry) {
@@ -88,4 +78,15 @@ class Reach {
 
 std::vector<std::uint64_t> reached_instructions(const ReachRequest& request) { return Reach(request).run(); }
 
-}  // namespace probed::arch::x86_64
+void tidy(std::vector<std::uint64_t>& addresses) {
+  std::ranges::sort(addresses);
+  const auto repeated = std::ranges::unique(addresses);
+  addresses.erase(repeated.begin(), repeated.end());
+}
+
+std::span<const std::uint64_t> those_in(const std::vector<std::uint64_t>& sorted, const CodeRange& range) {
+  const auto begin = std::ranges::lower_bound(sorted, range.begin), end = std::ranges::lower_bound(sorted, range.end);
+  return {begin, end};
+}
+
+}  // namespace probed::arch
