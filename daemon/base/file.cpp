@@ -12,13 +12,16 @@ namespace probed {
 
 int read_file(const std::string& path, std::string& content, std::size_t limit) {
   const Momentary fd(path.c_str(), O_RDONLY | O_NOCTTY);
-  if (!fd) return errno;
+  return fd ? read_rest(fd.get(), content, limit) : errno;
+}
+
+int read_rest(int fd, std::string& content, std::size_t limit) {
   std::string gathered;
   for (;;) {
     constexpr std::size_t kChunk = 64 * 1024;  // seq_file hands out at most a page or a few at a time
     const std::size_t have = gathered.size();
     gathered.resize(have + kChunk);
-    const ssize_t n = ::read(fd.get(), gathered.data() + have, kChunk);
+    const ssize_t n = ::read(fd, gathered.data() + have, kChunk);
     const int why = errno;
     gathered.resize(have + (n > 0 ? static_cast<std::size_t>(n) : 0));
     if (n < 0 && why == EINTR) continue;

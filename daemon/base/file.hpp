@@ -9,5 +9,7 @@ namespace probed {
 // Appends nothing on failure: 0 on success, else the errno of open(2) or read(2). Files longer than `limit` bytes give
 // EFBIG. Interrupted reads are repeated.
 int read_file(const std::string& path, std::string& content, std::size_t limit);
+// The same of an open file, from where it stands.
+int read_rest(int fd, std::string& content, std::size_t limit);
 
 }  // namespace probed

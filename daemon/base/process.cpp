@@ -19,6 +19,7 @@
 #include "daemon/base/fd.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/momentary.hpp"
+#include "daemon/base/mounts.hpp"
 
 namespace probed::process {
 namespace {
@@ -259,15 +260,20 @@ Result<Credentials> credentials(pid_t pid) {
 }
 
 Result<bool> is_32bit(pid_t pid) {
-  UniqueFd fd(::open(proc_path(task_with_memory(pid), "exe").c_str(), O_RDONLY | O_CLOEXEC));
-  const int why = errno;
+  const pid_t task = task_with_memory(pid);
+  Mounts mounts(task);
+  const Opened program = open_link(proc_path(task, "exe"), mounts);
+  const int why = program.error;
   const std::string who = "process " + std::to_string(pid);
   // Kernel threads and zombies have a stat file but no program.
-  if (!fd && why == ENOENT && read_stat(pid))
+  if (!program && why == 0)
+    return Error{Reason::unsupported_target, "the program of " + who + " isn't read: " + program.why,
+                 "install it on a disk's file system and start it anew"};
+  if (!program && why == ENOENT && read_stat(pid))
     return Error{Reason::unsupported_target, who + " has no program (no /proc/PID/exe)", "", {}};
-  if (!fd) return proc_error(pid, "exe", why);
+  if (!program) return proc_error(pid, "exe", why);
   std::array<unsigned char, EI_NIDENT> ident{};
-  const ssize_t n = ::pread(fd.get(), ident.data(), ident.size(), 0);
+  const ssize_t n = ::pread(program.fd.get(), ident.data(), ident.size(), 0);
   if (n != EI_NIDENT || std::memcmp(ident.data(), ELFMAG, SELFMAG) != 0)
     return Error{Reason::unsupported_target, "the program of " + who + " is not an ELF file", "", {}};
   return ident[EI_CLASS] != ELFCLASS64;

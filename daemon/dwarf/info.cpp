@@ -103,12 +103,10 @@ void DebugInfo::attach_split(const SplitFiles& split) {
   constexpr std::size_t kMostFiles = 1u << 14, kMostTried = 1u << 16;
   std::uint64_t bytes = 0;
   std::size_t tried = 0;
-  std::string unfit;  // a file of the right name
+  std::string unfit;  // what is wrong with a file of the right name
   const auto open = [&](const std::string& path) -> std::unique_ptr<File> {
     if (++tried > kMostTried || split_.size() >= kMostFiles || bytes > Sections::kMaxBytes) return nullptr;
-    bool there = false;
-    const auto image = split.open(path, there);
-    if (there) unfit = path;
+    const auto image = split.open(path, unfit);
     auto sections = image ? Sections::read(*image, true) : std::nullopt;
     if (!sections) return nullptr;
     bytes += sections->memory_bytes();
@@ -124,7 +122,7 @@ void DebugInfo::attach_split(const SplitFiles& split) {
     if (!std::exchange(asked_for_package, true))
       if (auto file = open(split.program + ".dwp")) package = split_.emplace_back(std::move(file)).get();
     if (!package && unfit_package.empty()) unfit_package = unfit;
-    unfit = package ? split.program + ".dwp" : unfit_package;
+    unfit = package ? split.program + ".dwp is damaged, or of another build" : unfit_package;
     const Unit* found = package ? unit_with_id(*package, *id) : nullptr;
     for (const std::string& path : split_paths(*unit, name, split.program)) {
       if (found) break;
@@ -136,8 +134,7 @@ void DebugInfo::attach_split(const SplitFiles& split) {
       found->set_skeleton(*unit);
       whole_.emplace(unit.get(), found);
     } else {
-      missing_.emplace(unit.get(), name + (unfit.empty() ? ", which can't be found"
-                                                         : "; but " + unfit + " is damaged, or of another build"));
+      missing_.emplace(unit.get(), name + (unfit.empty() ? ", which can't be found" : "; but " + unfit));
     }
   }
 }
@@ -145,7 +142,7 @@ void DebugInfo::attach_split(const SplitFiles& split) {
 std::string DebugInfo::lacking() const {
   if (lacking_.empty()) return {};
   return "a part of the debug information is in " + lacking_ +
-         ", which can't be found, is damaged, or of another build: names and types that stand there aren't known";
+         ", which can't be found, may not be read, is damaged, or of another build: names and types that stand there aren't known";
 }
 
 std::string DebugInfo::lacking_at(std::uint64_t address) const {

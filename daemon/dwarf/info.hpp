@@ -68,8 +68,8 @@ struct SourceLine {
 // Opens the split files of a program, which may be anywhere.
 struct SplitFiles {
   std::string program;  // its path
-  // `there`: set when there is such a file, though it may be none that can be read.
-  std::function<std::optional<symbols::ElfImage>(const std::string& path, bool& there)> open;
+  // `unfit`: set when there is such a file, to what is wrong with it if it can't be used.
+  std::function<std::optional<symbols::ElfImage>(const std::string& path, std::string& unfit)> open;
   std::string supplement;  // the path of the supplementary file that it refers to; empty: it doesn't
 };
 

@@ -2,12 +2,8 @@
 #include "daemon/symbols/debug_file.hpp"
 
 #include <lzma.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 
@@ -18,6 +14,7 @@ constexpr std::uint64_t kMaxPacked = 32u << 20;
 constexpr std::size_t kMaxUnpacked = 128u << 20;         // chromium's would be 60 MB
 constexpr std::uint64_t kMaxDecoderMemory = 128u << 20;  // xz -9 needs 65 MB
 constexpr std::uint64_t kMaxChecksummed = 4ull << 30;
+constexpr std::uint64_t kMaxAppended = 1u << 20;  // behind what the headers tell of: a signature
 
 std::optional<std::vector<std::byte>> section_bytes(const ElfImage& image, std::string_view name, std::uint64_t limit) {
   const Elf64_Shdr* section = image.section(name);
@@ -45,30 +42,31 @@ std::optional<std::vector<std::byte>> unpack(std::span<const std::byte> packed) 
   return out;
 }
 
-// The debug link's CRC is the one of IEEE 802.3, which liblzma has.
-std::optional<std::uint32_t> checksum(int fd) {
-  std::vector<std::uint8_t> chunk(1u << 20);
+// The debug link's CRC is the one of IEEE 802.3, which liblzma has. A file that is longer than what its headers tell of
+// isn't read: one of a terabyte costs its maker nothing.
+std::optional<std::uint32_t> checksum(const ElfImage& image) {
+  if (image.size() > kMaxChecksummed || image.size() > image.extent() + kMaxAppended) return std::nullopt;
+  std::vector<std::byte> chunk(1u << 20);
   std::uint32_t crc = 0;
-  for (std::uint64_t offset = 0; offset < kMaxChecksummed;) {
-    const ssize_t n = ::pread(fd, chunk.data(), chunk.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return std::nullopt;
-    if (n == 0) return crc;
-    crc = lzma_crc32(chunk.data(), static_cast<std::size_t>(n), crc);
-    offset += static_cast<std::uint64_t>(n);
+  for (std::uint64_t offset = 0; offset < image.size();) {
+    const auto piece = std::span(chunk).first(std::min<std::uint64_t>(chunk.size(), image.size() - offset));
+    if (!image.read(offset, piece)) return std::nullopt;
+    crc = lzma_crc32(reinterpret_cast<const std::uint8_t*>(piece.data()), piece.size(), crc);
+    offset += piece.size();
   }
-  return std::nullopt;
+  return crc;
 }
 
-bool is_regular(int fd) {
-  struct stat st {};
-  return ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+// Where both files have a build-id, that decides; nothing else need be read.
+bool is_linked(const ElfImage& image, const DebugLink& link, const std::vector<std::byte>& id) {
+  const auto its_id = image.build_id();
+  return id.empty() || its_id.empty() ? checksum(image) == link.crc : its_id == id;
 }
 
 std::optional<ElfImage> open_image(const std::string& path, const OpenPath& open) {
-  UniqueFd fd = open(path);
-  if (!fd) return std::nullopt;
-  Result<ElfImage> image = ElfImage::debug_from_fd(std::move(fd), path);
+  Opened file = open(path);
+  if (!file) return std::nullopt;
+  Result<ElfImage> image = ElfImage::debug_from_fd(std::move(file.fd), path);
   return image ? std::optional(std::move(image).value()) : std::nullopt;
 }
 
@@ -89,10 +87,8 @@ std::optional<ElfImage> by_link(const DebugLink& link, const std::vector<std::by
   std::vector<std::string> paths{folder + link.name, folder + ".debug/" + link.name};
   for (const std::string& root : roots) paths.push_back(root + folder + link.name);
   for (const std::string& path : paths) {
-    UniqueFd fd = open(path);
-    if (!fd || !is_regular(fd.get()) || checksum(fd.get()) != link.crc) continue;
-    Result<ElfImage> image = ElfImage::from_fd(std::move(fd), path);
-    if (image && (id.empty() || image->build_id().empty() || image->build_id() == id)) return std::move(image).value();
+    auto image = open_image(path, open);
+    if (image && is_linked(*image, link, id)) return image;
   }
   return std::nullopt;
 }

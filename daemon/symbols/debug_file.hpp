@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/mounts.hpp"
 #include "daemon/symbols/elf_image.hpp"
 
 namespace probed::symbols {
@@ -28,8 +29,8 @@ std::optional<DebugLink> read_debug_link(const ElfImage& image);
 // The ELF file inside .gnu_debugdata; nullopt when there is none, it is damaged, or it would be absurdly large.
 std::optional<ElfImage> read_mini_debug_info(const ElfImage& image);
 
-// Opens a regular file by an absolute path, as the target sees paths; an empty descriptor when it can't.
-using OpenPath = std::function<UniqueFd(const std::string&)>;
+// Opens a regular file by an absolute path, as the target sees paths and with its user's permissions.
+using OpenPath = std::function<Opened(const std::string&)>;
 
 // A debug file by its build-id from elsewhere (debuginfod.hpp); an empty descriptor when it can't be had.
 using FetchById = std::function<UniqueFd(std::span<const std::byte> build_id)>;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "arch/arch.hpp"
+#include "daemon/base/time_limit.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/code_flow.hpp"
 
@@ -57,6 +58,9 @@ std::optional<RawSymbols> static_symbols(const ElfImage& image) {
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
+// Somebody else reads the same file, and may never come to its end.
+constexpr std::chrono::seconds kOthersPatience{60};
+
 std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string path) {
   std::shared_ptr<Module> module(new Module);
   module->path_ = std::move(path);
@@ -75,25 +79,36 @@ std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string 
 }
 
 std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) const {
-  const std::lock_guard lock(flow_mutex_);
+  const std::unique_lock lock(flow_mutex_, kOthersPatience);
+  if (!lock) return nullptr;
   if (flow_) return flow_;
-  if (const std::optional<ElfImage> image = source.open()) flow_ = read_code_flow(*this, *image);
+  const std::optional<ElfImage> image = source.open();
+  auto flow = image ? read_code_flow(*this, *image) : nullptr;
+  if (!TimeLimit::passed()) flow_ = std::move(flow);
   return flow_;
 }
 
+// Of a file that lies where a debug file would, and isn't used; "": none lies there.
+static std::string unfitness(const std::string& path, const Opened& file) {
+  if (file) return path + " is damaged, or of another build";
+  const std::string why = file.objection();
+  return why.empty() ? why : path + " isn't used: " + why;
+}
+
 std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source) const {
-  const std::lock_guard lock(debug_mutex_);
+  const std::unique_lock lock(debug_mutex_, kOthersPatience);
+  if (!lock) return nullptr;
   const auto now = std::chrono::steady_clock::now();
   if ((debug_ && debug_->is_whole()) || now < asked_again_) return debug_;
   const std::optional<ElfImage> image = source.open();
   if (!image) return debug_;
   asked_again_ = now + kAskAgain;
-  const auto open_split = [&](const std::string& path, bool& there) -> std::optional<ElfImage> {
+  const auto open_split = [&](const std::string& path, std::string& unfit) -> std::optional<ElfImage> {
     if (!path.starts_with('/')) return std::nullopt;
-    UniqueFd fd = source.open_path(path);
-    there = bool(fd);
-    if (!fd) return std::nullopt;
-    Result<ElfImage> split = ElfImage::debug_from_fd(std::move(fd), path);
+    Opened file = source.open_path(path);
+    if (std::string why = unfitness(path, file); !why.empty()) unfit = std::move(why);
+    if (!file) return std::nullopt;
+    Result<ElfImage> split = ElfImage::debug_from_fd(std::move(file.fd), path);
     return split ? std::optional(std::move(split).value()) : std::nullopt;
   };
   const auto read = [&](const ElfImage& from) {
@@ -110,15 +125,15 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
   auto found = read(*image);
   unfit_debug_file_.clear();
   const auto open_debug = [&](const std::string& path) {
-    UniqueFd fd = source.open_path(path);
-    if (fd) unfit_debug_file_ = path;
-    return fd;
+    Opened file = source.open_path(path);
+    if (std::string why = unfitness(path, file); !why.empty()) unfit_debug_file_ = std::move(why);
+    return file;
   };
   if (!found)
     if (const auto separate = find_debug_file(*image, path_, source.debug_roots, open_debug)) found = read(*separate);
   if (!found)
     if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) found = read(*fetched);
-  if (found) debug_ = std::move(found);
+  if (found && !TimeLimit::passed()) debug_ = std::move(found);
   // What takes long to read, and isn't whole, is seldom read.
   const auto end = std::chrono::steady_clock::now();
   asked_again_ = end + std::max<std::chrono::steady_clock::duration>(kAskAgain, 20 * (end - now));
@@ -164,7 +179,8 @@ bool Module::executable_at(ElfAddr address) const {
 
 bool Module::load(const Source& source) const {
   if (loaded_.load(std::memory_order_acquire)) return true;
-  const std::lock_guard lock(load_mutex_);
+  const std::unique_lock lock(load_mutex_, kOthersPatience);
+  if (!lock) return false;
   if (loaded_.load(std::memory_order_relaxed)) return true;
   const std::optional<ElfImage> image = source.open();
   if (!image) return false;
@@ -175,6 +191,11 @@ bool Module::load(const Source& source) const {
   contents_->thread_slots = read_thread_slots(*image);
   contents_->data_slots = read_data_slots(*image);
   contents_->usdt = read_usdt_notes(*image);
+  // Half of it is nothing: whoever comes next begins anew.
+  if (TimeLimit::passed()) {
+    contents_ = std::make_unique<Contents>();
+    return false;
+  }
   loaded_.store(true, std::memory_order_release);
   return true;
 }

@@ -92,8 +92,7 @@ class Module {
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
   // What it or its debug file says of lines and variables; read at the first need. Null: neither says anything.
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Source& source) const;
-  // Where debug_info() has found none: a file that lies where it ought to be, but is damaged or another build's; "":
-  // none.
+  // Where debug_info() has found none: what is wrong with a file that lies where it ought to be; "": none lies there.
   std::string unfit_debug_file() const;
   // Built by the Go tool chain.
   bool is_go() const { return go_; }
@@ -122,15 +121,15 @@ class Module {
   std::uint64_t restartable_size_ = 0;  // bytes
   std::optional<std::uint64_t> main_thread_block_;
   bool go_ = false;
-  mutable std::mutex flow_mutex_;
+  mutable std::timed_mutex flow_mutex_;
   mutable std::shared_ptr<const arch::CodeFlow> flow_;
-  mutable std::mutex debug_mutex_;
+  mutable std::timed_mutex debug_mutex_;
   mutable std::shared_ptr<const dwarf::DebugInfo> debug_;
   mutable std::string unfit_debug_file_;
   mutable std::chrono::steady_clock::time_point asked_again_{};  // when it is worth looking for what wasn't there
-  mutable std::mutex load_mutex_;
+  mutable std::timed_mutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
-  std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true
+  mutable std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true
 };
 
 // The last component of a path.

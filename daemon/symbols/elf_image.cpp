@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "arch/arch.hpp"
+#include "daemon/base/time_limit.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -92,7 +93,7 @@ Result<ElfImage> ElfImage::from_bytes(std::vector<std::byte> bytes, const std::s
 
 bool ElfImage::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (offset > size_ || out.size() > size_ - offset) return false;
-  if (fd_) return pread_all(fd_.get(), offset, out);
+  if (fd_) return !TimeLimit::passed() && pread_all(fd_.get(), offset, out);
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   return true;
 }
@@ -142,6 +143,19 @@ const Elf64_Shdr* ElfImage::section(std::string_view name) const {
     if (rest.size() == name.size() + 1 && rest.starts_with(name) && rest.back() == '\0') return &s;
   }
   return nullptr;
+}
+
+// Not the segments: a separate debug file's describe bytes that it doesn't have.
+std::uint64_t ElfImage::extent() const {
+  std::uint64_t end = 0;
+  const auto reach = [&](std::uint64_t at, std::uint64_t bytes) {
+    std::uint64_t there = 0;
+    if (!__builtin_add_overflow(at, bytes, &there)) end = std::max(end, there);
+  };
+  if (!sections_.empty()) reach(header_.e_shoff, sections_.size() * sizeof(Elf64_Shdr));
+  for (const Elf64_Shdr& s : sections_)
+    if (s.sh_type != SHT_NOBITS) reach(s.sh_offset, s.sh_size);
+  return end;
 }
 
 const Elf64_Phdr* ElfImage::segment_of(ElfAddr address) const {

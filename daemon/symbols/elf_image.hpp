@@ -44,6 +44,8 @@ class ElfImage {
   }
 
   std::uint64_t size() const { return size_; }
+  // Where the last of the file's bytes ends that its section headers tell of; 0: it has none.
+  std::uint64_t extent() const;
   const Elf64_Ehdr& header() const { return header_; }
   std::span<const Elf64_Phdr> segments() const { return segments_; }
   // Empty when the file has none or they are damaged.

@@ -107,8 +107,8 @@ Result<std::vector<const Instance*>> TargetSymbols::Impl::select(std::string_vie
     if (f.path == module || module_fit(module, base_name(f.path)) > 0) return f.error;
   // The path may lead to the file by another way: /lib is a symbolic link to /usr/lib.
   struct stat st {};
-  const UniqueFd fd = module.starts_with('/') ? open_in_root(pid_, std::string(module)) : UniqueFd();
-  if (fd && ::fstat(fd.get(), &st) == 0)
+  const Opened file = module.starts_with('/') ? files_->open(std::string(module)) : Opened();
+  if (file && ::fstat(file.fd.get(), &st) == 0)
     for (const Instance& in : instances_)
       if (!in.vdso && in.device == st.st_dev && in.inode == st.st_ino) chosen.push_back(&in);
   if (chosen.empty()) return no_such_module(module);

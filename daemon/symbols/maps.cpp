@@ -1,6 +1,8 @@
 // Parser of /proc/PID/maps (proc(5), fs/proc/task_mmu.c show_map_vma). Thread: any; pure but for read_maps.
 #include "daemon/symbols/maps.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -8,6 +10,7 @@
 
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/symbols/open_maps.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -114,10 +117,17 @@ std::vector<Mapping> parse_maps(std::string_view text) {
 }
 
 Result<std::vector<Mapping>> read_maps(pid_t pid) {
+  auto maps = open_maps(pid);
+  if (!maps) return std::move(maps).error();
+  return std::move(maps->mappings);
+}
+
+Result<Maps> open_maps(pid_t pid) {
   std::string text;
   const std::string path = "/proc/" + std::to_string(process::task_with_memory(pid)) + "/maps";
-  const int why = read_file(path, text, kMaxMapsText);
-  if (why == 0) return parse_maps(text);
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int why = file ? read_rest(file.get(), text, kMaxMapsText) : errno;
+  if (why == 0) return Maps{parse_maps(text), std::move(file)};
   if (why == ENOENT || why == ESRCH)
     return Error{
         Reason::no_such_process, "no process " + std::to_string(pid), "it may have ended; check the pid with ps", {}};

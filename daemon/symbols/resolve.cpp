@@ -64,6 +64,8 @@ Result<T> with_column(Result<T> result, const lang::Location& location) {
 TargetSymbols::TargetSymbols(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 TargetSymbols::~TargetSymbols() = default;
 
+bool TargetSymbols::is_current() const { return impl_->is_current(); }
+
 Result<std::shared_ptr<const TargetSymbols>> TargetSymbols::load(pid_t pid, ModuleCache& cache) {
   auto impl = std::make_unique<Impl>();
   if (Result<void> loaded = impl->load(pid, cache); !loaded) return std::move(loaded).error();

@@ -116,6 +116,10 @@ class TargetSymbols {
   // kind).
   static Result<std::shared_ptr<const TargetSymbols>> load(pid_t pid, ModuleCache& cache);
 
+  // Whether the program that this was read of still runs. False: its process has started another one, or has ended.
+  // Asked after whether the process may be looked at: a privileged program that it ran for a moment is gone by then.
+  bool is_current() const;
+
   // Every place the location names: one, or many for a glob. Errors: no_such_symbol (with near names in the hint),
   // no_such_module, ambiguous_symbol (hint lists the candidates), unmapped_address, unsupported; for a glob of which
   // everything is left out, why the first one is.

@@ -36,8 +36,8 @@ std::shared_ptr<const dwarf::DebugInfo> TargetSymbols::Impl::debug_info(const In
 }
 
 std::string TargetSymbols::Impl::unfit_debug_file(const Instance& in) const {
-  const std::string path = debug_info(in) || in.vdso ? std::string() : in.module->unfit_debug_file();
-  return path.empty() ? path : ": " + path + " is damaged, or of another build";
+  const std::string why = debug_info(in) || in.vdso ? std::string() : in.module->unfit_debug_file();
+  return why.empty() ? why : ": " + why;
 }
 
 Result<Places> TargetSymbols::Impl::resolve_line(const lang::Location& location,

@@ -19,6 +19,7 @@
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/restartable.hpp"
+#include "daemon/symbols/target_files.hpp"
 
 namespace probed::symbols {
 
@@ -53,6 +54,7 @@ class TargetSymbols::Impl {
  public:
   // ---- target_load.cpp
   Result<void> load(pid_t pid, ModuleCache& cache);
+  bool is_current() const;
 
   // ---- resolve.cpp
   void spare_candidates() const { file_notations_left_.store(0, std::memory_order_relaxed); }
@@ -170,7 +172,8 @@ class TargetSymbols::Impl {
   Result<RemoteAddr> counter_at(const Instance& in, std::uint64_t file_offset) const;
 
   pid_t pid_ = 0;
-  UniqueFd memory_;
+  std::optional<TargetFiles> files_;  // there once load() has begun
+  UniqueFd memory_, maps_;
   std::vector<std::string> program_names_;  // comm and the base name of argv[0]: what users call the main program
   std::vector<std::string> debug_roots_;
   FetchById fetch_;

@@ -12,6 +12,7 @@
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/symbols/function_exits.hpp"
+#include "daemon/symbols/open_maps.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -66,14 +67,22 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
   if (Result<void> kind = check_kind(pid); !kind) return kind;
   pid = process::task_with_memory(pid);
   pid_ = pid;
+  auto files = TargetFiles::of(pid);
+  if (!files) return std::move(files).error();
+  files_.emplace(std::move(files).value());
   debug_roots_ = cache.options().debug_roots;
   fetch_ = cache.options().fetch;
   program_names_ = program_names(pid);
   // Without it, only implementations of IFUNCs and the vdso stay unknown.
   memory_.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
-  Result<std::vector<Mapping>> maps = read_maps(pid);
+  Result<Maps> maps = open_maps(pid);
   if (!maps) return std::move(maps).error();
-  mappings_ = std::move(maps).value();
+  mappings_ = std::move(maps->mappings);
+  maps_ = std::move(maps->file);
+  // Between two looks that agree it wasn't another user's program for a moment: what this one names is opened with its
+  // own user's permissions.
+  if (const auto now = file_credentials(pid); !now || *now != files_->credentials())
+    return unsupported(pid, "just starting another program, or changing its user", "ask again");
   if (mappings_.empty()) return unsupported(pid, "exiting: it has no memory any more", "");
   std::sort(mappings_.begin(), mappings_.end(), [](const Mapping& a, const Mapping& b) { return a.start < b.start; });
   add_files(cache);
@@ -83,6 +92,12 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
   assign_mappings();
   read_restartable_sequences();
   return {};
+}
+
+// Reads nothing of the program's memory, which may be a file that its user serves (FUSE) and never be there.
+bool TargetSymbols::Impl::is_current() const {
+  char byte = 0;
+  return ::pread(maps_.get(), &byte, 1, 0) == 1;
 }
 
 void TargetSymbols::Impl::read_restartable_sequences() {
@@ -107,7 +122,7 @@ void TargetSymbols::Impl::add_files(ModuleCache& cache) {
 }
 
 void TargetSymbols::Impl::add_file(const Mapping& mapping, ModuleCache& cache) {
-  Result<UniqueFd> fd = open_mapped(pid_, mapping, [&](int file) { return same_build_in_memory(mapping, file); });
+  Result<UniqueFd> fd = files_->open_mapped(mapping, [&](int file) { return same_build_in_memory(mapping, file); });
   if (!fd) return void(failures_.push_back({mapping.path, std::move(fd).error()}));
   struct stat st {};
   ::fstat(fd->get(), &st);
@@ -115,7 +130,7 @@ void TargetSymbols::Impl::add_file(const Mapping& mapping, ModuleCache& cache) {
   in.mapping = mapping;
   in.device = st.st_dev;
   in.inode = st.st_ino;
-  in.identity = file_identity(pid_, fd->get(), mapping.path);
+  in.identity = files_->identity(fd->get(), mapping.path);
   std::shared_ptr<Module> module = in.identity.empty() ? nullptr : cache.find(in.identity);
   if (!module) {
     Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), mapping.path);
@@ -160,7 +175,7 @@ void TargetSymbols::Impl::add_vdso(const Mapping& mapping) {
   if (!address) return;
   Module::Source source;
   source.open = [&] { return std::optional(std::move(*image)); };
-  source.open_path = [](const std::string&) { return UniqueFd(); };
+  source.open_path = [](const std::string&) { return Opened(); };
   module->load(source);
   Instance in;
   in.module = std::move(module);
@@ -218,16 +233,18 @@ Module::Source TargetSymbols::Impl::source_of(const Instance& in) const {
   source.fetch = fetch_;
   source.open = [this, &in]() -> std::optional<ElfImage> {
     Result<UniqueFd> fd =
-        open_mapped(pid_, in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
+        files_->open_mapped(in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
     // The process may have ended, its pid be another's, or the file have changed under us.
-    if (!fd || file_identity(pid_, fd->get(), in.mapping.path) != in.identity) return std::nullopt;
+    if (!fd || files_->identity(fd->get(), in.mapping.path) != in.identity) return std::nullopt;
     Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), in.mapping.path);
     return image ? std::optional(std::move(image).value()) : std::nullopt;
   };
   source.open_path = [this](const std::string& path) {
-    UniqueFd fd = open_in_root(pid_, path);
+    Opened file = files_->open(path);
     // A container seldom has debug files; ours will do, for find_debug_file compares build-ids and checksums.
-    return fd ? std::move(fd) : open_in_root(::getpid(), path);
+    if (!file && file.objection().empty())
+      if (Opened here = files_->open_here(path, debug_roots_)) return here;
+    return file;
   };
   return source;
 }

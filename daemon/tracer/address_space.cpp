@@ -9,6 +9,7 @@
 #include <set>
 
 #include "daemon/base/check.hpp"
+#include "daemon/base/mounts.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/text_pages.hpp"
@@ -200,15 +201,14 @@ bool restore(TargetMemory& memory, const Stray& stray) {
 // The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
 class FileOfMapping {
  public:
-  explicit FileOfMapping(pid_t pid) : pid_(process::task_with_memory(pid)) {}
+  explicit FileOfMapping(pid_t pid) : pid_(process::task_with_memory(pid)), mounts_(pid_) {}
 
   // Whether the page of memory holds just what the file has there.
   bool has(const symbols::Mapping& mapping, RemoteAddr page, const TargetMemory& memory) {
     if (opened_ != mapping.start) {
       opened_ = mapping.start;
-      fd_.reset(
-          ::open(fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value).c_str(),
-                 O_RDONLY | O_CLOEXEC));
+      const auto link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value);
+      fd_ = open_link(link, mounts_).fd;  // the tracer waits for no file system in user space
     }
     std::array<std::byte, kPageSize> mapped{}, stored{};
     const auto offset = static_cast<off_t>(mapping.file_offset + (page.value - mapping.start.value));
@@ -219,6 +219,7 @@ class FileOfMapping {
 
  private:
   pid_t pid_;
+  Mounts mounts_;
   RemoteAddr opened_;
   UniqueFd fd_;
 };

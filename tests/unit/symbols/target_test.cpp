@@ -288,7 +288,9 @@ TEST_CASE("many threads may load and search the same modules at once") {
 // The file of a process' program, as the cache knows it.
 std::string identity_of(pid_t pid, const std::string& path) {
   const UniqueFd fd(::open(("/proc/" + std::to_string(pid) + "/exe").c_str(), O_RDONLY | O_CLOEXEC));
-  return file_identity(pid, fd.get(), path);
+  const auto files = TargetFiles::of(pid);
+  REQUIRE(files.ok());
+  return files->identity(fd.get(), path);
 }
 
 TEST_CASE("processes that have a file mapped share what was read of it; a file in its place is read anew") {

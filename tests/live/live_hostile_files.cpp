@@ -1,0 +1,221 @@
+// A user who may connect to a root daemon gives it a program of his own whose debug information is elsewhere: where
+// reads never end, or where only root may read. Whatever it is, everybody else is answered, the daemon ends when it is
+// told to, and the user learns nothing that he couldn't have read himself.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "tests/live/probing.hpp"
+#include "tests/live/users.hpp"
+
+namespace probed::live {
+namespace {
+
+namespace fs = std::filesystem;
+
+// tests/targets/variables.c, its debug information in one file beside it, which can be moved away.
+class Program {
+ public:
+  explicit Program(const std::string& kind) {
+    const std::string source = required_environment("SOURCE_DIR") + "/tests/targets/variables.c";
+    const std::string cc = "cc -w -O2 -D_GNU_SOURCE -Wl,--build-id=" + std::string(kind == "link" ? "none " : "sha1 ");
+    std::string script = "cd " + dir_.path() + " && ";
+    if (kind == "dwo") {
+      named_ = "prog.dwo";
+      script += cc + "-g -gsplit-dwarf -c -o prog.o " + source + " && cc -o prog prog.o";
+    } else if (kind == "dwz") {
+      named_ = "prog.shared";
+      script += cc + "-gdwarf-4 -o prog " + source + " && " + cc + "-gdwarf-4 -DSECOND -o second " + source +
+                " && dwz -m prog.shared -M prog.shared prog second";
+    } else {
+      named_ = "prog.debug";
+      script += cc + "-g -o prog " + source +
+                " && objcopy --only-keep-debug prog prog.debug && objcopy -g --add-gnu-debuglink=prog.debug prog";
+    }
+    built_ = run_command({"sh", "-c", script}).ok() && fs::exists(named());
+    ::chmod(dir_.path().c_str(), 0755);
+    ::chmod(path().c_str(), 0755);
+  }
+  bool built() const { return built_; }
+  std::string path() const { return dir_ / "prog"; }
+  // What the program says that its debug information is in.
+  std::string named() const { return dir_ / named_; }
+  std::string operator/(const std::string& name) const { return dir_ / name; }
+  void lead_to(const std::string& file) {
+    fs::remove(named());
+    fs::create_symlink(file, named());
+  }
+  // Into a place that nobody but root may enter, a link to it where it was.
+  void keep_for_root() {
+    fs::create_directory(dir_ / "root");
+    fs::permissions(dir_ / "root", fs::perms::owner_all);
+    fs::rename(named(), dir_ / "root/kept");
+    ::chmod((dir_ / "root/kept").c_str(), 0600);
+    lead_to(dir_ / "root/kept");
+  }
+
+ private:
+  TempDir dir_;
+  std::string named_;
+  bool built_ = false;
+};
+
+Process run(const Program& program, const char* user) {
+  SpawnOptions options;
+  options.user = user;
+  options.directory = "/";
+  return Process({program.path()}, options);
+}
+
+void end_well(Process& program) {
+  program.send("quit\n");
+  CHECK(program.next_line().value_or("") == "result ok");
+  CHECK(program.wait() == Exit{0, 0});
+}
+
+constexpr Millis kSoon{5'000};
+
+// Eight looks of a user at a program whose debug information leads to `file`; root is served meanwhile and after.
+void check_nobody_waits(Program& program, const std::string& file) {
+  CAPTURE(file);
+  program.lead_to(file);
+  Nobody both;
+  REQUIRE(both.usable());
+  Process hostile = run(program, "nobody");
+  REQUIRE(hostile.next_line().value_or("").starts_with("ready "));
+  std::vector<std::unique_ptr<RpcClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(both.another());
+    clients.back()->send_raw(request_text("symbols.lines", {{"pid", hostile.pid()}, {"file", "variables.c"}}));
+  }
+  Target own("counter");
+  RpcClient root(both.daemon.socket());
+  const Json added = root.request("probe.add", {{"pid", own.pid()}, {"probes", {{{"definition", "p:w work"}}}}}, kSoon);
+  CHECK_MESSAGE(added.contains("result"), added.dump());
+  for (auto& client : clients) {
+    const auto line = client->receive_line(kSoon);
+    CHECK(line.has_value());
+    if (line) CHECK_MESSAGE(parse_json(*line).contains("error"), line->substr(0, 200));
+  }
+  both.daemon.process().signal(SIGTERM);
+  CHECK(both.daemon.process().wait() == Exit{0, 0});
+  own.go();
+  CHECK(own.finish().ok());
+  end_well(hostile);
+}
+
+#define NEEDS_USERS() \
+  if (::geteuid() != 0 || !::getpwnam("nobody")) SKIP_TEST("needs root and a user nobody")
+#define NEEDS_PROGRAM(program) \
+  if (!(program).built()) SKIP_TEST("needs cc, objcopy and dwz")
+
+}  // namespace
+
+TEST_CASE("debug links that lead to files whose reading never ends keep nobody waiting, nor the daemon from ending") {
+  NEEDS_USERS();
+  Program program("link");
+  NEEDS_PROGRAM(program);
+  REQUIRE(::mkfifo((program / "fifo").c_str(), 0666) == 0);
+  for (const std::string& file :
+       {std::string("/proc/kmsg"), std::string("/proc/self/mem"), program / "fifo", std::string("/dev/zero"),
+        std::string("/sys/kernel/debug/tracing/trace_pipe"), std::string("/sys/kernel/tracing/trace_pipe")})
+    check_nobody_waits(program, file);
+}
+
+TEST_CASE("a debug link to a sparse file of a terabyte, or to one that only begins like an ELF file, isn't read") {
+  NEEDS_USERS();
+  Program program("link");
+  NEEDS_PROGRAM(program);
+  REQUIRE(fs::copy_file(program.named(), program / "whole"));
+  const std::string sparse = program / "sparse";
+  for (const bool elf : {false, true}) {
+    CAPTURE(elf);
+    if (elf) fs::copy_file(program / "whole", sparse, fs::copy_options::overwrite_existing);
+    const UniqueFd fd(::open(sparse.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    // As long as a file system takes it, up to a terabyte.
+    off_t size = off_t{1} << 40;
+    while (size > (off_t{1} << 32) && ::ftruncate(fd.get(), size) != 0) size >>= 1;
+    check_nobody_waits(program, sparse);
+  }
+}
+
+TEST_CASE("a debug link into a file system that a user serves, and that never answers, asks it nothing") {
+  NEEDS_USERS();
+  Program program("link");
+  NEEDS_PROGRAM(program);
+  const UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  const std::string at = program / "served";
+  fs::create_directory(at);
+  const std::string options = "fd=" + std::to_string(fuse.get()) + ",rootmode=40000,user_id=65534,group_id=65534,allow_other";
+  if (!fuse || ::mount("fuse", at.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0)
+    SKIP_TEST("needs FUSE");
+  check_nobody_waits(program, at + "/there");
+  ::umount2(at.c_str(), MNT_DETACH);
+}
+
+TEST_CASE("what only root may read isn't read for a user, whoever has asked before, and root still gets it") {
+  NEEDS_USERS();
+  for (const char* kind : {"debug", "link", "dwo", "dwz"}) {
+    CAPTURE(std::string(kind));
+    Program program(kind);
+    NEEDS_PROGRAM(program);
+    program.keep_for_root();
+    for (const bool root_first : {false, true}) {
+      CAPTURE(root_first);
+      Nobody both;
+  REQUIRE(both.usable());
+      RpcClient root(both.daemon.socket());
+      Process theirs = run(program, "nobody"), own = run(program, "root");
+      REQUIRE(theirs.next_line().value_or("").starts_with("ready "));
+      REQUIRE(own.next_line().value_or("").starts_with("ready "));
+      const auto knows = [](RpcClient& client, pid_t pid) {
+        const Json answer = client.request("symbols.variables", {{"pid", pid}, {"location", "take"}});
+        return answer.dump().find("\"eighth\"") != std::string::npos;
+      };
+      if (root_first) CHECK(knows(root, own.pid()));
+      CHECK(!knows(*both.client, theirs.pid()));
+      CHECK(!knows(root, theirs.pid()));  // what root's probes show of it, its user may see
+      CHECK(knows(root, own.pid()));
+      CHECK(!knows(*both.client, theirs.pid()));
+      const std::string said = add_error(*both.client, theirs.pid(), {"p:t variables.c:90"}).dump();
+      if (kind == std::string("debug")) CHECK_MESSAGE(said.find("may not read it") != std::string::npos, said);
+      end_well(theirs);
+      end_well(own);
+    }
+  }
+}
+
+TEST_CASE("what a user may read himself is read for him, also through links and below folders of his own") {
+  NEEDS_USERS();
+  for (const char* kind : {"debug", "link", "dwo", "dwz"}) {
+    CAPTURE(std::string(kind));
+    Program program(kind);
+    NEEDS_PROGRAM(program);
+    const passwd* user = ::getpwnam("nobody");
+    fs::create_directory(program / "his");
+    fs::rename(program.named(), program / "his/kept");
+    for (const char* name : {"his", "his/kept"}) {
+      REQUIRE(::chown((program / name).c_str(), user->pw_uid, user->pw_gid) == 0);
+      ::chmod((program / name).c_str(), 0700);
+    }
+    fs::create_symlink("his/../his/./kept", program / "between");
+    program.lead_to("between");
+    Nobody both;
+  REQUIRE(both.usable());
+    Process theirs = run(program, "nobody");
+    REQUIRE(theirs.next_line().value_or("").starts_with("ready "));
+    const Json answer = both.client->request("symbols.variables", {{"pid", theirs.pid()}, {"location", "take"}});
+    CHECK_MESSAGE(answer.dump().find("\"eighth\"") != std::string::npos, answer.dump());
+    end_well(theirs);
+  }
+}
+
+}  // namespace probed::live
