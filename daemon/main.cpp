@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
 #include <utility>  // before Asio
 
 #include <boost/asio/io_context.hpp>
@@ -34,8 +35,19 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
+constexpr auto kWorkPatience = 2s;  // for look-ups under way, at the end
+constexpr auto kEndPatience = 15s;  // for the tracer's thread, which has let everything go
 constexpr auto kReadoptLimit = 10s;  // after which clients are served, whatever is in place by then
 constexpr auto kStartPatience = 2s;  // for targets of a killed daemon that another tracer holds
+
+// Should a thread of ours wait for something that never comes: by now nobody depends on this process any more.
+void end_anyway_after(std::chrono::seconds patience) {
+  std::thread([patience] {
+    std::this_thread::sleep_for(patience);
+    spdlog::error("not all threads have ended: leaving without them");
+    ::_exit(0);
+  }).detach();
+}
 
 void set_up_log(const std::string& level) {
   // To stderr, systemd style: the journal adds the time. <N> is the priority (sd-daemon(3)) when it listens.
@@ -233,6 +245,12 @@ int run(const Options& options) {
     std::filesystem::remove(directory, not_empty);
     std::filesystem::remove(directory.parent_path(), not_empty);  // the last one's to remove (base/private_places.hpp)
   }
+  // Everything is let go and put away: what doesn't come back from the kernel is no reason to stay.
+  if (const std::size_t stuck = controller.finish_work(kWorkPatience); stuck != 0) {
+    spdlog::error("{} look-ups of symbols don't come back: one of the files they read is never read to its end", stuck);
+    ::_exit(0);
+  }
+  end_anyway_after(kEndPatience);
   return 0;
 }
 

@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <optional>
 
 #include "daemon/api/advice.hpp"
 #include "daemon/api/views.hpp"
+#include "daemon/base/process.hpp"
 #include "proto/framing.hpp"
 #include "proto/openrpc.hpp"
 #include "proto/schema.hpp"
@@ -120,10 +122,12 @@ std::vector<control::ProbeView> visible_probes(const Call& call, std::optional<p
   return visible_probes(call.services, *call.connection, pid);
 }
 
+// Asked before and after: what a view tells of a process is read from /proc while it is made.
 std::vector<control::TargetView> visible_targets(const Call& call) {
+  Sight before(*call.connection), after(*call.connection);
+  for (const control::TargetView& t : call.controller().targets()) before(t.id.pid);
   auto targets = call.controller().targets();
-  Sight may(*call.connection);
-  std::erase_if(targets, [&](const control::TargetView& t) { return !may(t.id.pid); });
+  std::erase_if(targets, [&](const control::TargetView& t) { return !before(t.id.pid) || !after(t.id.pid); });
   return targets;
 }
 
@@ -277,10 +281,26 @@ void remove(const Call& call) {
                            answer_with<std::vector<control::ProbeView>>(call.done, probes_json));
 }
 
+// Enabling looks for code that has gone, in whatever the process runs by now.
+void hide_reasons(const Connection& connection, control::Changed& changed) {
+  Sight may(connection);
+  for (control::Failed& failed : changed.failed) {
+    const auto view = std::ranges::find(changed.probes, failed.id, &control::ProbeView::id);
+    if (view != changed.probes.end() && may(view->pid)) continue;
+    failed.why = {Reason::permission_denied, failed.name + ": its process is one that you may not trace now",
+                  "see `ps -o uid,comm -p` what it is"};
+  }
+}
+
 template <bool enabled>
 void enable(const Call& call) {
-  call.controller().set_enabled(*call.connection, selector_of(call.params), enabled,
-                                answer_with<control::Changed>(call.done, changed_json));
+  auto answer = [connection = call.connection, done = call.done](Result<control::Changed> changed) {
+    if (!changed) return done(std::move(changed).error());
+    if (!connection->open()) return;
+    hide_reasons(*connection, *changed);
+    done(changed_json(*changed));
+  };
+  call.controller().set_enabled(*call.connection, selector_of(call.params), enabled, std::move(answer));
 }
 
 // A mistyped pid has no probes either: say so. One whose probes are still listed has only just ended.
@@ -388,7 +408,7 @@ void functions(const Call& call) {
   const auto limit = call.params.value("limit", std::size_t{0});
   const std::size_t ask = limit == 0 ? 0 : limit + 1;  // one more tells whether there are more
   auto to_json = [limit](const std::vector<symbols::Function>& found) { return functions_json(found, limit); };
-  call.controller().functions(*pid_of(call.params), call.params.value("glob", std::string()), ask,
+  call.controller().functions(*call.connection, *pid_of(call.params), call.params.value("glob", std::string()), ask,
                               answer_with<std::vector<symbols::Function>>(call.done, to_json));
 }
 
@@ -396,12 +416,12 @@ void usdt(const Call& call) {
   const auto limit = call.params.value("limit", std::size_t{0});
   const std::size_t ask = limit == 0 ? 0 : limit + 1;
   auto to_json = [limit](const std::vector<symbols::UsdtProbe>& found) { return usdt_json(found, limit); };
-  call.controller().usdt(*pid_of(call.params), call.params.value("glob", std::string()), ask,
+  call.controller().usdt(*call.connection, *pid_of(call.params), call.params.value("glob", std::string()), ask,
                          answer_with<std::vector<symbols::UsdtProbe>>(call.done, to_json));
 }
 
 void variables(const Call& call) {
-  call.controller().variables(*pid_of(call.params), call.params.value("location", std::string()),
+  call.controller().variables(*call.connection, *pid_of(call.params), call.params.value("location", std::string()),
                               answer_with<std::vector<dwarf::VisibleVariable>>(call.done, variables_json));
 }
 
@@ -409,7 +429,7 @@ void lines(const Call& call) {
   const auto limit = call.params.value("limit", std::size_t{0});
   const std::size_t ask = limit == 0 ? 0 : limit + 1;
   auto to_json = [limit](const std::vector<symbols::SourceLine>& found) { return lines_json(found, limit); };
-  call.controller().lines(*pid_of(call.params), call.params.value("file", std::string()), ask,
+  call.controller().lines(*call.connection, *pid_of(call.params), call.params.value("file", std::string()), ask,
                           answer_with<std::vector<symbols::SourceLine>>(call.done, to_json));
 }
 
@@ -417,7 +437,8 @@ void lines(const Call& call) {
 
 enum class Access : std::uint8_t {
   open,    // anybody who can connect; what is shown is filtered
-  target,  // the peer must be allowed to trace the process named by pid, when one is named
+  target,  // the peer must be allowed to trace the process named by pid, when one is named, and still when he is told
+  act,     // only before: the answer says nothing of the process, which may have ended by what was done
   admin,   // root or the daemon's own user
 };
 
@@ -430,9 +451,9 @@ struct Row {
 constexpr std::array kRows{
     Row{"initialize", Access::open, initialize},
     Row{"target.attach", Access::target, attach},
-    Row{"target.detach", Access::target, detach},
+    Row{"target.detach", Access::act, detach},
     Row{"target.list", Access::open, list_targets},
-    Row{"target.resume", Access::target, resume},
+    Row{"target.resume", Access::act, resume},
     Row{"probe.add", Access::target, add},
     Row{"probe.remove", Access::open, remove},
     Row{"probe.enable", Access::open, enable<true>},
@@ -440,7 +461,7 @@ constexpr std::array kRows{
     Row{"probe.list", Access::target, show_probes<probes_json>},
     Row{"probe.profile", Access::target, show_probes<profile_json>},
     Row{"probe.format", Access::open, format},
-    Row{"events.subscribe", Access::target, subscribe},
+    Row{"events.subscribe", Access::act, subscribe},
     Row{"events.unsubscribe", Access::open, unsubscribe},
     Row{"daemon.arm", Access::admin, arm<true>},
     Row{"daemon.disarm", Access::admin, arm<false>},
@@ -458,10 +479,31 @@ Result<void> authorize(const Row& row, const Call& call) {
   const auto pid = pid_of(call.params);
   switch (row.access) {
     case Access::open: return {};
-    case Access::target: return pid ? call.services.authorizer.may_trace(peer, *pid) : Result<void>();
+    case Access::target:
+    case Access::act: return pid ? call.services.authorizer.may_trace(peer, *pid) : Result<void>();
     case Access::admin: return call.services.authorizer.may_administer(peer, row.method);
   }
   return {};
+}
+
+// Whatever is found out about a process is told, errors too, only if the peer may trace it then as well: meanwhile it may
+// have executed a set-user-ID program. Handlers that have changed something undo it by the same rule, before this.
+Completion told_if_allowed(const Call& call, pid_t pid) {
+  const auto start_of = [](pid_t process) {
+    const auto id = process::target_id(process);
+    return id ? std::optional(id->start_time) : std::nullopt;
+  };
+  return [&services = call.services, connection = call.connection, done = call.done, pid, start_of,
+          began = start_of(pid)](Result<std::string> found) {
+    if (!connection->open()) return;
+    const Peer& peer = connection->peer();
+    if (peer.uid == 0) return done(std::move(found));
+    auto allowed = services.authorizer.may_trace(peer, pid);
+    if (!allowed) return done(std::move(allowed).error());
+    if (!began || start_of(pid) == began) return done(std::move(found));
+    done(Error{Reason::no_such_process, "process " + std::to_string(pid) + " has just ended",
+               "processes and their ids: ps -e"});
+  };
 }
 
 Error unknown_method(std::string_view name) {
@@ -477,8 +519,9 @@ void dispatch(const Services& services, const std::shared_ptr<Connection>& conne
   const proto::Method* method = proto::find_method(request.method);
   if (row == kRows.end() || !method) return done(unknown_method(request.method));
   if (auto valid = proto::validate(*method, request.params); !valid) return done(std::move(valid).error());
-  const Call call{services, connection, request.params, std::move(done)};
+  Call call{services, connection, request.params, std::move(done)};
   if (auto allowed = authorize(*row, call); !allowed) return call.done(std::move(allowed).error());
+  if (const auto pid = pid_of(call.params); pid && row->access == Access::target) call.done = told_if_allowed(call, *pid);
   row->handler(call);
 }
 

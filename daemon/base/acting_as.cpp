@@ -22,8 +22,8 @@ bool set_groups(const std::vector<gid_t>& groups) {
   return ::syscall(SYS_setgroups, groups.size(), groups.data()) == 0;
 }
 
-// setfsuid(2) and setfsgid(2) don't say whether they have failed; an id that there is none of changes nothing, and tells
-// the present one.
+// setfsuid(2) and setfsgid(2) don't say whether they have failed; an id that there is none of changes nothing, and
+// tells the present one.
 bool set_user(uid_t user) {
   ::syscall(SYS_setfsuid, user);
   return static_cast<uid_t>(::syscall(SYS_setfsuid, static_cast<uid_t>(-1))) == user;
@@ -82,8 +82,8 @@ ActingAs::ActingAs(const FileCredentials& who) {
   able_ = own_groups(own_groups_) && set_groups(who.groups);
   changed_ = able_;
   able_ = able_ && set_group(who.group) && set_user(who.user);
-  // The kernel takes a process that changes ids for one that keeps secrets (kernel/cred.c, commit_creds): no core dumps.
-  // Its ids for ptrace(2) and kill(2) are root's as before.
+  // The kernel takes a process that changes ids for one that keeps secrets (kernel/cred.c, commit_creds): no core
+  // dumps. Its ids for ptrace(2) and kill(2) are root's as before.
   if (dumpable) ::prctl(PR_SET_DUMPABLE, 1);
 }
 

@@ -1,7 +1,7 @@
 // Whose permissions open a file.
 //
-// The daemon is privileged; files that a user's file names are opened with no more than that user may. Credentials are a
-// thread's in Linux (credentials(7)): libc keeps those of all threads equal, the system calls themselves don't.
+// The daemon is privileged; files that a user's file names are opened with no more than that user may. Credentials are
+// a thread's in Linux (credentials(7)): libc keeps those of all threads equal, the system calls themselves don't.
 #pragma once
 
 #include <sys/types.h>

@@ -24,23 +24,23 @@ namespace probed {
 namespace {
 
 constexpr std::size_t kMostMountinfo = 64 << 20;
-constexpr unsigned kMostLinks = 40;     // on one way, as the kernel has it (MAXSYMLINKS)
+constexpr unsigned kMostLinks = 40;       // on one way, as the kernel has it (MAXSYMLINKS)
 constexpr std::size_t kMostNames = 4096;  // on one way, links' included
 
 // File systems without a device of their own that hold files as people know them. All others of that kind are the
 // kernel's own: their files are made up when they are read, and some reads wait.
 // autofs has no files, and leads to what is mounted on it.
 constexpr std::array kOrdinary = std::to_array<std::string_view>(
-    {"9p",    "afs",  "aufs",  "autofs", "bcachefs", "beegfs", "btrfs",  "ceph",     "cifs",   "ecryptfs",
-     "erofs", "gfs2", "gpfs",  "hugetlbfs", "jffs2", "lustre", "nfs",    "nfs4",     "ocfs2",  "overlay",
-     "panfs", "ramfs", "rootfs", "shiftfs", "smb3",  "tmpfs",  "ubifs",  "vboxsf",   "virtiofs", "zfs"});
+    {"9p",    "afs",   "aufs",   "autofs",    "bcachefs", "beegfs", "btrfs", "ceph",   "cifs",     "ecryptfs",
+     "erofs", "gfs2",  "gpfs",   "hugetlbfs", "jffs2",    "lustre", "nfs",   "nfs4",   "ocfs2",    "overlay",
+     "panfs", "ramfs", "rootfs", "shiftfs",   "smb3",     "tmpfs",  "ubifs", "vboxsf", "virtiofs", "zfs"});
 
 // Of mounts that no list has: the kernel's own (memfd_create(2), System V shared memory, what is below an overlay), and
 // those that were unmounted while in use.
 constexpr std::array kNeverRead = std::to_array<std::uint64_t>(
     {BINFMTFS_MAGIC, BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC,
-     EFIVARFS_MAGIC, FUSE_SUPER_MAGIC, NSFS_MAGIC, PIPEFS_MAGIC, PROC_SUPER_MAGIC, PSTOREFS_MAGIC,
-     RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC, SELINUX_MAGIC, SOCKFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC,
+     EFIVARFS_MAGIC, FUSE_SUPER_MAGIC, NSFS_MAGIC, PIPEFS_MAGIC, PROC_SUPER_MAGIC, PSTOREFS_MAGIC, RDTGROUP_SUPER_MAGIC,
+     SECURITYFS_MAGIC, SELINUX_MAGIC, SOCKFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC,
      0x62656570 /* configfs, fs/configfs/mount.c */});
 
 std::string refused_kind(std::string_view kind) {

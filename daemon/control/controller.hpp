@@ -214,14 +214,17 @@ class Controller {
   virtual Status status() const = 0;
 
   // pattern: [MODULE:]GLOB
-  virtual void functions(pid_t pid, std::string pattern, std::size_t limit,
+  // What is found is told only while the process runs the program that was looked at, and the client may trace it.
+  virtual void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
                          Reply<std::vector<symbols::Function>> reply) = 0;
   // location: as in a definition
-  virtual void variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) = 0;
+  virtual void variables(Client& client, pid_t pid, std::string location,
+                         Reply<std::vector<dwarf::VisibleVariable>> reply) = 0;
   // file: [MODULE:]FILE
-  virtual void lines(pid_t pid, std::string file, std::size_t limit, Reply<std::vector<symbols::SourceLine>> reply) = 0;
+  virtual void lines(Client& client, pid_t pid, std::string file, std::size_t limit,
+                     Reply<std::vector<symbols::SourceLine>> reply) = 0;
   // pattern: [[MODULE:]PROVIDER:]NAME
-  virtual void usdt(pid_t pid, std::string pattern, std::size_t limit,
+  virtual void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
                     Reply<std::vector<symbols::UsdtProbe>> reply) = 0;
 };
 

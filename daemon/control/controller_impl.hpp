@@ -5,17 +5,18 @@
 // expiry), controller_events.cpp (queue, subscriptions), controller_keeping.cpp (what outlives this daemon).
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 
 #include "daemon/control/controller.hpp"
 #include "daemon/control/kept.hpp"
 #include "daemon/control/registry.hpp"
+#include "daemon/control/workers.hpp"
 #include "daemon/events/hit_queue.hpp"
 #include "daemon/events/record_clock.hpp"
 #include "daemon/symbols/debuginfod.hpp"
@@ -49,6 +50,8 @@ class ControllerImpl final : public Controller {
 
   // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
   void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
+  // After that: gives the workers' jobs so long to end. How many don't: this must not be destroyed then.
+  std::size_t finish_work(std::chrono::milliseconds patience) { return workers_.stop(patience); }
 
   void client_connected(Client& client) override;
   void client_gone(ClientId client) override;
@@ -66,11 +69,14 @@ class ControllerImpl final : public Controller {
   void set_armed(bool armed, Reply<std::vector<Failed>> reply) override;
   void set_optimize(bool enabled, Reply<void> reply) override;
   Status status() const override;
-  void functions(pid_t pid, std::string pattern, std::size_t limit,
+  void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
                  Reply<std::vector<symbols::Function>> reply) override;
-  void variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) override;
-  void lines(pid_t pid, std::string file, std::size_t limit, Reply<std::vector<symbols::SourceLine>> reply) override;
-  void usdt(pid_t pid, std::string pattern, std::size_t limit, Reply<std::vector<symbols::UsdtProbe>> reply) override;
+  void variables(Client& client, pid_t pid, std::string location,
+                 Reply<std::vector<dwarf::VisibleVariable>> reply) override;
+  void lines(Client& client, pid_t pid, std::string file, std::size_t limit,
+             Reply<std::vector<symbols::SourceLine>> reply) override;
+  void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
+            Reply<std::vector<symbols::UsdtProbe>> reply) override;
 
  private:
   class TracerListener;
@@ -84,6 +90,8 @@ class ControllerImpl final : public Controller {
   void run_next(pid_t pid);
   static Error client_has_gone();
   Result<void> check_still_allowed(ClientId who, pid_t pid) const;
+  // The same, and it is of the program that the process still runs what has been read of it.
+  Result<void> check_same_program(ClientId who, pid_t pid, const symbols::TargetSymbols& read) const;
   static constexpr std::chrono::seconds kDetachPatience{5};
   // One that is just being detached is waited for.
   void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply) {
@@ -112,6 +120,7 @@ class ControllerImpl final : public Controller {
   // controller_probes.cpp
   Result<std::vector<lang::Definition>> parse(const AddRequest& request) const;
   void plan_in_pool(std::shared_ptr<Plan> plan);
+  void refuse(const Plan& plan, Error why);
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
   // Whether some argument is shown as a symbol's name.
@@ -197,6 +206,9 @@ class ControllerImpl final : public Controller {
   void revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done);
   void revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done);
   void revive(std::shared_ptr<Revival> revival);
+  struct PlannedAgain;
+  uid_t user_of(const Revival& revival) const;
+  Result<PlannedAgain> plan_again(const Revival& revival);
   void place(std::shared_ptr<Revival> revival);
   void place_one(const Revival& revival, Item& item, std::size_t index, Step& step);
   void place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step);
@@ -251,7 +263,7 @@ class ControllerImpl final : public Controller {
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
   template <typename T, typename List>
-  void look_up(pid_t pid, Reply<std::vector<T>> reply, List list);
+  void look_up(const Client& client, pid_t pid, Reply<std::vector<T>> reply, List list);
   const FeedState::Thread& thread_in(FeedState& state, pid_t pid, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {
@@ -262,7 +274,7 @@ class ControllerImpl final : public Controller {
   void put_tier(ProbeView& view, const Probe& probe) const;
   std::uint64_t missed_of(const Probe& probe) const;
   void watch_feeds();
-  void analyse_code(pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+  void analyse_code(uid_t user, pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
                     std::vector<RemoteAddr> sites);
 
   // Any thread: runs f on the Asio thread.
@@ -270,6 +282,25 @@ class ControllerImpl final : public Controller {
   void post(F f) {
     boost::asio::post(io_, std::move(f));
   }
+
+  // Runs make() on a worker, and done() here with the Result that it gives. A job that takes too long is answered for;
+  // what it gives later is dropped. Nothing that make() changes may be seen from here before done().
+  template <class Make, class Done>
+  void at_work(uid_t user, Work kind, Make make, Done done) {
+    using Made = std::invoke_result_t<Make>;
+    const auto once = std::make_shared<std::optional<Done>>(std::move(done));
+    const auto finish = [this, once](Made made) {
+      post([once, made = std::move(made)]() mutable {
+        if (auto last = std::exchange(*once, std::nullopt)) (*last)(std::move(made));
+      });
+    };
+    auto run = [make = std::move(make), finish] {
+      Made made = make();
+      finish(Workers::out_of_time() ? Made(took_too_long()) : std::move(made));
+    };
+    workers_.post({user, kind, std::move(run), [finish] { finish(took_too_long()); }});
+  }
+  static Error took_too_long();
 
   boost::asio::io_context& io_;
   events::HitQueue queue_;
@@ -279,7 +310,7 @@ class ControllerImpl final : public Controller {
   symbols::Debuginfod debuginfod_;
   symbols::ModuleCache modules_;
   // Several: a file that takes seconds to read, or a server that doesn't answer, is one client's business.
-  boost::asio::thread_pool pool_{4};
+  Workers workers_;
   std::unique_ptr<TracerListener> listener_;
   std::unique_ptr<tracer::Tracer> tracer_;
 

@@ -13,7 +13,7 @@ namespace probed::control {
 
 struct ControllerImpl::Plan {
   AddRequest request;
-  ClientId owner{};
+  ClientId who{}, owner{};
   uid_t user = 0;
   gid_t user_group = 0;
   std::vector<lang::Definition> definitions;
@@ -71,6 +71,7 @@ struct Watch {
 
 struct ControllerImpl::Revival {
   pid_t pid = 0;
+  uid_t user = 0;  // whose probes these are; root's as soon as one of them is
   std::uint32_t execs = 0;
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::shared_ptr<const symbols::TargetSymbols> symbols;
@@ -81,6 +82,12 @@ struct ControllerImpl::Revival {
   std::size_t unplaced = 0;                                        // steps that the tracer has not answered
   std::unordered_map<const tracer::ProbeProgram*, Error> refused;  // by the tracer
   std::function<void(std::vector<Failed>)> done;
+};
+
+struct ControllerImpl::PlannedAgain {
+  std::shared_ptr<const symbols::TargetSymbols> symbols;
+  std::vector<Item> items;
+  std::optional<Watch> watch_plan;
 };
 
 // What the tracer is asked to add at once, because that is quicker. What it refuses is divided (place_halves()): all

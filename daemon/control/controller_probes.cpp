@@ -166,6 +166,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
   if (!definitions) return reply(std::move(definitions).error());
   auto plan = std::make_shared<Plan>();
   plan->request = std::move(request);
+  plan->who = who;
   plan->owner = plan->request.persist ? ClientId::none : who;
   plan->user = client.user();
   plan->user_group = client.group();
@@ -196,17 +197,31 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
 }
 
 void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
-  boost::asio::post(pool_, [this, plan] {
-    auto planned =
-        plan_all(plan->request.pid, plan->request, plan->definitions, plan->overlay.get(), modules_, plan->symbols);
-    if (planned && std::ranges::any_of(planned->probes, shows_symbols)) read_all_symbols(*plan->symbols);
-    post([this, plan, planned = std::move(planned)]() mutable {
-      if (!planned) return plan->reply(std::move(planned).error());
-      plan->planned = std::move(planned->probes);
-      plan->skipped = std::move(planned->skipped);
-      commit(plan);
-    });
+  struct Made {
+    std::shared_ptr<const symbols::TargetSymbols> symbols;
+    Result<Planned> planned;
+  };
+  const auto make = [this, plan]() -> Result<Made> {
+    std::shared_ptr<const symbols::TargetSymbols> symbols;
+    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->overlay.get(), modules_, symbols);
+    if (planned && std::ranges::any_of(planned->probes, shows_symbols)) read_all_symbols(*symbols);
+    return Made{std::move(symbols), std::move(planned)};
+  };
+  at_work(plan->user, Work::change, make, [this, plan](Result<Made> made) {
+    if (!made) return plan->reply(std::move(made).error());
+    plan->symbols = std::move(made->symbols);
+    if (!made->planned) return refuse(*plan, std::move(made->planned).error());
+    plan->planned = std::move(made->planned->probes);
+    plan->skipped = std::move(made->planned->skipped);
+    commit(plan);
   });
+}
+
+// Why, which may tell of the program: only who may trace what the process still runs is told.
+void ControllerImpl::refuse(const Plan& plan, Error why) {
+  if (!plan.symbols) return plan.reply(std::move(why));
+  auto same = check_same_program(plan.who, plan.request.pid, *plan.symbols);
+  plan.reply(same ? std::move(why) : std::move(same).error());
 }
 
 bool ControllerImpl::shows_symbols(const PlannedProbe& planned) {
@@ -405,7 +420,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
         sites.reserve(plan->planned.size());
         for (const PlannedProbe& planned : plan->planned)
           if (planned.plan.address) sites.push_back(planned.plan.address);
-        analyse_code(plan->request.pid, plan->execs, plan->symbols, std::move(sites));
+        analyse_code(plan->user, plan->request.pid, plan->execs, plan->symbols, std::move(sites));
         if (plan->any_pending) look_for_pending(plan->request.pid);
         if (!ownerless.empty())
           tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless, nullptr); });
@@ -425,10 +440,11 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
 }
 
 // What the optimiser has to know of the code around new probes, found out while they are hit as breakpoints.
-void ControllerImpl::analyse_code(pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+void ControllerImpl::analyse_code(uid_t user, pid_t pid, std::uint32_t execs,
+                                  std::shared_ptr<const symbols::TargetSymbols> symbols,
                                   std::vector<RemoteAddr> sites) {
   if (sites.empty() || !symbols) return;
-  boost::asio::post(pool_, [this, symbols = std::move(symbols), sites = std::move(sites), pid, execs] {
+  auto analyse = [this, symbols = std::move(symbols), sites = std::move(sites), pid, execs] {
     std::vector<tracer::SiteCode> code;
     code.reserve(sites.size());
     for (const RemoteAddr site : sites) {
@@ -436,7 +452,8 @@ void ControllerImpl::analyse_code(pid_t pid, std::uint32_t execs, std::shared_pt
       code.push_back({site, std::move(known.flow), known.bias, known.why_not, known.in_frame});
     }
     tracer_->post([pid, execs, code = std::move(code)](tracer::Engine& engine) { engine.know_code(pid, execs, code); });
-  });
+  };
+  workers_.post({user, Work::change, std::move(analyse), nullptr});
 }
 
 // ---- remove, enable, list -------------------------------------------------------------------------------------------
@@ -675,41 +692,51 @@ std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
   return views;
 }
 
-// On the pool: a list of the target's symbols.
+// On a worker: a list of the target's symbols.
 template <typename T, typename List>
-void ControllerImpl::look_up(pid_t pid, Reply<std::vector<T>> reply, List list) {
-  boost::asio::post(pool_, [this, pid, list = std::move(list), reply = std::move(reply)] {
+void ControllerImpl::look_up(const Client& client, pid_t pid, Reply<std::vector<T>> reply, List list) {
+  struct Found {
+    std::shared_ptr<const symbols::TargetSymbols> symbols;
+    Result<std::vector<T>> list;
+  };
+  const auto make = [this, pid, list = std::move(list)]() -> Result<Found> {
     auto symbols = symbols::TargetSymbols::load(pid, modules_);
-    auto result = symbols ? list(**symbols) : Result<std::vector<T>>(std::move(symbols).error());
-    post([reply, result = std::move(result)]() mutable { reply(std::move(result)); });
+    if (!symbols) return std::move(symbols).error();
+    return Found{*symbols, list(**symbols)};
+  };
+  at_work(client.user(), Work::look, make, [this, who = client.id(), pid, reply](Result<Found> found) {
+    if (!found) return reply(std::move(found).error());
+    auto same = check_same_program(who, pid, *found->symbols);
+    same ? reply(std::move(found->list)) : reply(std::move(same).error());
   });
 }
 
-void ControllerImpl::functions(pid_t pid, std::string pattern, std::size_t limit,
+void ControllerImpl::functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
                                Reply<std::vector<symbols::Function>> reply) {
-  look_up<symbols::Function>(pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
+  look_up<symbols::Function>(client, pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
     return symbols.list_functions(pattern, limit);
   });
 }
 
-void ControllerImpl::variables(pid_t pid, std::string location, Reply<std::vector<dwarf::VisibleVariable>> reply) {
+void ControllerImpl::variables(Client& client, pid_t pid, std::string location,
+                               Reply<std::vector<dwarf::VisibleVariable>> reply) {
   auto parsed = lang::parse_definition(location);
   if (!parsed) return reply(std::move(parsed).error());
-  look_up<dwarf::VisibleVariable>(pid, std::move(reply), [where = std::move(parsed->location)](const auto& symbols) {
-    return symbols.list_variables(where);
-  });
+  look_up<dwarf::VisibleVariable>(
+      client, pid, std::move(reply),
+      [where = std::move(parsed->location)](const auto& symbols) { return symbols.list_variables(where); });
 }
 
-void ControllerImpl::lines(pid_t pid, std::string file, std::size_t limit,
+void ControllerImpl::lines(Client& client, pid_t pid, std::string file, std::size_t limit,
                            Reply<std::vector<symbols::SourceLine>> reply) {
-  look_up<symbols::SourceLine>(pid, std::move(reply), [file = std::move(file), limit](const auto& symbols) {
+  look_up<symbols::SourceLine>(client, pid, std::move(reply), [file = std::move(file), limit](const auto& symbols) {
     return symbols.list_lines(file, limit);
   });
 }
 
-void ControllerImpl::usdt(pid_t pid, std::string pattern, std::size_t limit,
+void ControllerImpl::usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
                           Reply<std::vector<symbols::UsdtProbe>> reply) {
-  look_up<symbols::UsdtProbe>(pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
+  look_up<symbols::UsdtProbe>(client, pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
     return symbols.list_usdt(pattern, limit);
   });
 }

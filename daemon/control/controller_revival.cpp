@@ -365,25 +365,43 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
   const Target& t = target(revival->pid);
   revival->overlay = t.overlay;
   revival->execs = t.execs;
-  boost::asio::post(pool_, [this, revival] {
-    const auto symbols = symbols::TargetSymbols::load(revival->pid, modules_);
-    if (symbols) {
-      revival->symbols = *symbols;
-      const auto was_kept = [](const Item& i) { return i.expected.has_value(); };
-      if (std::ranges::all_of(revival->items, was_kept)) (*symbols)->spare_candidates();
-      Planner planner(revival->pid, **symbols, revival->overlay.get());
-      for (Item& item : revival->items) item.plan(planner);
-      const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
-      if (std::ranges::any_of(revival->items, [&](const Item& i) {
-            return std::ranges::any_of(i.found, shows) || std::ranges::any_of(i.matches, shows_symbols);
-          }))
-        read_all_symbols(**symbols);
-      if (revival->wants_watch) revival->watch_plan = plan_watch(planner, **symbols);
+  revival->user = user_of(*revival);
+  const auto make = [this, revival] { return plan_again(*revival); };
+  at_work(revival->user, Work::change, make, [this, revival](Result<PlannedAgain> made) {
+    if (made) {
+      revival->symbols = std::move(made->symbols);
+      revival->items = std::move(made->items);
+      revival->watch_plan = std::move(made->watch_plan);
     } else {
-      for (Item& item : revival->items) item.why = symbols.error();
+      for (Item& item : revival->items) item.why = made.error();
     }
-    post([this, revival] { place(revival); });
+    place(revival);
   });
+}
+
+uid_t ControllerImpl::user_of(const Revival& revival) const {
+  std::optional<uid_t> user;
+  for (const auto& [id, probe] : probes_)
+    if (probe.pid == revival.pid && number(probe.leader) == 0) user = std::min(user.value_or(probe.user), probe.user);
+  return user.value_or(0);
+}
+
+// On a worker: of copies, for who waits may give up before this ends.
+Result<ControllerImpl::PlannedAgain> ControllerImpl::plan_again(const Revival& revival) {
+  auto symbols = symbols::TargetSymbols::load(revival.pid, modules_);
+  if (!symbols) return std::move(symbols).error();
+  PlannedAgain made{*symbols, revival.items, std::nullopt};
+  const auto was_kept = [](const Item& i) { return i.expected.has_value(); };
+  if (std::ranges::all_of(made.items, was_kept)) (*symbols)->spare_candidates();
+  Planner planner(revival.pid, **symbols, revival.overlay.get());
+  for (Item& item : made.items) item.plan(planner);
+  const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
+  if (std::ranges::any_of(made.items, [&](const Item& i) {
+        return std::ranges::any_of(i.found, shows) || std::ranges::any_of(i.matches, shows_symbols);
+      }))
+    read_all_symbols(**symbols);
+  if (revival.wants_watch) made.watch_plan = plan_watch(planner, **symbols);
+  return made;
 }
 
 // A further place of a probe, invisible until the tracer has confirmed it.
@@ -570,7 +588,7 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
     else if (!may_come(*item.why, item.definition) && !process::is_exiting(revival->pid))
       tell_unplaced(leader->second, *item.why);
   }
-  analyse_code(revival->pid, revival->execs, revival->symbols, std::move(sites));
+  analyse_code(revival->user, revival->pid, revival->execs, revival->symbols, std::move(sites));
   if (!ownerless.empty()) tracer_->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });
   notify_owners(back, "probe.returned");
   forget_watch_if_unneeded(revival->pid);

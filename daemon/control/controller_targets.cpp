@@ -95,7 +95,7 @@ ControllerImpl::ControllerImpl(boost::asio::io_context& io, std::size_t queue_by
 
 ControllerImpl::~ControllerImpl() {
   debuginfod_.stop();
-  pool_.join();
+  workers_.stop(std::chrono::hours(1));
   tracer_.reset();
 }
 
@@ -260,10 +260,11 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
   };
   if (attached || !tracer::may_hold_left(pid)) return attach();
   // Before anything of ours is in it: what a daemon that was killed has left.
-  boost::asio::post(pool_, [this, pid, attach] {
+  auto recover = [this, pid, attach] {
     tracer::recover_left_in(pid);
     post(attach);
-  });
+  };
+  workers_.post({0, Work::change, std::move(recover), nullptr});  // the daemon's own business, whoever asks
 }
 
 // Between the caller's check and the seize the process may have started another program, a set-uid one say. From the
@@ -271,10 +272,29 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
 Result<void> ControllerImpl::check_still_allowed(ClientId who, pid_t pid) const {
   const auto client = clients_.find(who);
   if (client != clients_.end() && client->second->may_trace(pid)) return {};
+  if (process::has_ended(pid))
+    return Error{Reason::no_such_process, fmt::format("process {} has just ended", pid), "", {}};
   return Error{Reason::permission_denied,
                fmt::format("process {} has just become one that you may not trace", pid),
                "it has started another program, or changed its user; see `ps -o uid,comm -p` what it is now",
                {}};
+}
+
+// The program first: it is of this one's end or start that the look at the user could be out of date.
+Result<void> ControllerImpl::check_same_program(ClientId who, pid_t pid, const symbols::TargetSymbols& read) const {
+  if (auto allowed = check_still_allowed(who, pid); !allowed) return allowed;
+  const auto client = clients_.find(who);
+  if (client != clients_.end() && client->second->user() == 0) return {};
+  if (read.is_current()) return {};
+  return Error{Reason::permission_denied,
+               fmt::format("process {} has started another program meanwhile, or has ended", pid),
+               "ask again",
+               {}};
+}
+
+Error ControllerImpl::took_too_long() {
+  return {Reason::timed_out, "reading the files of the process takes too long, or one of them is never read to its end",
+          "look where its program, its libraries and their debug files are: a file server may be gone", {}};
 }
 
 Error ControllerImpl::client_has_gone() {

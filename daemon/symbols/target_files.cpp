@@ -33,7 +33,8 @@ UniqueFd root_of(pid_t pid) { return UniqueFd(::open(proc(pid, "root").c_str(), 
 Error not_readable(pid_t pid, const Mapping& mapping, const std::string& why) {
   return {Reason::unsupported_target,
           mapping.path + ", which process " + std::to_string(pid) + " has mapped, isn't read: " + why,
-          "install it on a disk's file system and restart the process", {}};
+          "install it on a disk's file system and restart the process",
+          {}};
 }
 
 }  // namespace
@@ -63,9 +64,8 @@ Opened TargetFiles::open(const std::string& path) const {
 }
 
 Opened TargetFiles::open_here(const std::string& path, const std::vector<std::string>& directories) const {
-  const bool inside = path.find("/../") == path.npos && std::ranges::any_of(directories, [&](const std::string& d) {
-                        return path.starts_with(d + "/");
-                      });
+  const bool inside = path.find("/../") == path.npos &&
+                      std::ranges::any_of(directories, [&](const std::string& d) { return path.starts_with(d + "/"); });
   if (!inside) return Opened::failed(ENOENT);
   const std::lock_guard lock(seen_->mutex);
   return open_as_user(root_of(::getpid()), path, seen_->ours);

@@ -6,12 +6,11 @@
 #include <pwd.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
-#include <thread>
+#include <memory>
 
 #include "tests/live/probing.hpp"
 #include "tests/live/users.hpp"
@@ -154,11 +153,12 @@ TEST_CASE("a debug link into a file system that a user serves, and that never an
   const UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   const std::string at = program / "served";
   fs::create_directory(at);
-  const std::string options = "fd=" + std::to_string(fuse.get()) + ",rootmode=40000,user_id=65534,group_id=65534,allow_other";
-  if (!fuse || ::mount("fuse", at.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0)
-    SKIP_TEST("needs FUSE");
+  const std::string options =
+      "fd=" + std::to_string(fuse.get()) + ",rootmode=40000,user_id=65534,group_id=65534,allow_other";
+  if (!fuse || ::mount("fuse", at.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) SKIP_TEST("needs FUSE");
+  const std::unique_ptr<const std::string, void (*)(const std::string*)> away(
+      &at, [](const std::string* mounted) { ::umount2(mounted->c_str(), MNT_DETACH); });
   check_nobody_waits(program, at + "/there");
-  ::umount2(at.c_str(), MNT_DETACH);
 }
 
 TEST_CASE("what only root may read isn't read for a user, whoever has asked before, and root still gets it") {
@@ -171,7 +171,7 @@ TEST_CASE("what only root may read isn't read for a user, whoever has asked befo
     for (const bool root_first : {false, true}) {
       CAPTURE(root_first);
       Nobody both;
-  REQUIRE(both.usable());
+      REQUIRE(both.usable());
       RpcClient root(both.daemon.socket());
       Process theirs = run(program, "nobody"), own = run(program, "root");
       REQUIRE(theirs.next_line().value_or("").starts_with("ready "));
@@ -209,7 +209,7 @@ TEST_CASE("what a user may read himself is read for him, also through links and 
     fs::create_symlink("his/../his/./kept", program / "between");
     program.lead_to("between");
     Nobody both;
-  REQUIRE(both.usable());
+    REQUIRE(both.usable());
     Process theirs = run(program, "nobody");
     REQUIRE(theirs.next_line().value_or("").starts_with("ready "));
     const Json answer = both.client->request("symbols.variables", {{"pid", theirs.pid()}, {"location", "take"}});

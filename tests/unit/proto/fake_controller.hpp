@@ -190,7 +190,7 @@ class FakeController final : public control::Controller {
     s.hits = 9007199254740993u;  // 2^53 + 1: JavaScript would lose it, we must not
     return s;
   }
-  void functions(pid_t pid, std::string glob, std::size_t limit,
+  void functions(control::Client&, pid_t pid, std::string glob, std::size_t limit,
                  control::Reply<std::vector<symbols::Function>> reply) override {
     note("functions " + glob, pid);
     auto found = function_views;
@@ -198,18 +198,18 @@ class FakeController final : public control::Controller {
     answer([reply, found] { reply(found); });
   }
 
-  void variables(pid_t pid, std::string location, control::Reply<std::vector<dwarf::VisibleVariable>> reply) override {
+  void variables(control::Client&, pid_t pid, std::string location, control::Reply<std::vector<dwarf::VisibleVariable>> reply) override {
     note("variables " + location, pid);
     answer([reply] { reply(std::vector<dwarf::VisibleVariable>{{"x", "int", "parameter", ""}}); });
   }
 
-  void lines(pid_t pid, std::string file, std::size_t,
+  void lines(control::Client&, pid_t pid, std::string file, std::size_t,
              control::Reply<std::vector<symbols::SourceLine>> reply) override {
     note("lines " + file, pid);
     answer([reply] { reply(std::vector<symbols::SourceLine>{{"/src/a.c", 3, RemoteAddr{0x1000}, "f", "a"}}); });
   }
 
-  void usdt(pid_t pid, std::string pattern, std::size_t,
+  void usdt(control::Client&, pid_t pid, std::string pattern, std::size_t,
             control::Reply<std::vector<symbols::UsdtProbe>> reply) override {
     note("usdt " + pattern, pid);
     answer([reply] { reply(std::vector<symbols::UsdtProbe>()); });

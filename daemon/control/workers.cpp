@@ -1,0 +1,130 @@
+// See workers.hpp.
+#include "daemon/control/workers.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "daemon/base/time_limit.hpp"
+
+namespace probed::control {
+
+// ---- whose turn it is -----------------------------------------------------------------------------------------------
+
+void Turns::put(Job job) {
+  Waiting& waiting = waiting_[job.user];
+  (job.kind == Work::look ? waiting.looks : waiting.changes).push_back(std::move(job));
+}
+
+bool Turns::may_begin(uid_t user, Work kind, Clock::time_point now) const {
+  const bool privileged = is_privileged(user);
+  unsigned group = 0, own = 0, looks = 0;
+  for (const Running& job : running_) {
+    const bool same_group = is_privileged(job.user) == privileged;
+    if (same_group && (privileged || now - job.since < kStuck)) ++group;
+    // Root and the daemon's own user are one.
+    if (privileged ? !same_group : job.user != user) continue;
+    ++own;
+    if (job.kind == Work::look) ++looks;
+  }
+  if (group >= (privileged ? kPrivileged : kUsers)) return false;
+  if (!privileged && own >= kOfUser) return false;
+  return kind == Work::change || looks < (privileged ? kPrivileged - 1 : kLooks);
+}
+
+std::optional<std::pair<Job, Turns::Handle>> Turns::take(Clock::time_point now) {
+  // Round: from the one behind who had his turn last.
+  auto at = waiting_.upper_bound(last_);
+  for (std::size_t i = 0; i < waiting_.size(); ++i, ++at) {
+    if (at == waiting_.end()) at = waiting_.begin();
+    const uid_t user = at->first;
+    for (auto* queue : {&at->second.changes, &at->second.looks}) {
+      if (queue->empty() || !may_begin(user, queue->front().kind, now)) continue;
+      Job job = std::move(queue->front());
+      queue->pop_front();
+      if (at->second.looks.empty() && at->second.changes.empty()) waiting_.erase(at);
+      last_ = user;
+      running_.push_back({user, job.kind, now, std::move(job.late)});
+      return std::pair(std::move(job), std::prev(running_.end()));
+    }
+  }
+  return std::nullopt;
+}
+
+// ---- threads --------------------------------------------------------------------------------------------------------
+
+Workers::Workers() : turns_(::geteuid()) {}
+
+Workers::~Workers() {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  turns_.drop_waiting();
+  more_.notify_all();
+  fewer_.wait(lock, [this] { return threads_ == 0; });
+}
+
+std::size_t Workers::stop(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  turns_.drop_waiting();
+  more_.notify_all();
+  fewer_.wait_for(lock, patience, [this] { return turns_.running().empty(); });
+  return turns_.running().size();
+}
+
+void Workers::post(Job job) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  turns_.put(std::move(job));
+  if (idle_ == 0) start_thread();
+  more_.notify_one();
+}
+
+// With the lock. Detached: one that never comes back must not be waited for.
+void Workers::start_thread() {
+  ++threads_;
+  std::thread([this] { work(); }).detach();
+}
+
+// One thread more than there are jobs waits here, and looks after those that don't come back.
+void Workers::work() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    auto next = turns_.take(Turns::Clock::now());
+    if (!next) {
+      if (idle_ > 0) break;
+      ++idle_;
+      const bool watch = turns_.any_waits() || !turns_.running().empty();
+      watch ? static_cast<void>(more_.wait_for(lock, std::chrono::seconds(1))) : more_.wait(lock);
+      --idle_;
+      look_for_late_ones();
+      continue;
+    }
+    if (idle_ == 0) start_thread();
+    lock.unlock();
+    {
+      const TimeLimit limit(turns_.is_privileged(next->first.user) ? kPrivilegedLimit : kUsersLimit);
+      next->first.run();
+      next->first.run = nullptr;  // what it holds ends outside of the lock
+    }
+    lock.lock();
+    turns_.ended(next->second);
+    fewer_.notify_all();
+  }
+  --threads_;
+  fewer_.notify_all();
+}
+
+void Workers::look_for_late_ones() {
+  constexpr std::chrono::seconds kGrace{10};  // for one that only takes long to end by itself
+  const auto now = Turns::Clock::now();
+  for (Turns::Running& job : turns_.running()) {
+    const auto limit = turns_.is_privileged(job.user) ? kPrivilegedLimit : kUsersLimit;
+    if (job.late && now - job.since > limit + kGrace) std::exchange(job.late, nullptr)();
+  }
+}
+
+bool Workers::out_of_time() { return TimeLimit::passed(); }
+
+}  // namespace probed::control

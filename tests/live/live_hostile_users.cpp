@@ -1,0 +1,197 @@
+// A user who may connect to a root daemon: what he is told while his process executes a set-user-ID program again and
+// again, and who waits when he keeps every connection that he may have busy.
+#include <doctest/doctest.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/live/probing.hpp"
+#include "tests/live/users.hpp"
+
+namespace probed::live {
+namespace {
+
+namespace fs = std::filesystem;
+
+#define NEEDS_USERS() \
+  if (::geteuid() != 0 || !::getpwnam("nobody")) SKIP_TEST("needs root and a user nobody")
+
+// Executes the other one of two programs without end: a plain one, and a set-user-ID one of root's, which alone has
+// secret_of_root(). The latter gives up its privileges before it executes the plain one.
+constexpr const char* kHopper = R"(
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#ifdef PRIVILEGED
+__attribute__((noinline, used)) int secret_of_root(int secret_argument) { return secret_argument + 1; }
+#else
+__attribute__((noinline, used)) int plain_of_user(int x) { return x - 1; }
+#endif
+int main(int argc, char **argv) {
+  static char text[16];
+  int hops = atoi(argv[3]) - 1;
+  if (hops % 100 == 0) { printf("hops %d\n", hops); fflush(stdout); }
+  if (hops <= 0) { puts("result ok"); return 0; }
+  snprintf(text, sizeof text, "%d", hops);
+  usleep(1000);
+#ifdef PRIVILEGED
+  if (setresgid(getgid(), getgid(), getgid()) || setresuid(getuid(), getuid(), getuid())) return 1;
+  execl(argv[1], argv[1], argv[1], argv[2], text, (char *)0);
+#else
+  execl(argv[2], argv[2], argv[1], argv[2], text, (char *)0);
+#endif
+  return 1;
+}
+)";
+
+struct Hopper {
+  Hopper() {
+    std::ofstream(dir / "secret.c") << kHopper;
+    const std::string script = "cd " + dir.path() +
+                               " && cc -w -g -O1 -o plain secret.c && cc -w -g -O1 -DPRIVILEGED -o privileged secret.c "
+                               "&& chmod 755 . plain && chown root privileged && chmod 4755 privileged";
+    built = run_command({"sh", "-c", script}).ok();
+  }
+  Process run(int hops) {
+    SpawnOptions options;
+    options.user = "nobody";
+    options.directory = "/";
+    return Process({dir / "plain", dir / "plain", dir / "privileged", std::to_string(hops)}, options);
+  }
+  TempDir dir;
+  bool built = false;
+};
+
+// What a privileged program's answers have, whoever asks.
+bool tells_secret(const std::string& answer) { return answer.find("secret_") != std::string::npos; }
+
+// A debuginfod server that accepts and never answers, for the daemons that are started while it is there.
+class SilentServer {
+ public:
+  SilentServer() : process_({"/usr/bin/python3", "-u", "-c", kCode}) {
+    const std::string line = process_.next_line(Millis{30'000}).value_or("");
+    REQUIRE(line.starts_with("port "));
+    ::setenv("DEBUGINFOD_URLS", ("http://127.0.0.1:" + line.substr(5)).c_str(), 1);
+    ::setenv("DEBUGINFOD_CACHE_PATH", cache_.path().c_str(), 1);
+  }
+  ~SilentServer() {
+    ::unsetenv("DEBUGINFOD_URLS");
+    ::unsetenv("DEBUGINFOD_CACHE_PATH");
+  }
+  bool was_asked() { return process_.next_line(Millis{30'000}).value_or("") == "asked"; }
+
+ private:
+  static constexpr const char* kCode =
+      "import socket\n"
+      "s = socket.create_server(('127.0.0.1', 0))\n"
+      "print('port %d' % s.getsockname()[1], flush=True)\n"
+      "kept = []\n"
+      "while True:\n"
+      "    kept.append(s.accept())\n"
+      "    print('asked', flush=True)\n";
+  TempDir cache_;
+  Process process_;
+};
+
+// Copies that the user may execute.
+class Programs {
+ public:
+  Programs() { ::chmod(dir_.path().c_str(), 0755); }
+  std::unique_ptr<Process> run(const std::string& name, const std::string& as) {
+    fs::copy_file(target_path(name), dir_ / as);
+    SpawnOptions options;
+    options.user = "nobody";
+    options.directory = "/";
+    auto process = std::make_unique<Process>(std::vector<std::string>{dir_ / as}, options);
+    REQUIRE(process->next_line().value_or("").starts_with("ready"));
+    return process;
+  }
+
+ private:
+  TempDir dir_;
+};
+
+}  // namespace
+
+TEST_CASE("what a set-user-ID program is made of isn't told, whenever it is executed while somebody asks") {
+  NEEDS_USERS();
+  Hopper hopper;
+  if (!hopper.built) SKIP_TEST("needs cc");
+  Nobody both;
+  REQUIRE(both.usable());
+  RpcClient& client = *both.client;
+  const int hops = chosen_cycles(1000);
+  Process target = hopper.run(hops);
+  REQUIRE(target.next_line().has_value());
+  const Json pid{{"pid", target.pid()}};
+  const auto with = [&](const char* key, const Json& value) {
+    Json params = pid;
+    params[key] = value;
+    return params;
+  };
+  const std::vector<std::pair<std::string, Json>> questions{
+      {"symbols.functions", with("glob", "*_of_*")},
+      {"symbols.variables", with("location", "secret_of_root")},
+      {"symbols.lines", with("file", "secret.c")},
+  };
+  int answers = 0, told = 0;
+  std::string first;
+  while (target.running()) {
+    for (const auto& [method, params] : questions) {
+      const Json answer = client.request(method, params);
+      REQUIRE(!answer.is_null());
+      ++answers;
+      // The name of what was asked for is in refusals of the plain program, too.
+      const std::string text = answer.contains("result") ? answer.at("result").dump() : std::string();
+      if (tells_secret(text) && text.find("secret_of_root") != std::string::npos && ++told == 1) first = text;
+    }
+  }
+  MESSAGE(answers, " answers about ", hops, " programs");
+  CHECK_MESSAGE(told == 0, told, " of ", answers, " answers, the first: ", first.substr(0, 400));
+  CHECK(answers > 20);
+  CHECK(target.wait() == Exit{0, 0});
+  CHECK(target.output().ends_with("result ok\n"));
+}
+
+TEST_CASE("a user who keeps twelve connections busy makes neither root wait nor his own changes to probes") {
+  NEEDS_USERS();
+  const bool linked = read_file(required_environment("PROBED_BIN")).find("libdebuginfod.so") != std::string::npos;
+  if (!linked || ::access("/usr/bin/python3", X_OK) != 0)
+    SKIP_TEST("needs probed built with libdebuginfod, and python3");
+  SilentServer server;
+  Nobody both;
+  REQUIRE(both.usable());
+  Programs programs;
+  const auto stripped = programs.run("counter-stripped", "stripped"), own = programs.run("family", "own");
+  std::vector<std::unique_ptr<RpcClient>> busy;
+  for (int i = 0; i < 12; ++i) {
+    busy.push_back(both.another());
+    REQUIRE(busy.back()->send_raw(request_text("symbols.functions", {{"pid", stripped->pid()}, {"glob", "frame*"}})));
+  }
+  REQUIRE(server.was_asked());
+  const auto nobody_answered = [&] {
+    return std::ranges::none_of(busy, [](auto& client) { return client->receive_line(Millis{0}).has_value(); });
+  };
+  // What needs no debug file, by root and by the same user: added, switched, listed, removed, while all twelve wait.
+  Target roots("family");
+  RpcClient root(both.daemon.socket());
+  for (const auto& [client, pid] : {std::pair{&root, roots.pid()}, std::pair{both.client.get(), own->pid()}}) {
+    CAPTURE(pid);
+    const Json added = client->request("probe.add", {{"pid", pid}, {"probes", {{{"definition", "p:w work"}}}}});
+    CHECK_MESSAGE(added.contains("result"), added.dump());
+    CHECK(nobody_answered());
+    for (const char* method : {"probe.disable", "probe.enable", "probe.remove"})
+      CHECK(client->request(method, {{"names", {"w"}}}).contains("result"));
+    CHECK(client->request("probe.list", {{"pid", pid}}).contains("result"));
+    CHECK(nobody_answered());
+  }
+  both.daemon.process().signal(SIGTERM);
+  CHECK(both.daemon.process().wait() == Exit{0, 0});
+}
+
+}  // namespace probed::live
