@@ -176,9 +176,16 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
   return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
 }
 
+// Whoever gets a probe's events is told of its process's end, too.
+void ControllerImpl::listen(Subscription& subscription, Probe& probe) {
+  probe.audience.add(subscription);
+  if (const auto t = targets_.find(probe.pid); t != targets_.end())
+    t->second.interested.insert(subscription.client->id());
+}
+
 void ControllerImpl::link(Probe& probe) {
   for (auto& [id, subscription] : subscriptions_)
-    if (matches(subscription, probe)) probe.audience.add(subscription);
+    if (matches(subscription, probe)) listen(subscription, probe);
   widest_audience_ = std::max(widest_audience_, probe.audience.size());
   probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
 }
@@ -213,7 +220,7 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
   for (auto& [id, probe] : probes_) {
     if (!matches(subscription, probe)) continue;
     if (probe.audience.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
-    probe.audience.add(subscription);
+    listen(subscription, probe);
     widest_audience_ = std::max(widest_audience_, probe.audience.size());
     probe.program->streaming.store(true, std::memory_order_relaxed);
     // At once: from the answer on every hit is either delivered or missed.

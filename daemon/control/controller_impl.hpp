@@ -103,7 +103,6 @@ class ControllerImpl final : public Controller {
   void drop_target(pid_t pid);
   void forget_if_idle(pid_t pid);
   void notify_interested(const Target& target, std::string_view method, const std::string& params);
-  std::set<ClientId> interested_in(const Target& target) const;
   void forget_hold(Target& target);
   void forget_denied(Target& target, const std::set<ClientId>& denied);
   void on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how);
@@ -239,6 +238,7 @@ class ControllerImpl final : public Controller {
   void report_queue_losses_in_time();
   bool matches(const Subscription& subscription, const Probe& probe) const;
   void link(Probe& probe);
+  void listen(Subscription& subscription, Probe& probe);
   void unlink(const Subscription& subscription);
   void tell_streaming(std::vector<ProbeId> ids);
   void offer(Probe& probe, const events::RecordHeader& header, std::span<const std::byte> packed);

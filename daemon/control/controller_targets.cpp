@@ -401,18 +401,8 @@ void ControllerImpl::resume(pid_t pid, Reply<void> reply) {
 
 // ---- lives ----------------------------------------------------------------------------------------------------------
 
-// Whoever has attached it, has probes in it, or gets their events.
-std::set<ClientId> ControllerImpl::interested_in(const Target& target) const {
-  std::set<ClientId> all = target.interested;
-  if (subscriptions_.empty()) return all;
-  for (const auto& [id, probe] : probes_)
-    if (probe.pid == target.id.pid)
-      probe.audience.each([&](const Subscription& subscription) { all.insert(subscription.client->id()); });
-  return all;
-}
-
 void ControllerImpl::notify_interested(const Target& target, std::string_view method, const std::string& params) {
-  for (const ClientId id : interested_in(target))
+  for (const ClientId id : target.interested)
     if (const auto client = clients_.find(id); client != clients_.end()) client->second->notify(method, params);
 }
 
@@ -443,7 +433,7 @@ void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer
   if (it == targets_.end() || it->second.members.erase(pid) == 0) return;
   if (!it->second.members.empty()) return;  // the children it is followed into live on
   drain_all();
-  const std::set<ClientId> interested = interested_in(it->second);
+  const std::set<ClientId> interested = it->second.interested;
   spdlog::info("process {} has ended{}; {} of its probes are gone", root, how ? how_text(*how) : "", probe_count(root));
   mark_gone(root);
   std::string params = fmt::format(R"({{"pid":{})", root);
@@ -462,7 +452,7 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept, std::st
   if (pid != root) return on_child_execed(it->second, pid, kept, comm);
   drain_all();
   Target& t = it->second;
-  const std::set<ClientId> interested = interested_in(t);
+  const std::set<ClientId> interested = t.interested;
   spdlog::info("process {} runs another program; {} of its probes are gone", root, probe_count(root));
   mark_gone(root);
   t.loader_watch = {};

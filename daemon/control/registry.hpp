@@ -204,7 +204,7 @@ struct Target {
   std::uint32_t execs = 0;  // see tracer::AttachResult
   std::set<pid_t> members;  // itself and the children it is followed into
   std::shared_ptr<const tracer::TextOverlay> overlay;
-  std::set<ClientId> interested;  // told about its end
+  std::set<ClientId> interested;  // told about its end: they have attached it, have probes in it or get their events
   struct Operation {
     std::function<void()> run;
     // A client's: once that has gone this is done instead.

@@ -329,6 +329,8 @@ TEST_CASE("the shipped unit installs no seccomp filter, leaves the guard alone, 
   for (const char* needed :
        {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SETGID", "CAP_SYS_NICE"})
     CHECK_MESSAGE(settings["CapabilityBoundingSet"].find(needed) != std::string::npos, needed);
+  for (const char* places : {"/run", "/tmp"})  // ProtectSystem=strict: what killed private daemons have left is there
+    CHECK_MESSAGE(settings["ReadWritePaths"].find(places) != std::string::npos, places);
   const std::string analyze = find_program("systemd-analyze");
   if (analyze.empty()) SKIP_TEST("systemd-analyze is not installed");
   TempDir dir;
