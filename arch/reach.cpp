@@ -89,4 +89,23 @@ std::span<const std::uint64_t> those_in(const std::vector<std::uint64_t>& sorted
   return {begin, end};
 }
 
+void merge(std::vector<CodeRange>& ranges) {
+  std::ranges::sort(ranges, {}, &CodeRange::begin);
+  std::size_t kept = 0;
+  for (const CodeRange& range : ranges) {
+    if (range.begin >= range.end) continue;
+    if (kept > 0 && range.begin <= ranges[kept - 1].end)
+      ranges[kept - 1].end = std::max(ranges[kept - 1].end, range.end);
+    else
+      ranges[kept++] = range;
+  }
+  ranges.resize(kept);
+}
+
+std::span<const CodeRange> overlapping(const std::vector<CodeRange>& merged, const CodeRange& range) {
+  const auto begin = std::ranges::upper_bound(merged, range.begin, {}, &CodeRange::end);
+  const auto end = std::ranges::lower_bound(merged, range.end, {}, &CodeRange::begin);
+  return begin < end ? std::span<const CodeRange>(begin, end) : std::span<const CodeRange>();
+}
+
 }  // namespace probed::arch

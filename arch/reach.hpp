@@ -38,4 +38,9 @@ std::vector<std::uint64_t> reached_instructions(const ReachRequest& request);
 void tidy(std::vector<std::uint64_t>& addresses);
 std::span<const std::uint64_t> those_in(const std::vector<std::uint64_t>& sorted, const CodeRange& range);
 
+// Sorted, and none overlaps another.
+void merge(std::vector<CodeRange>& ranges);
+// Of merged ranges those that have bytes in this one.
+std::span<const CodeRange> overlapping(const std::vector<CodeRange>& merged, const CodeRange& range);
+
 }  // namespace probed::arch

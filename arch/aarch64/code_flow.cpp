@@ -49,8 +49,12 @@ class Analysis {
     for (const CodeSegment& text : source_.text) walk_text(text);
     for (const std::uint64_t entry : source_.entries) taken(entry);
     if (source_.absolute) mark_words();
+    // A file may say anything of its sections.
     for (const CodeRange& range : source_.linkage)
-      if (in_text(range.begin)) literals_.push_back(range);
+      for (const CodeSegment& text : source_.text)
+        literals_.push_back(
+            {std::max(range.begin, text.address), std::min(range.end, text.address + text.bytes.size())});
+    merge(literals_);
     for (const CodeRange& literal : literals_) unmark(literal);
     std::ranges::sort(labels_);
     mark_tables();
@@ -279,8 +283,7 @@ class Analysis {
   // the ways of control.
   void judge_reach() {
     tidy(led_to_), tidy(unled_), tidy(labels_);
-    std::ranges::sort(literals_, {}, &CodeRange::begin);
-    for (const CodeRange& literal : literals_) longest_ = std::max(longest_, literal.end - literal.begin);
+    merge(literals_);
     std::vector<std::uint64_t> doubtful;  // indices of functions
     for (const std::uint64_t at : unled_)
       if (const auto index = index_at(at); index && !out_.is_marked(at, CodeFlowBuilder::kTarget))
@@ -309,17 +312,11 @@ class Analysis {
     tidy(more);
     const auto bytes = out_.flow().bytes(range.begin, range.end - range.begin);
     const auto step_at = [&](std::uint64_t at) { return step(bytes, range, at); };
-    const auto begins = reached_instructions({range, seeds, more, labels, data_in(range), step_at});
+    const auto begins = reached_instructions({range, seeds, more, labels, overlapping(literals_, range), step_at});
     for (std::uint64_t at = range.begin; at < range.end; at += kInsnSize) {
       const bool idle = form_of(load_word(bytes.subspan(at - range.begin))).form == Form::nop;
       if (!idle && !std::ranges::binary_search(begins, at)) out_.unmark(at, CodeFlowBuilder::kStart);
     }
-  }
-
-  std::span<const CodeRange> data_in(const CodeRange& range) const {
-    const std::uint64_t low = range.begin - std::min(range.begin, longest_);
-    const auto begin = std::ranges::lower_bound(literals_, low, {}, &CodeRange::begin);
-    return {begin, std::ranges::lower_bound(literals_, range.end, {}, &CodeRange::begin)};
   }
 
   static ReachStep step(std::span<const std::uint8_t> bytes, const CodeRange& function, std::uint64_t at) {
@@ -372,7 +369,6 @@ class Analysis {
   std::vector<std::uint64_t> labels_;  // addresses that code takes: of tables, for all one knows, or of code
   std::vector<std::uint64_t> bases_;   // labels that tables count from; ascending
   std::vector<CodeRange> literals_;    // and tables: data in the text
-  std::uint64_t longest_ = 0;          // of them
   std::vector<std::uint64_t> unled_;   // behind what doesn't go on, in functions, and no nop
   std::vector<std::uint64_t> led_to_;  // by tables
   std::vector<std::size_t> leaping_;  // functions with indirect jumps; indices, ascending

@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::uint64_t kEntrySize = 4;  // of a table of distances
 constexpr std::size_t kMostEntries = 1u << 16;
+constexpr std::size_t kMostWordsRead = 1u << 24;  // of all tables of addresses in the text
 constexpr std::uint8_t kLockPrefix = 0xf0;
 
 class Analysis {
@@ -259,7 +260,7 @@ class Analysis {
   // Where calls and jumps lead by way of addresses in the text. Those that the loader makes are relocations, too.
   void read_addresses(std::uint64_t from, std::size_t most) {
     constexpr std::uint64_t kAddressSize = 8;
-    for (std::size_t n = 0; n < most; ++n, from += kAddressSize) {
+    for (std::size_t n = 0; n < most && words_read_ < kMostWordsRead; ++n, ++words_read_, from += kAddressSize) {
       const auto bytes = out_.flow().bytes(from, kAddressSize);
       const std::uint64_t to = bytes.size() < kAddressSize ? 0 : load({from, bytes}, 0, kAddressSize);
       if (!in_text(to)) return;
@@ -398,10 +399,17 @@ class Analysis {
     for (const std::uint64_t label : tables_)
       if (const FunctionFacts* f = out_.flow().function_at(label); f != nullptr && f->range.begin != label)
         doubt(label);
+    // A file may say anything of its sections.
     for (const CodeRange& range : source_.linkage)
-      if (in_text(range.begin)) read_.push_back(range);
-    std::ranges::sort(read_, {}, &CodeRange::begin);
-    for (const CodeRange& range : read_) doubt(range.begin), doubt(range.end - 1);
+      for (const CodeSegment& text : source_.text)
+        read_.push_back({std::max(range.begin, text.address), std::min(range.end, text.address + text.bytes.size())});
+    merge(read_);
+    const auto functions = out_.flow().functions();
+    for (const CodeRange& range : read_) {
+      auto function = std::ranges::upper_bound(functions, range.begin, {}, [](const auto& f) { return f.range.end; });
+      for (; function != functions.end() && function->range.begin < range.end; ++function)
+        doubtful.push_back(static_cast<std::uint64_t>(function - functions.begin()));
+    }
     tidy(doubtful);
     for (const std::size_t index : doubtful)
       if (!is_linkage_table(out_.function(index).range)) settle_function(index);
@@ -421,7 +429,8 @@ class Analysis {
     std::vector<std::uint64_t> seeds, labels, more;
     std::ranges::set_union(those_in(foreign_, range), those_in(led_to_, range), std::back_inserter(seeds));
     std::ranges::set_difference(those_in(tables_, range), seeds, std::back_inserter(labels));
-    std::vector<CodeRange> data(read_in(range).begin(), read_in(range).end());
+    const auto read = overlapping(read_, range);
+    std::vector<CodeRange> data(read.begin(), read.end());
     // Jumps that aren't understood may lead to whatever nothing else leads to.
     const bool leads_anywhere = !out_.function(index).understood && std::ranges::binary_search(jumping_, index);
     for (const std::uint64_t label : labels)
@@ -476,13 +485,6 @@ class Analysis {
       if (to > label) first = std::min(first, to);
     }
     return end - label >= 2 * kEntrySize ? CodeRange{label, end} : CodeRange{};
-  }
-
-  std::span<const CodeRange> read_in(const CodeRange& range) const {
-    constexpr std::uint64_t kLongest = 64;  // a vector's; what is longer has a symbol, and is found by its begin
-    const auto low = range.begin - std::min(range.begin, kLongest);
-    const auto begin = std::ranges::lower_bound(read_, low, {}, &CodeRange::begin);
-    return {begin, std::ranges::lower_bound(read_, range.end, {}, &CodeRange::begin)};
   }
 
   // Nothing leads there: padding, if all of it is, else data.
@@ -607,6 +609,7 @@ class Analysis {
   std::vector<Across> takes_;  // whose addresses functions take with lea, or have as constants: often the next one's, too
   std::vector<CodeRange> padding_, table_ranges_;
   std::vector<CodeRange> read_;           // text that some code reads, calls or jumps through; may overlap
+  std::size_t words_read_ = 0;
   std::size_t walked_ = 0;                // the function that is being walked through: its index
   std::vector<std::uint64_t> unled_;      // behind what doesn't go on, in functions, and no padding
   std::vector<std::uint64_t> led_to_;     // by tables, and by addresses in the text
