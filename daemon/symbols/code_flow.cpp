@@ -136,6 +136,45 @@ std::vector<arch::CodeRange> linkage_of(const ElfImage& image) {
   return out;
 }
 
+// ---- data in the text ----------------------------------------------------------------------------------------------
+
+bool is_text(const Module& module, std::uint64_t address) {
+  return std::ranges::any_of(module.segments(), [address](const Segment& s) {
+    return s.executable && address >= s.address.value && address - s.address.value < s.file_size;
+  });
+}
+
+// aarch64's mapping symbols: data from $d on, up to the next $x (ELF for the Arm 64-bit Architecture, "Mapping
+// symbols"). The symbol table has left them out. No other architecture has such names.
+void add_mapped(const Module& module, const ElfImage& image, std::vector<arch::CodeRange>& out) {
+  const Elf64_Shdr* const table = image.section(".symtab");
+  const auto sections = image.sections();
+  if (table == nullptr || table->sh_link >= sections.size() || arch::native::kInsnAlignment == 1) return;
+  const auto bytes = image.read_bytes(table->sh_offset, table->sh_size, kMaxData);
+  const Elf64_Shdr& strings = sections[table->sh_link];
+  const auto names = image.read_bytes(strings.sh_offset, strings.sh_size, kMaxData);
+  if (!bytes || !names) return;
+  std::vector<std::pair<std::uint64_t, bool>> marks;  // where data begin, or end
+  for (std::size_t at = 0; at + sizeof(Elf64_Sym) <= bytes->size(); at += sizeof(Elf64_Sym)) {
+    Elf64_Sym symbol;
+    std::memcpy(&symbol, bytes->data() + at, sizeof symbol);
+    if (symbol.st_name + 1ull >= names->size() || (*names)[symbol.st_name] != std::byte{'$'}) continue;
+    const auto kind = static_cast<char>((*names)[symbol.st_name + 1]);
+    if ((kind == 'd' || kind == 'x') && is_text(module, symbol.st_value))
+      marks.emplace_back(symbol.st_value, kind == 'd');
+  }
+  std::ranges::sort(marks);
+  for (std::size_t i = 0; i + 1 < marks.size(); ++i)
+    if (marks[i].second && marks[i + 1].first > marks[i].first) out.push_back({marks[i].first, marks[i + 1].first});
+}
+
+void add_objects(const Module& module, std::vector<arch::CodeRange>& out) {
+  for (const Symbol& symbol : module.symbols().all())
+    if (symbol.kind == SymbolKind::object && symbol.size != 0 && is_text(module, symbol.address.value) &&
+        symbol.address.value + symbol.size > symbol.address.value)
+      out.push_back({symbol.address.value, symbol.address.value + symbol.size});
+}
+
 // ---- properties -----------------------------------------------------------------------------------------------------
 
 // Whether the file asks for its code to be guarded (Linux Extensions to gABI, .note.gnu.property).
@@ -171,7 +210,9 @@ std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const
   for (const LoadedSegment& segment : segments) (segment.executable ? text : data).push_back(segment.view());
   const auto functions = functions_of(module);
   const auto entries = entries_of(module, image, segments, pads);
-  const auto linkage = linkage_of(image);
+  auto linkage = linkage_of(image);
+  add_objects(module, linkage);
+  add_mapped(module, image, linkage);
   return std::make_shared<arch::CodeFlow>(arch::native::analyse_code(
       {text, data, functions, entries, image.header().e_type == ET_EXEC, is_guarded(image), linkage}));
 }
