@@ -111,6 +111,20 @@ Result<void> check_entry(const symbols::Site& site) {
                {}};
 }
 
+// `+0($arg1):string` is what stands there at the return, as for the kernel; most people mean what the call was given.
+void note_late_strings(std::span<const lang::FetchArg> args, std::vector<std::string>& notes) {
+  for (const lang::FetchArg& arg : args) {
+    const bool is_string = arg.type.base == lang::BaseType::string || arg.type.base == lang::BaseType::ustring;
+    const lang::FetchExpr* expr = arg.expr.get();
+    while (const auto* deref = std::get_if<lang::DerefExpr>(&expr->node)) expr = deref->inner.get();
+    if (!is_string || expr == arg.expr.get() || !std::holds_alternative<lang::ArgumentExpr>(expr->node)) continue;
+    notes.push_back(
+        fmt::format("{0} is the text that stands there when the function returns; $entry({1}):string is the "
+                    "one that stood there when it was called",
+                    arg.name, arg.text));
+  }
+}
+
 }  // namespace
 
 Result<PlannedProbe> return_without_place(std::size_t spec, const lang::Definition& definition,
@@ -173,6 +187,7 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
   std::vector<std::string> notes;
   auto args = arguments(definition, site, notes);
   if (!args) return std::move(args).error();
+  note_late_strings(*args, notes);
   auto returns = compiled(definition, *args, filter, context_of(site));
   if (!returns) return std::move(returns).error();
   (*returns)->is_go = exits.is_go;

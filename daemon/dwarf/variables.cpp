@@ -335,7 +335,14 @@ class Follower {
   }
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
-    if (auto first = as_elements(object)) return element(*std::move(first), index, path);
+    if (auto first = as_elements(object)) {
+      const bool counted = first->type.kind == TypeKind::array;
+      auto found = element(*std::move(first), index, path);
+      if (found && !counted)
+        for (Piece& piece : found->location)
+          if (piece.place.doubt.empty()) piece.place.doubt = "whether the vector has so many elements isn't looked at";
+      return found;
+    }
     if (auto variant = as_variant(object)) {
       if (index < variant->values.size()) return without_reference(std::move(variant->values[index]));
       const std::size_t count = variant->values.size();

@@ -65,7 +65,11 @@ TEST_CASE("recursion: each return belongs to its own call, and a call lasts as l
 
 TEST_CASE("arguments of the entry are reported at the return; memory is read when it is asked for") {
   Session s;
-  s.add_one("r:out fill now=+0($arg1):string before=$entry(+0($arg1)):string n=$arg2:s32 ret=$retval:s64 who=$comm");
+  const Json probe = s.add_one(
+      "r:out fill now=+0($arg1):string before=$entry(+0($arg1)):string n=$arg2:s32 ret=$retval:s64 who=$comm");
+  const Json notes = probe.value("notes", Json::array());
+  REQUIRE(notes.size() == 1);  // only of the one that may surprise
+  CHECK_MESSAGE(notes.at(0).get<std::string>().starts_with("now is the text that stands there when"), notes.dump());
   Events events(s.client);
   CHECK(s.program.ask("fill") == "fill done 5");
   REQUIRE(events.reach(1));
