@@ -55,16 +55,17 @@ void test_input(std::span<const std::byte> input) {
   const auto program = symbols::ElfImage::from_bytes(Bytes(input.begin(), input.begin() + size), "program");
   if (!program) return;
   const Bytes beside(input.begin() + size, input.end());
-  const auto open = [&](const std::string&, bool& there) -> std::optional<symbols::ElfImage> {
-    there = true;
+  const auto open = [&](const std::string&, std::string& unfit) -> std::optional<symbols::ElfImage> {
     UniqueFd fd(::memfd_create("beside", MFD_CLOEXEC));
     PROBED_CHECK(::write(fd.get(), beside.data(), beside.size()) == static_cast<ssize_t>(beside.size()),
                  "memory is there");
     auto image = symbols::ElfImage::debug_from_fd(std::move(fd), "beside");
-    return image ? std::optional(std::move(image).value()) : std::nullopt;
+    if (image) return std::move(image).value();
+    unfit = image.error().message;
+    return std::nullopt;
   };
-  bool there = false;
-  const auto other = open("", there);
+  std::string unfit;
+  const auto other = open("", unfit);
   ask(DebugInfo::read(*program, nullptr, other ? &*other : nullptr, {"/tmp/program", open, "/tmp/supplement"}));
   if (other) ask(DebugInfo::read(*program, &*other, nullptr, {"/tmp/program", open, {}}));
 }
