@@ -506,7 +506,8 @@ void ControllerImpl::on_child_execed(Target& parent, pid_t pid, bool kept, std::
 
 void ControllerImpl::on_process_ready(pid_t pid) {
   const auto it = targets_.find(pid);
-  if (it == targets_.end() || it->second.holder == ClientId::none) return;  // it has gone on meanwhile
+  if (it == targets_.end()) return;
+  if (it->second.holder == ClientId::none && it->second.holds_execs == ClientId::none) return;  // it has gone on meanwhile
   notify_interested(it->second, "target.ready", fmt::format(R"({{"pid":{}}})", pid));
 }
 

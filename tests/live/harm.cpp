@@ -1,4 +1,5 @@
 // Proof that a target was left as it was found: tracer, text bytes, mappings, descriptors, signals.
+#include <elf.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -159,7 +160,8 @@ std::vector<std::string> text_differences(pid_t pid) {
   return out;
 }
 
-// The kernel's code is the same in every process, so in this one, which nobody traces.
+// The kernel's code is the same in every process of a kind, so in this one, which nobody traces. A 32-bit process has
+// other code there.
 std::string vdso_difference(pid_t pid) {
   const auto vdso_of = [](pid_t of) {
     const auto maps = maps_of(of);
@@ -167,6 +169,7 @@ std::string vdso_difference(pid_t pid) {
     return found == maps.end() ? std::string() : read_at(proc(of, "mem"), found->start, found->end - found->start);
   };
   const std::string theirs = vdso_of(pid), ours = vdso_of(getpid());
+  if (theirs.size() <= EI_CLASS || ours.size() <= EI_CLASS || theirs[EI_CLASS] != ours[EI_CLASS]) return "";
   const auto [at, unlike] = std::mismatch(theirs.begin(), theirs.end(), ours.begin(), ours.end());
   if (at == theirs.end() || unlike == ours.end()) return "";
   return "the vdso differs from byte " + std::to_string(at - theirs.begin()) + " on";

@@ -35,13 +35,14 @@ bool becomes_disabled(RpcClient& client, const Json& probe, Millis limit = kPati
   return eventually([&] { return listed(client, probe).at("state") == "disabled"; }, limit);
 }
 
-// That it was disabled, and why; null: it wasn't told. Any number of events may come before: each look reads all that
-// comes in 20 ms.
+// That it was disabled, and why; null: it wasn't told. All events that wait for the client come before, up to 64 MiB:
+// each look reads all that comes in 20 ms.
 Json told(Events& events) {
-  const bool came = eventually([&] {
+  const auto look = [&] {
     events.reach(SIZE_MAX, Millis{20});
     return !events.others().empty();
-  });
+  };
+  const bool came = eventually(look, Millis{60'000});
   return came ? events.others()[0] : Json();
 }
 

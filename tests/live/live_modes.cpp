@@ -36,7 +36,7 @@ Json told_of_gone(RpcClient& client) {
 TEST_CASE("signals, traps and calls in 32-bit and 16-bit code, and odd segments, are as without a tracer") {
   for (const bool step : {false, true}) {
     Modes modes;
-    add(modes.client, modes.target.pid(), {"in_segments n=$arg1", "sigtrap", "run32", "back64"}, {{"x-step", step}});
+    add(modes.client, modes.target.pid(), {"in_segments n=$arg1", "sigtrap", "run32"}, {{"x-step", step}});
     for (const std::string& command : kCommands) modes.check(command);
     modes.check_end();
   }

@@ -340,7 +340,7 @@ TEST_CASE("a stream in full flow does not block control calls of its own connect
 }
 
 TEST_CASE("a client that does not read loses events, which are counted; target and other clients lose nothing") {
-  constexpr std::size_t kRounds = 12, kCalls = 500;
+  constexpr std::size_t kRounds = 60, kCalls = 800;
   Daemon daemon;
   RpcClient sleeping(daemon.socket()), reading(daemon.socket());
   Watched target("family");

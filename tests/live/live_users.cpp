@@ -96,7 +96,7 @@ TEST_CASE("whoever has a process held at its entry, or attached, loses it when i
       client.call("target.attach", params);
       shell.send("go\n");
       CHECK(shell.begins());
-      CHECK(next_of(client, "target.execed") == Json{{"pid", shell.pid()}, {"attached", false}});
+      CHECK(next_of(client, "target.execed") == Json{{"pid", shell.pid()}, {"attached", false}, {"comm", "confined"}});
       CHECK(nobody_traces(shell.pid()));
       CHECK(client.call("target.list").at("targets").empty());
       CHECK(client.refusal("target.resume", {{"pid", shell.pid()}}) == "permission-denied");
@@ -113,7 +113,7 @@ TEST_CASE("what a user may trace is held at its entry as asked for, and stays at
   Shell shell("exec " + program.path() + " free");
   client.call("target.attach", {{"pid", shell.pid()}, {"holdAtEntry", true}});
   shell.send("go\n");
-  CHECK(next_of(client, "target.execed") == Json{{"pid", shell.pid()}, {"attached", true}});
+  CHECK(next_of(client, "target.execed") == Json{{"pid", shell.pid()}, {"attached", true}, {"comm", "confined"}});
   CHECK(next_of(client, "target.ready") == Json{{"pid", shell.pid()}});
   CHECK(thread_states(shell.pid()).begin()->second == 't');
   client.call("target.resume", {{"pid", shell.pid()}});

@@ -125,11 +125,12 @@ __asm__(
 
 static int copied(long rounds) {
   static char copy[4096];
+  char *volatile page = own_page;  // what code reads by name is taken for data
   const int protection = PROT_READ | PROT_WRITE | PROT_EXEC;
   if (!copy[0]) {
-    memcpy(copy, own_page, sizeof copy);
-    mmap(own_page, sizeof copy, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    memcpy(own_page, copy, sizeof copy);
+    memcpy(copy, page, sizeof copy);
+    mmap(page, sizeof copy, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memcpy(page, copy, sizeof copy);
   }
   int good = 1;
   for (long i = 0; i < rounds; ++i) good &= on_own_page(i) == i + 1;
