@@ -213,27 +213,39 @@ std::string as_read(const std::string& id) {
   return std::get<proto::Reply>(messages->front()).id.dump();
 }
 
-void expect(std::string_view text, std::vector<Expected>& expected) {
-  for (const auto& item : proto::parse_message(text).items) {
+// False: it ends the connection. Whoever has never sent a request speaks something else.
+bool expect(std::string_view text, bool& spoke, std::vector<Expected>& expected) {
+  const proto::Message message = proto::parse_message(text);
+  for (const auto& item : message.items) spoke = spoke || std::holds_alternative<proto::Request>(item);
+  if (!spoke) {
+    expected.push_back({as_read(std::get<proto::Refused>(message.items.front()).id), ""});
+    return false;
+  }
+  for (const auto& item : message.items) {
     const auto* request = std::get_if<proto::Request>(&item);
     if (!request)
       expected.push_back({as_read(std::get<proto::Refused>(item).id), ""});
     else if (!request->notify)
       expected.push_back({as_read(request->id), request->method});
   }
+  return true;
 }
 
 std::vector<Expected> expected_of(std::string_view stream) {
   std::vector<Expected> expected;
+  bool spoke = false;
   proto::FrameReader reader;
   reader.feed(stream);
   while (true) {
     const auto next = reader.next();
     if (!next) return expected.push_back({"null", ""}), expected;  // the stream breaks off
     if (!*next) break;
-    expect(**next, expected);
+    if (!expect(**next, spoke, expected)) return expected;
   }
-  if (const auto rest = reader.rest()) expect(*rest, expected);
+  if (const auto rest = reader.rest())
+    expect(*rest, spoke, expected);
+  else if (reader.buffered() > 0)
+    expected.push_back({"null", ""});  // it ends within a message
   return expected;
 }
 
@@ -270,6 +282,14 @@ void check_answers(std::string_view stream, std::string_view got) {
   PROBED_CHECK(answered == expected.size(), "every request is answered");
 }
 
+// Without what the answer to a stream of another protocol quotes of it: as much as has come by then.
+std::string without_quote(std::string answers) {
+  constexpr std::string_view kBefore = "the connection begins with ", kAfter = ", which is not this protocol";
+  const auto begin = answers.find(kBefore), end = answers.rfind(kAfter);
+  if (begin == answers.npos || end == answers.npos || end < begin) return answers;
+  return answers.erase(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
 void test_input(std::string_view input) {
   if (input.empty()) return;
   const auto first = static_cast<std::uint8_t>(input.front());
@@ -278,7 +298,8 @@ void test_input(std::string_view input) {
   const std::string whole = answers_to(stream, stream.size() + 1);
   check_answers(stream, whole);
   const std::size_t piece = 1 + first / 2;
-  if (stream.size() / piece < 200) PROBED_CHECK(answers_to(stream, piece) == whole, "pieces make no difference");
+  if (stream.size() / piece >= 200) return;
+  PROBED_CHECK(without_quote(answers_to(stream, piece)) == without_quote(whole), "pieces make no difference");
 }
 
 }  // namespace
