@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "arch/region.hpp"
+#include "daemon/base/timed_mutex.hpp"
 #include "daemon/symbols/debug_file.hpp"
 #include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
@@ -121,13 +122,13 @@ class Module {
   std::uint64_t restartable_size_ = 0;  // bytes
   std::optional<std::uint64_t> main_thread_block_;
   bool go_ = false;
-  mutable std::timed_mutex flow_mutex_;
+  mutable TimedMutex flow_mutex_;
   mutable std::shared_ptr<const arch::CodeFlow> flow_;
-  mutable std::timed_mutex debug_mutex_;
+  mutable TimedMutex debug_mutex_;
   mutable std::shared_ptr<const dwarf::DebugInfo> debug_;
   mutable std::string unfit_debug_file_;
   mutable std::chrono::steady_clock::time_point asked_again_{};  // when it is worth looking for what wasn't there
-  mutable std::timed_mutex load_mutex_;
+  mutable TimedMutex load_mutex_;
   mutable std::atomic<bool> loaded_ = false;
   mutable std::unique_ptr<Contents> contents_;  // written under load_mutex_, read once loaded_ is seen true
 };
