@@ -207,7 +207,8 @@ void Trace::arm_in_program(pid_t pid) {
     const auto subscribed =
         connection_.call("events.subscribe", wanted.end_array().end_object().text(), stream_.interruptible());
     if (subscribed) subscriptions_.push_back((*subscribed)["subscription"].u64_or(0));
-    const auto armed = connection_.call("probe.enable", enabled.end_array().end_object().text(), stream_.interruptible());
+    const auto armed =
+        connection_.call("probe.enable", enabled.end_array().end_object().text(), stream_.interruptible());
     if (!subscribed || !armed) refused = subscribed ? armed.error() : subscribed.error();
   }
   note_program(pid, ids.size() - pending, pending, refused);
@@ -269,7 +270,6 @@ void Trace::note_program(pid_t pid, std::size_t count, std::size_t pending, cons
   if (refused) text += fmt::format("; refused there: {}", display(refused->message));
   note(text);
 }
-
 
 bool Trace::names_ours(JsonView params) const {
   bool ours = false;
