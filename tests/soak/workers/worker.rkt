@@ -1,0 +1,35 @@
+#lang racket/base
+;; For racket: big numbers, tables, exceptions and files in its threads. See threads.c for what it prints.
+(define workers 3)
+(define rounds (make-vector workers 0))
+
+(define (wrong what seed)
+  (printf "WRONG ~a of seed ~a\n" what seed)
+  (flush-output))
+
+(define (do-round seed)
+  (define numbers (make-hash))
+  (for ([i 50]) (hash-set! numbers (number->string (+ seed i)) (+ seed i)))
+  (for ([(key value) numbers]) (unless (= (string->number key) value) (wrong "the table" seed)))
+  (define product (for/fold ([p 1]) ([i (in-range 1 61)]) (* p (+ seed i))))
+  (define quotient-of-all (for/fold ([p product]) ([i (in-range 1 61)]) (quotient p (+ seed i))))
+  (unless (= quotient-of-all 1) (wrong "the quotient" seed))
+  (unless (eq? 'error (with-handlers ([exn:fail? (lambda (e) 'error)]) (vector-ref (vector seed) 1)))
+    (wrong "no exception" seed))
+  (define text (make-bytes 3000 (modulo seed 256)))
+  (unless (equal? (sha256-bytes text) (sha256-bytes (bytes-copy text))) (wrong "the hash" seed))
+  (unless (directory-exists? "/") (wrong "the directory" seed)))
+
+(define (work w)
+  (let loop ([seed 1])
+    (do-round seed)
+    (vector-set! rounds w (add1 (vector-ref rounds w)))
+    (sleep 0.001)
+    (loop (add1 seed))))
+
+(for ([w workers]) (thread (lambda () (work w))))
+(let loop ()
+  (printf "beat ~a\n" (apply min (vector->list rounds)))
+  (flush-output)
+  (sleep 0.02)
+  (loop))
