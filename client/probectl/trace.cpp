@@ -542,13 +542,19 @@ void Trace::let_targets_go() {
   for (const pid_t pid : unused) finish_call("target.detach", pid_params(pid));
 }
 
+// One that has ended and that nobody has waited for yet can still be sent signals.
+static bool still_runs(pid_t pid) {
+  const UniqueFd process = open_pidfd(pid);
+  return process ? !wait_for_exit(process, 0) : ::kill(pid, 0) == 0 || errno == EPERM;
+}
+
 // What an error means to whoever started this trace.
 Error Trace::in_context(Error error) {
   const auto sudden = parts_.daemon && !connection_.alive() ? parts_.daemon->sudden_end() : "";
   if (!sudden.empty()) {
     const auto words = parts_.daemon->last_words();
     error.message = fmt::format("the private daemon {}{}{}", sudden, words.empty() ? "" : "; its last words: ", words);
-    const bool clean = parts_.daemon->left_nothing(), runs = ::kill(pid_, 0) == 0 || errno == EPERM;
+    const bool clean = parts_.daemon->left_nothing(), runs = still_runs(pid_);
     error.hint = fmt::format("PID {} {}", pid_,
                              !runs   ? "has ended"
                              : clean ? "goes on without its probes, which have been taken out"

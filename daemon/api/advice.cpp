@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/base/file.hpp"
+#include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 
 namespace probed::api {
@@ -36,7 +37,7 @@ pid_t tracing_daemon(pid_t pid) {
   const auto thread = process::tracer_pid(pid);
   if (!thread || *thread == 0) return 0;
   const auto group = process::thread_group(*thread);
-  const pid_t tracer = group ? *group : *thread;
+  const pid_t tracer = daemon_of(group ? *group : *thread);
   const std::string exe = process::exe(tracer);
   return tracer != getpid() && exe.substr(exe.rfind('/') + 1) == "probed" ? tracer : 0;
 }

@@ -13,6 +13,7 @@
 
 #include "daemon/api/advice.hpp"
 #include "daemon/api/views.hpp"
+#include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "proto/framing.hpp"
 #include "proto/openrpc.hpp"
@@ -191,7 +192,7 @@ void discover(const Call& call) { call.done(proto::openrpc_text()); }
 
 // A daemon that stops its own threads can never let them go on.
 std::optional<Error> refuse_self(pid_t pid) {
-  if (pid != getpid()) return std::nullopt;
+  if (pid != getpid() && pid != tracer_process()) return std::nullopt;
   return Error{Reason::unsupported_target, "process " + std::to_string(pid) + " is the daemon itself",
                "a daemon cannot trace itself; start another one, with --socket, to trace this one"};
 }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/base/alone.hpp"
+
 namespace probed {
 namespace {
 
@@ -19,7 +21,7 @@ bool none_left(int error) { return error == EMFILE || error == ENFILE; }
 
 // False: none is kept at the moment.
 bool lend() {
-  const std::lock_guard lock(mutex);
+  const auto lock = lock_unless_alone(mutex);
   if (kept.empty()) return false;
   ::close(kept.back());
   kept.pop_back();
@@ -29,7 +31,7 @@ bool lend() {
 // As many as there were, as far as they can be had.
 void fill() {
   const int error = errno;
-  const std::lock_guard lock(mutex);
+  const auto lock = lock_unless_alone(mutex);
   while (kept.size() < kKept) {
     const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (fd < 0) break;

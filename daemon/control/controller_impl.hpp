@@ -13,6 +13,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "daemon/base/alone.hpp"
 #include "daemon/control/controller.hpp"
 #include "daemon/control/kept.hpp"
 #include "daemon/control/registry.hpp"
@@ -280,6 +281,7 @@ class ControllerImpl final : public Controller {
   // Any thread: runs f on the Asio thread.
   template <class F>
   void post(F f) {
+    if (alone()) return;  // nobody runs it any more
     boost::asio::post(io_, std::move(f));
   }
 

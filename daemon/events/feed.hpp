@@ -15,24 +15,25 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/base/alone.hpp"
 #include "daemon/events/channel.hpp"
 
 namespace probed::events {
 
 // Which thread has which thread pointer: the records of the shared lane carry nothing else. Any thread; locked, and
-// only asked for threads that have no lane of their own.
+// only asked for threads that have no lane of their own. What the tracer thread tells waits for nobody who is dead.
 class ThreadDirectory {
  public:
   // since: the records' clock. A thread pointer is used again as soon as its thread has ended: records that are older
   // belong to the one before.
   void born(std::uint64_t thread_pointer, pid_t tid, std::uint64_t since) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_unless_alone(mutex_);
     Entry& entry = entries_[thread_pointer];
     if (entry.tid == tid) return;
     entry = {tid, entry.tid, since};
   }
   void died(std::uint64_t thread_pointer) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_unless_alone(mutex_);
     dead_.push_back(thread_pointer);
   }
   // nullopt: nobody has seen that thread stand still yet.
@@ -45,14 +46,14 @@ class ThreadDirectory {
   }
   // From `since` on `owner` sleeps, and `borrower`, a vfork child, runs on its thread pointer. Loans may be nested.
   void lend(pid_t owner, pid_t borrower, std::uint64_t since) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_unless_alone(mutex_);
     if (loans_.size() == kMostLoans) loans_.pop_front();
     loans_.push_back({owner, borrower, since, UINT64_MAX});
     lent_until_ = UINT64_MAX;
   }
   // The last one of `owner` that hasn't ended.
   void give_back(pid_t owner, std::uint64_t until) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_unless_alone(mutex_);
     const auto last = std::find_if(loans_.rbegin(), loans_.rend(),
                                    [&](const Loan& l) { return l.owner == owner && l.until == UINT64_MAX; });
     if (last != loans_.rend()) last->until = until;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "daemon/base/check.hpp"
+#include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
@@ -48,7 +49,7 @@ Error just_exited(pid_t pid) { return refuse(Reason::no_such_process, fmt::forma
 // /proc names the thread that traces; people know the process.
 Error already_traced(pid_t pid, pid_t tracer_thread) {
   const auto group = process::thread_group(tracer_thread);
-  const pid_t tracer = group ? *group : tracer_thread;
+  const pid_t tracer = daemon_of(group ? *group : tracer_thread);
   return refuse(Reason::already_traced,
                 fmt::format("process {} is already traced by {} (pid {})", pid, process::comm(tracer), tracer),
                 fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));
@@ -77,7 +78,8 @@ Process* Engine::find_process(pid_t pid) {
 // ---- attach ---------------------------------------------------------------------------------------------------------
 
 Result<void> Engine::check_attachable(pid_t pid) const {
-  if (pid == getpid()) return refuse(Reason::unsupported_target, "probed can't trace itself");
+  if (pid == tracer_process() || pid == daemon_process())
+    return refuse(Reason::unsupported_target, "probed can't trace itself");
   auto stat = process::read_stat(pid);
   if (!stat) return std::move(stat).error();
   if (stat->kernel_thread())

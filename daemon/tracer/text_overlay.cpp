@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arch/arch.hpp"
+#include "daemon/base/alone.hpp"
 #include "daemon/tracer/xol.hpp"
 
 namespace probed::tracer {
@@ -78,12 +79,12 @@ void TextOverlay::Reading::undo(std::span<std::uint8_t> bytes, RemoteAddr from) 
 }
 
 void TextOverlay::add(const Patch& patch) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = lock_unless_alone(mutex_);
   entries_.emplace(patch.at, Written{patch, 0});
 }
 
 void TextOverlay::remove(const Patch& patch) {
-  const std::lock_guard lock(mutex_);
+  const auto lock = lock_unless_alone(mutex_);
   const auto [first, last] = entries_.equal_range(patch.at);
   for (auto it = first; it != last; ++it) {
     Written& written = it->second;

@@ -1,4 +1,5 @@
-// The tracer thread: a mailbox in front of the Engine, and the loop that feeds it stops.
+// The tracer thread: a mailbox in front of the Engine, and the loop that feeds it stops. It is a process of its own in
+// this one's memory (apart.hpp), which outlives the daemon: when that is killed, every target is let go as at any end.
 //
 // One immortal thread owns every tracee, because ptrace belongs to the thread that attached. Commands are closures over
 // values, run on the tracer thread in order; what they answer crosses back through the caller's own post function.
@@ -35,6 +36,9 @@ class Tracer {
   void run(Listener& listener, HitSink sink, pid_t consumer);
   bool run_commands(Engine& engine);
   void let_interrupted_go_on(Engine& engine);
+  template <class Proceed>
+  void loop(Engine& engine, Proceed proceed);
+  void let_all_go(Engine& engine);
 
   Waiter waiter_;
   Urgency urgency_;

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 
 namespace probed::tracer {
@@ -86,15 +87,22 @@ Urgency::~Urgency() {
   keeper_.join();
 }
 
-// Without a keeper nobody goes first.
-void Urgency::begin() {
+void Urgency::bind_to_this_thread() {
   tracer_ = gettid();
   policy_ = ::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
-  if (is_realtime(policy_)) return means_.store(Means::realtime);
   nice_ = ::getpriority(PRIO_PROCESS, 0);
-  if (::sysconf(_SC_NPROCESSORS_ONLN) > 1) tracer_allowance_ = Allowance(kWithOtherProcessors);
-  pthread_getcpuclockid(pthread_self(), &tracer_clock_);
+  is_apart_ = tracer_process() == ::getpid() && tracer_process() != daemon_process();
+  if (is_apart_)
+    ::clock_getcpuclockid(tracer_, &tracer_clock_);
+  else
+    pthread_getcpuclockid(pthread_self(), &tracer_clock_);
   schedstat_.reset(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+}
+
+// Without a keeper nobody goes first.
+void Urgency::begin() {
+  if (is_realtime(policy_)) return means_.store(Means::realtime);
+  if (::sysconf(_SC_NPROCESSORS_ONLN) > 1) tracer_allowance_ = Allowance(kWithOtherProcessors);
   bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell_) return;
   last_active_ = Clock::now();
@@ -201,7 +209,7 @@ void Urgency::look() {
   if (means() != Means::realtime && means() != Means::nice) return;
   const bool first = tracer_allowance_.look(now.time_since_epoch(), used);
   if (first != std::exchange(tracer_first_, first)) first ? void(put_first(tracer_)) : put_back(tracer_);
-  look_at_others(now, read_clock(CLOCK_PROCESS_CPUTIME_ID) - used);
+  look_at_others(now, read_clock(CLOCK_PROCESS_CPUTIME_ID) - (is_apart_ ? nanoseconds(0) : used));
 }
 
 void Urgency::look_at_others(Clock::time_point now, nanoseconds used) {

@@ -51,8 +51,12 @@ class Urgency {
   Urgency& operator=(const Urgency&) = delete;
   ~Urgency();
 
-  // On the tracer thread, once: it goes first from now on.
+  // On the tracer thread, once, before begin().
+  void bind_to_this_thread();
+  // On another thread, whose process the keeper is to belong to: the tracer thread goes first from now on.
   void begin();
+  // On the tracer thread, when the keeper is dead: for the moment that is left.
+  void go_first() const { put_first(tracer_); }
   // The tracer thread begins to do something after a rest. Cheap.
   void note_activity();
   // The other threads of this process go first, too, for so long.
@@ -91,6 +95,7 @@ class Urgency {
   int policy_ = 0, nice_ = 0;  // as they were
   pid_t tracer_ = 0;
   clockid_t tracer_clock_{};
+  bool is_apart_ = false;  // the tracer thread is a process of its own
   // The keeper's.
   std::atomic<pid_t> keeper_tid_{0};  // 0: it hasn't begun
   bool tracer_first_ = true;

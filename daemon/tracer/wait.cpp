@@ -12,15 +12,14 @@
 #include <tuple>
 #include <utility>
 
+#include "daemon/base/alone.hpp"
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/tracer/apart.hpp"
 #include "daemon/tracer/ptrace.hpp"
 
 namespace probed::tracer {
 namespace {
-
-// Not a real-time signal: one pending instance is all a wake-up needs.
-constexpr int kWakeSignal = SIGUSR2;
 
 constexpr auto kAgainAfter = std::chrono::microseconds(200);
 // ThreadSanitizer puts a handler off until the thread's next call that it intercepts: none runs for a signal that comes
@@ -31,7 +30,7 @@ constexpr auto kAgainEvery = std::chrono::milliseconds(10);
 constexpr int kCollectSignal = SIGSYS;
 #else
 constexpr auto kAgainEvery = std::chrono::milliseconds(0);
-constexpr int kCollectSignal = kWakeSignal;
+constexpr int kCollectSignal = Waiter::kWakeSignal;
 #endif
 constexpr unsigned kMostInARow = 8;
 constexpr unsigned kMostCutShort = 4;
@@ -39,7 +38,7 @@ constexpr unsigned kMostCutShort = 4;
 sigset_t wake_signals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, kWakeSignal);
+  sigaddset(&set, Waiter::kWakeSignal);
   sigaddset(&set, kCollectSignal);
   return set;
 }
@@ -54,7 +53,7 @@ constexpr auto kCollectEvery = std::chrono::milliseconds(5);
 constexpr unsigned kTicksUntilAll = 4;  // of that
 
 // A timer whose signal goes to the calling thread and carries `value`.
-timer_t make_timer(int value, int signal = kWakeSignal) {
+timer_t make_timer(int value, int signal = Waiter::kWakeSignal) {
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = signal;
@@ -120,7 +119,7 @@ bool is_signal(const Stop& stop) { return stop.status.kind() == Kind::signal; }
 WaitStatus::WaitStatus(int raw) : kind_(Kind::other), value_(0) { std::tie(kind_, value_) = decode(raw); }
 
 Waiter::~Waiter() {
-  if (!bound_) return;
+  if (!bound_ || process_ != getpid()) return;  // they have gone with their process
   timer_delete(alarm_);
   timer_delete(again_);
   timer_delete(collect_);
@@ -145,7 +144,8 @@ void Waiter::block_signals() {
 
 void Waiter::bind_to_this_thread() {
   PROBED_CHECK(!bound_ && waiter_of_this_thread == nullptr, "one waiter a thread, one thread a waiter");
-  thread_ = pthread_self();
+  process_ = getpid();
+  thread_ = gettid();
   alarm_ = make_timer(kAlarm);
   again_ = make_timer(kAgain);
   collect_ = make_timer(kCollect, kCollectSignal);
@@ -164,7 +164,9 @@ void Waiter::on_wake_signal(int signal, siginfo_t* info, void*) {
   if (!self || (kCollectSignal != kWakeSignal && signal == kCollectSignal && !self->in_waiting_call_)) return;
   const int saved = errno;
   if (self->in_waiting_call_) self->collect();
+  if (info->si_code == SI_USER) note_death_of_daemon();
   const bool is_alarm = info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm;
+  if (alone()) self->woken_.store(true);
   if (is_alarm || Clock::now().time_since_epoch().count() >= self->alarm_at_.load()) {
     self->alarm_at_.store(kNever);
     self->woken_.store(true);
@@ -387,7 +389,7 @@ void Waiter::set_alarm(std::optional<Clock::time_point> at) {
 
 void Waiter::wake() {
   woken_.store(true);
-  if (blocking_.load()) pthread_kill(thread_, kWakeSignal);
+  if (blocking_.load()) syscall(SYS_tgkill, process_, thread_, kWakeSignal);
 }
 
 }  // namespace probed::tracer

@@ -31,11 +31,13 @@
 // out next, unless such have hidden the others several times in a row. While one and the same thread stops, that
 // question is asked every few stops only.
 //
+// Where the tracer thread is a process of its own (apart.hpp) the kernel raises the wake signal as well when the daemon
+// has died.
+//
 // Every other thread keeps the signal blocked. Its handler may interrupt any system call of the tracer thread; those
 // that the kernel can interrupt and that aren't made again by their callers don't belong on this thread.
 #pragma once
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/types.h>
 #include <time.h>
@@ -106,6 +108,9 @@ class Waiter {
   Waiter& operator=(const Waiter&) = delete;
   // When no thread can call wake() any more.
   ~Waiter();
+
+  // What ends a wait; its handler takes the daemon's death from the kernel, too (apart.hpp).
+  static constexpr int kWakeSignal = SIGUSR2;  // not a real-time signal: one pending instance is all that is needed
 
   // Before the process starts its first thread.
   static void block_signals();
@@ -186,7 +191,7 @@ class Waiter {
     int raw;
   };
 
-  pthread_t thread_{};
+  pid_t process_ = 0, thread_ = 0;  // where it is bound
   static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
 
   timer_t alarm_{};  // raises the wake signal for set_alarm()

@@ -68,6 +68,14 @@ def cpu_ns(pid):
     return total
 
 
+def comm_of(pid):
+    """The name of a process; empty when it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    return ""
+
+
 @dataclasses.dataclass
 class Sample:
     """One timed loop. ns: of wall time; cpu_ns: of CPU time, target and tracer; both per call."""

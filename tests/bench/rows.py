@@ -92,7 +92,7 @@ def ours(arguments="", kind="p", stream=False, baseline=False, hits=True, lossy=
         definition = f"{kind}:bench/{target.function} {target.address:#x} {arguments}"
         with daemon.client() as client:
             probe = Probe(client, target.pid, definition, {**options, "stream": stream})
-            meter = Meter((daemon.pid,))
+            meter = Meter(daemon.pids)
             yield meter
             counted, filtered, delivered, missed = probe.account()
             if "filter" in options:

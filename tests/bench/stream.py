@@ -28,9 +28,9 @@ def _flow(bench, calls, how):
     with target(bench.program("bench-target"), NOP, 1, bench.cpu) as measured, bench.daemon.client() as client:
         probe = Probe(client, measured.pid, f"p:bench/flow {measured.address:#x} {ARGUMENTS}", {"optimize": True})
         with Reader(bench, probe.id) as reader:
-            before = cpu_ns(bench.daemon.pid), cpu_ns(reader.pid)
+            before = sum(map(cpu_ns, bench.daemon.pids)), cpu_ns(reader.pid)
             sample = measured.go(calls, how=how)
-            used = cpu_ns(bench.daemon.pid) - before[0], cpu_ns(reader.pid) - before[1]
+            used = sum(map(cpu_ns, bench.daemon.pids)) - before[0], cpu_ns(reader.pid) - before[1]
             delivered, missed = reader.totals()
         hits = probe.account()[0]
         client.call("target.detach", pid=measured.pid)

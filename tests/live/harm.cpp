@@ -146,8 +146,12 @@ pid_t tracer_of(pid_t pid) {
   bool seen = false;
   for (const auto& task : fs::directory_iterator(proc(pid, "task"), error)) {
     const pid_t tracer = status_number(task.path() / "status", "TracerPid");
-    // TracerPid is the thread that traces, which need not be its process's first one.
-    if (tracer > 0) return std::max(status_number(proc(tracer, "status"), "Tgid"), 1);
+    // TracerPid is the thread that traces, which need not be its process's first one. A daemon's is a process of its
+    // own, and its child.
+    if (tracer > 0) {
+      const bool is_apart = read_file(proc(tracer, "comm")) == "probed-tracer\n";
+      return std::max(status_number(proc(tracer, "status"), is_apart ? "PPid" : "Tgid"), 1);
+    }
     seen = seen || tracer == 0;
   }
   return seen ? 0 : -1;

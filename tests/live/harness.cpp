@@ -394,6 +394,25 @@ pid_t guard_of(const std::string& state_directory) {
   return 0;
 }
 
+pid_t tracer_process_of(pid_t daemon) {
+  std::error_code error;
+  const std::string proc = "/proc/" + std::to_string(daemon);
+  for (const auto& task : std::filesystem::directory_iterator(proc + "/task", error)) {
+    std::istringstream children(read_file(task.path() / "children"));
+    for (pid_t child = 0; children >> child;)
+      if (read_file("/proc/" + std::to_string(child) + "/comm") == "probed-tracer\n") return child;
+  }
+  return 0;
+}
+
+// Nobody is left a moment to clean up for those that were killed before it: the tracer's end is the daemon's, too.
+void kill_daemon(pid_t daemon, Killed whom, pid_t guard) {
+  const pid_t tracer = whom == Killed::daemon ? 0 : tracer_process_of(daemon);
+  if (whom == Killed::with_guard && guard > 0) ::kill(guard, SIGKILL);
+  if (tracer > 0) ::kill(tracer, SIGKILL);
+  ::kill(daemon, SIGKILL);
+}
+
 std::vector<std::string> probectl_argv(const Daemon& daemon, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv{required_environment("PROBECTL_BIN"), "--socket", daemon.socket()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());

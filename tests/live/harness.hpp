@@ -177,6 +177,14 @@ class Daemon {
 // The guard that looks after a daemon's state directory, which is its socket's name and ".state"; 0: none is left.
 pid_t guard_of(const std::string& state_directory);
 
+// The process that is a daemon's tracer, and outlives it by the moment in which it lets everything go. 0: there is none.
+pid_t tracer_process_of(pid_t daemon);
+// What SIGKILL is to end: the daemon alone, which leaves the rest to its tracer; both, which leaves it to the guard (as
+// does a machine out of memory); all three, which leaves it to the targets themselves.
+enum class Killed : std::uint8_t { daemon, with_tracer, with_guard };
+// guard: 0: there is none. The daemon isn't reaped.
+void kill_daemon(pid_t daemon, Killed whom, pid_t guard = 0);
+
 std::vector<std::string> probectl_argv(const Daemon& daemon, const std::vector<std::string>& arguments);
 CommandResult probectl(const Daemon& daemon, const std::vector<std::string>& arguments);
 

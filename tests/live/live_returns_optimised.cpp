@@ -297,7 +297,7 @@ TEST_CASE("a daemon that is killed while calls ask for it leaves a program that 
     const auto trace = [&] { return tracer_of(s.program.pid()); };
     s.program.target.send("coroutines 200\ncoroutines 200\ncoroutines 200\n");
     REQUIRE(s.program.target.next_line(Millis{60'000}) == "coroutines done 401");
-    s.daemon.process().signal(SIGKILL);
+    kill_daemon(s.daemon.pid(), round == 0 ? Killed::daemon : Killed::with_tracer);
     CHECK(eventually([&] { return trace() == 0; }));
     for (int i = 0; i < 2; ++i) CHECK(s.program.target.next_line(Millis{60'000}) == "coroutines done 401");
     CHECK(s.program.ask("throw 20") == "throw done 20");
@@ -315,8 +315,8 @@ TEST_CASE("children forked when daemon and guard are dead, which share the calls
     CHECK(s.program.ask("fib 10") == "fib done 55");
     const pid_t guard = guard_of(s.daemon.socket() + ".state");
     REQUIRE(guard > 0);
-    ::kill(guard, SIGKILL);
-    s.daemon.kill();
+    kill_daemon(s.daemon.pid(), Killed::with_guard, guard);
+    CHECK(s.daemon.process().wait());
     CHECK(s.program.ask("children 22") == "children done 0");
     CHECK(s.program.ask("fib 10") == "fib done 55");
     const CommandResult recovered =

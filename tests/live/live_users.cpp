@@ -268,6 +268,7 @@ TEST_CASE("what a user is told of the daemon says nothing of others' targets") {
   if (!nobody.usable()) SKIP_TEST("needs root and a user nobody");
   RpcClient root(nobody.daemon.socket());
   Watched target("soaked", {"2"});
+  target.target.go();  // a thread that runs has to be stopped to be looked at
   const Json before = nobody.client->call("daemon.status");
   // Until the optimiser has had to stop a thread, for however short a time.
   const auto stops_one = [&] {

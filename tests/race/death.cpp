@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -144,20 +145,23 @@ void recover(const std::string& socket) {
   CHECK_MESSAGE(recovered.ok(), recovered.err);
 }
 
+const std::vector kAllKinds{Killed::daemon, Killed::with_tracer, Killed::with_guard};
+
+Killed in_turn(unsigned i, const std::vector<Killed>& kinds = kAllKinds) { return kinds[i % kinds.size()]; }
+
 // False: the target has died or computed something else.
-bool one_kill(Target& target, const std::string& directory, const Mode& mode, std::mt19937& random, bool guard_too) {
+bool one_kill(Target& target, const std::string& directory, const Mode& mode, std::mt19937& random, Killed whom) {
   const std::string socket = directory + "/s", state = socket + ".state";
   const auto daemon = start_daemon(socket);
-  CAPTURE(guard_too);
+  CAPTURE(whom);
   const pid_t guard = guard_of(state);
   std::thread client([&, s = random()] { work_until_killed(socket, target.pid(), mode, static_cast<unsigned>(s)); });
   std::this_thread::sleep_for(std::chrono::microseconds(20'000 + random() % 150'000));  // a random moment is the point
-  if (guard_too) kill(guard, SIGKILL);
-  daemon->signal(SIGKILL);
+  kill_daemon(daemon->pid(), whom, guard);
   client.join();
   REQUIRE(daemon->wait());
   if (target.wait(Millis{0}) || !target.errors().empty()) return false;
-  if (guard_too) recover(socket);
+  if (whom == Killed::with_guard) recover(socket);
   CHECK(eventually([&] { return !has_journals(state) && guard_of(state) == 0; }));
   if (!target.running() || !target.errors().empty()) return false;
   CHECK_MESSAGE(tracer_of(target.pid()) == 0, tracer_of(target.pid()));
@@ -166,7 +170,7 @@ bool one_kill(Target& target, const std::string& directory, const Mode& mode, st
   return target.running();
 }
 
-void kill_again_and_again(const Mode& mode, unsigned times) {
+void kill_again_and_again(const Mode& mode, unsigned times, const std::vector<Killed>& kinds = kAllKinds) {
   CAPTURE(std::string(mode.name));
   std::mt19937 random(seed());
   TempDir directory;
@@ -180,7 +184,7 @@ void kill_again_and_again(const Mode& mode, unsigned times) {
   unsigned lost = 0;
   for (unsigned i = 0; i < times; ++i) {
     CAPTURE(i);
-    if (one_kill(*started, directory.path(), mode, random, i % 3 == 2)) continue;
+    if (one_kill(*started, directory.path(), mode, random, in_turn(i, kinds))) continue;
     ++lost;
     started = start();
   }
@@ -212,6 +216,45 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
       {"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()}, kills() / 3);
 }
 
+// ---- the daemon alone -----------------------------------------------------------------------------------------------
+
+// Its tracer outlives it by the moment in which everything is let go: there is no moment in which a program that handles
+// SIGTRAP itself, or blocks it, or a load behind a bad pointer, meets a breakpoint that nobody answers for.
+TEST_CASE("a daemon that is killed under breakpoints of programs that handle or block SIGTRAP themselves harms none") {
+  std::mt19937 random(seed());
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  for (const std::string name : {"handler_in_place", "blocked_alone", "blocked_with_all", "waited_for", "suspended",
+                                 "not_deferred", "reset_on_delivery", "default_and_all_blocked", "in_threads"})
+    for (unsigned i = 0; i < 3; ++i) {
+      CAPTURE(name);
+      CAPTURE(i);
+      Target traps("traps");
+      const auto daemon = start_daemon(socket);
+      RpcClient client(socket);
+      client.call("daemon.optimize", {{"enabled", false}});
+      add(client, traps.pid(), {"tick", "one_byte_tick"}, {{"x-step", i == 1}});
+      traps.send(name + " 400\n");
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));  // a random moment is the point
+      kill_daemon(daemon->pid(), Killed::daemon);
+      CHECK(daemon->wait() == Exit{-1, SIGKILL});
+      CHECK(eventually([&] { return tracer_of(traps.pid()) == 0 && guard_of(socket + ".state") == 0; }));
+      const auto answer = traps.next_line(Millis{20'000});
+      CHECK_MESSAGE(answer == name + " ok", (answer ? *answer : "nothing"), traps.errors());
+      CHECK_FALSE(has_journals(socket + ".state"));
+      const auto differences = text_differences(traps.pid());
+      CHECK_MESSAGE(differences.empty(), joined(differences));
+      traps.send("end\n");
+      const TargetReport report = traps.finish();
+      CHECK_MESSAGE(report.ok(), report.out, report.exit);
+    }
+}
+
+TEST_CASE("a daemon that is killed under breakpoints of threads that block every signal leaves them alive") {
+  kill_again_and_again({"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}},
+                       kills() / 3, {Killed::daemon});
+}
+
 // So many that the landing's table is written together with the text that it speaks of.
 TEST_CASE("a daemon that is killed while thousands of probes come, become jumps and go leaves every target alive") {
   const Json options{{"maxRate", 0}};
@@ -232,8 +275,7 @@ TEST_CASE("a jump of the program's own that was probed once is whole when daemon
     REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
     client.call("probe.remove", {{"ids", {probes[0].at("id")}}});
   }
-  kill(guard_of(socket + ".state"), SIGKILL);
-  daemon->signal(SIGKILL);
+  kill_daemon(daemon->pid(), Killed::with_guard, guard_of(socket + ".state"));
   REQUIRE(daemon->wait());
   recover(socket);
   const auto differences = text_differences(target.pid());
@@ -259,8 +301,7 @@ TEST_CASE("a breakpoint of the program's own stays when daemon and guard have be
   const std::uint8_t breakpoint = 0xcc;
   std::uint8_t now = 0;
   REQUIRE(::pwrite(memory.get(), &breakpoint, 1, static_cast<off_t>(at)) == 1);
-  kill(guard_of(socket + ".state"), SIGKILL);
-  daemon->signal(SIGKILL);
+  kill_daemon(daemon->pid(), Killed::with_guard, guard_of(socket + ".state"));
   REQUIRE(daemon->wait());
   recover(socket);
   CHECK(::pread(memory.get(), &now, 1, static_cast<off_t>(at)) == 1);
@@ -276,8 +317,7 @@ void arm_and_kill(const std::string& socket, pid_t pid, const std::string& defin
   client.call("daemon.optimize", {{"enabled", false}});
   const std::vector<Json> probes = add(client, pid, {definition}, Json::object());
   REQUIRE(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
-  kill(guard_of(socket + ".state"), SIGKILL);
-  daemon->signal(SIGKILL);
+  kill_daemon(daemon->pid(), Killed::with_guard, guard_of(socket + ".state"));
   REQUIRE(daemon->wait());
 }
 
@@ -458,7 +498,8 @@ class PrivateTrace {
     const pid_t daemon = tracer_of(target_), guard = guard_of(runtime);
     REQUIRE(daemon > 0);
     REQUIRE(guard > 0);
-    for (const pid_t pid : {guard, daemon, process_->pid()}) kill(pid, SIGKILL);  // nobody is left a moment to clean up
+    kill_daemon(daemon, Killed::with_guard, guard);
+    process_->signal(SIGKILL);
     REQUIRE(process_->wait());
     REQUIRE(eventually([&] { return tracer_of(target_) == 0 && guard_of(runtime) == 0; }));
   }
@@ -654,8 +695,7 @@ TEST_CASE(
   }
   CHECK(soaked.ask("burst 500") == "burst 0");
   CHECK(eventually([&] { return handles_trap(target.pid()); }));
-  kill(guard_of(socket + ".state"), SIGKILL);
-  daemon->signal(SIGKILL);
+  kill_daemon(daemon->pid(), Killed::with_guard, guard_of(socket + ".state"));
   REQUIRE(daemon->wait());
   CHECK(soaked.ask("resume") == "running");
   check_computes(target);
@@ -700,7 +740,7 @@ TEST_CASE("a daemon that is killed while threads with all signals blocked run th
     const auto is_jump = [](const Json& probe) { return probe.at("tier") == "optimized"; };
     REQUIRE(eventually([&] { return std::ranges::all_of(list_probes(client), is_jump); }));
     check_computes(target);  // nobody is on the way out of a breakpoint any more
-    daemon->signal(SIGKILL);
+    kill_daemon(daemon->pid(), i % 2 == 0 ? Killed::daemon : Killed::with_tracer);
     REQUIRE(daemon->wait());
     REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
     const auto differences = text_differences(target.pid());
@@ -727,7 +767,7 @@ TEST_CASE("a daemon that is killed while threads of its target execute another p
       RpcClient client(socket);
       for (auto n = 1 + random() % 20; n > 0 && target.running(); --n)
         client.request("probe.add", {{"pid", target.pid()}, {"probes", {{{"definition", "work"}}}}});
-      daemon->signal(SIGKILL);
+      kill_daemon(daemon->pid(), i % 2 == 0 ? Killed::daemon : Killed::with_tracer);
     }
     REQUIRE(daemon->wait());
     REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
@@ -751,7 +791,7 @@ TEST_CASE(
   const Mode jumps{"jumps", true, {"work a=$arg1:s32", "work s=+0($arg3):string"}, Json::object()};
   for (unsigned i = 0; i < times; ++i) {
     CAPTURE(i);
-    const bool alive = one_kill(target, directory.path(), i % 2 == 0 ? boosted : jumps, random, i % 3 == 2);
+    const bool alive = one_kill(target, directory.path(), i % 2 == 0 ? boosted : jumps, random, in_turn(i));
     REQUIRE_MESSAGE(alive, target.wait(Millis{0}) << target.errors());
     const bool let_go = eventually([&] { return blocked_but(target.pid(), Sender::signal()) == 0; });
     CHECK_MESSAGE(let_go, std::hex << blocked_but(target.pid(), Sender::signal()));

@@ -79,12 +79,11 @@ void Sampler::take(const Json& probes) {
 
 // ---- killer ---------------------------------------------------------------------------------------------------------
 
-Killer::Killer(const Daemon& daemon, bool guard_first, Micros delay)
-    : thread_([this, pid = daemon.pid(), guard = guard_first ? daemon.guard() : 0, delay] {
+Killer::Killer(const Daemon& daemon, live::Killed whom, Micros delay)
+    : thread_([this, pid = daemon.pid(), guard = daemon.guard(), whom, delay] {
         std::this_thread::sleep_for(delay);  // a random moment is the point
         fired_ = true;
-        if (guard > 0) ::kill(guard, SIGKILL);
-        ::kill(pid, SIGKILL);
+        live::kill_daemon(pid, whom, guard);
       }) {}
 
 void Killer::join() {

@@ -52,10 +52,10 @@ class Sampler {
   std::thread thread_;
 };
 
-// Kills a daemon, its guard before it if asked to, at its moment, which is not the soak's to wait for.
+// Kills a daemon, and whoever it is asked to with it, at its moment, which is not the soak's to wait for.
 class Killer {
  public:
-  Killer(const Daemon& daemon, bool guard_first, Micros delay);
+  Killer(const Daemon& daemon, live::Killed whom, Micros delay);
   ~Killer() { join(); }
   bool fired() const { return fired_; }
   void join();

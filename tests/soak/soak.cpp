@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -154,9 +155,12 @@ void Soak::steps(Scene& scene, unsigned count) {
 void Soak::kill_in_a_step(Scene& scene) {
   const Action& action = draw(true);
   const bool guard_first = dice_.one_in(3);
-  ledger_.begin(ledger_.figures.lives,
-                std::string(action.name) + (guard_first ? ", guard and daemon killed" : ", daemon killed"));
-  Killer killer(scene.daemon, guard_first, Micros{dice_.below(120'000)});
+  const auto whom = guard_first          ? live::Killed::with_guard
+                    : dice_.one_in(2) ? live::Killed::with_tracer
+                                      : live::Killed::daemon;
+  constexpr std::array kWhom{", daemon killed", ", daemon and tracer killed", ", guard, daemon and tracer killed"};
+  ledger_.begin(ledger_.figures.lives, std::string(action.name) + kWhom.at(static_cast<std::size_t>(whom)));
+  Killer killer(scene.daemon, whom, Micros{dice_.below(120'000)});
   perform(scene, action, &killer);
   killer.join();
   ++ledger_.figures.kills;
