@@ -56,6 +56,7 @@ struct Mode {
   std::vector<std::string> definitions;
   Json options;
   std::vector<std::string> program = {"counter", "3", "0"};
+  std::string last_word = "stop";
 };
 
 // What a client does until its daemon dies under it.
@@ -197,7 +198,7 @@ void kill_again_and_again(const Mode& mode, unsigned times, const std::vector<Ki
   const std::vector<Json> probes = add(client, target.pid(), {mode.definitions[0]}, Json::object());
   CHECK(eventually([&] { return counts_of(client, probes[0]).hits > 0; }));
   remove_all(client, probes);
-  target.send("stop\n");
+  target.send(mode.last_word + "\n");
   const TargetReport report = target.finish();
   CHECK_MESSAGE(report.ok(), report.out << "exit " << report.exit.code << " signal " << report.exit.signal);
 }
@@ -251,7 +252,7 @@ TEST_CASE("a daemon that is killed under breakpoints of programs that handle or 
 }
 
 TEST_CASE("a daemon that is killed under breakpoints of threads that block every signal leaves them alive") {
-  kill_again_and_again({"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}},
+  kill_again_and_again({"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}, "quit"},
                        kills() / 3, {Killed::daemon});
 }
 
