@@ -1,6 +1,6 @@
-// The program's operators new and delete: malloc's, until the tracer is alone. Then a killed thread may have died within
-// malloc, and its lock is held for good: memory comes in pieces from the kernel, and is given back by the process' end,
-// which is near.
+// The program's operators new and delete: malloc's, until the tracer is alone. Then a killed thread may have died
+// within malloc, and its lock is held for good: memory comes in pieces from the kernel, and is given back by the
+// process' end, which is near.
 #include "daemon/base/alone.hpp"
 
 #include <sys/mman.h>

@@ -24,8 +24,8 @@ inline bool alone() { return detail::is_alone.load(std::memory_order_relaxed); }
 // never freed.
 inline void go_alone() { detail::is_alone.store(true); }
 
-// A lock for the tracer, which doesn't wait any more once it is alone: the owner is dead. What is guarded is as that has
-// left it then, and whoever asks must be content with that. Others hardly ever have it.
+// A lock for the tracer, which doesn't wait any more once it is alone: the owner is dead. What is guarded is as that
+// has left it then, and whoever asks must be content with that. Others hardly ever have it.
 template <class Mutex>
 [[nodiscard]] std::unique_lock<Mutex> lock_unless_alone(Mutex& mutex) {
   constexpr timespec kBlink{0, 20'000};

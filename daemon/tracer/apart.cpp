@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,9 @@ namespace {
 constexpr std::size_t kStackSize = 8 << 20, kGuardSize = 64 << 10;  // bytes
 constexpr int kFlags = CLONE_VM | CLONE_FILES | CLONE_FS;           // and no signal at its end
 constexpr unsigned kFirstSeconds = 3;
+std::atomic<pid_t> waiting{0};
+std::atomic<bool> dies{false};
+
 struct Start {
   const std::function<void()>& body;
   int on_wake;
@@ -40,7 +44,7 @@ int begin(void* argument) {
   sigdelset(&mask, SIGALRM);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::prctl(PR_SET_PDEATHSIG, start.on_wake);
-  note_death_of_daemon();
+  note_death_of_daemon(0);
   start.body();
   return 0;
 }
@@ -67,9 +71,7 @@ class Stack {
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
   // null: there is none
-  void* top() const {
-    return base_ == MAP_FAILED ? nullptr : static_cast<std::byte*>(base_) + kGuardSize + kStackSize;
-  }
+  void* top() const { return base_ == MAP_FAILED ? nullptr : static_cast<std::byte*>(base_) + kGuardSize + kStackSize; }
 
  private:
   static constexpr int kKind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK;
@@ -97,8 +99,15 @@ bool daemon_has_died() {
 
 }  // namespace
 
-void note_death_of_daemon() {
-  if (alone() || !daemon_has_died()) return;
+pid_t waiting_thread() { return waiting.load(); }
+bool daemon_dies() { return dies.load(); }
+
+// The signal comes whenever the thread whose child this process is ends, in that thread's name; the next one that lives
+// takes its place (kernel/exit.c, forget_original_parent, reparent_leader).
+void note_death_of_daemon(pid_t sender) {
+  const bool died = daemon_has_died();
+  if (died || (sender != 0 && sender == daemon_process())) dies.store(true);
+  if (alone() || !died) return;
   go_alone();
   give_seconds(kFirstSeconds);
 }
@@ -109,6 +118,7 @@ void run_apart(int on_wake, const std::function<void()>& body) {
   const pid_t daemon = ::getpid();
   set_own_processes(daemon, 0);
   sigset_t all;
+  waiting.store(::gettid());
   Start start{body, on_wake, {}};
   sigfillset(&all);
   const Stack stack;
@@ -119,6 +129,7 @@ void run_apart(int on_wake, const std::function<void()>& body) {
     error = run_and_wait(stack.top(), start, end);
     ::pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
     if (error == 0 && (end.si_code != CLD_EXITED || end.si_status != 0)) end_like(end);
+    waiting.store(0);
     if (error == 0) return set_own_processes(daemon, 0);
   }
   if (kMayRunApart)

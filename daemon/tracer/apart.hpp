@@ -14,6 +14,8 @@
 // waiting one.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 
 namespace probed::tracer {
@@ -30,12 +32,18 @@ inline constexpr bool kMayRunApart = true;
 // end or stop a process are ignored there: it ends when the daemon does. If it is killed all the same, so is this
 // process, by the same signal: nothing is right any more. One at a time.
 //
-// When this process has died, the waiting thread of it is gone and alone() is true (base/alone.hpp); `on_wake`, a signal
-// that `body` has a handler for, comes behind that.
+// When this process has died, the waiting thread of it is gone and alone() is true (base/alone.hpp); `on_wake`, a
+// signal that `body` has a handler for, comes behind that.
 void run_apart(int on_wake, const std::function<void()>& body);
 
-// In the handler of `on_wake`: looks whether the daemon has died, and if so goes alone. Async-signal-safe.
-void note_death_of_daemon();
+// In the handler of `on_wake`, of a signal that `sender` seems to have sent: looks whether the daemon dies, and goes
+// alone when it has died. Async-signal-safe.
+void note_death_of_daemon(pid_t sender);
+// Whether the waiting thread has died. The others of the daemon do as soon as they get a processor, and until then they
+// are not gone.
+bool daemon_dies();
+// That thread; 0: nothing runs apart.
+pid_t waiting_thread();
 
 // Of the process that is alone: it is killed when this isn't called again within so many seconds, as it may wait for a
 // lock that nobody gives back. The guard does its work then.

@@ -73,6 +73,7 @@ bool Tracer::run_commands(Engine& engine) {
   {
     const auto lock = lock_unless_alone(mutex_);
     if (stopping_ || alone()) return false;
+    if (daemon_dies()) urgency_.hurry_to_the_end();
     commands.swap(mailbox_);
   }
   urgency_.note_activity();
@@ -94,8 +95,8 @@ void Tracer::let_interrupted_go_on(Engine& engine) {
   }
 }
 
-// The daemon has died, and nobody else is left in this memory. Its clients are to learn of that now, and the next daemon
-// is to have the socket, which are open as long as they are here.
+// The daemon has died, and nobody else is left in this memory. Its clients are to learn of that now, and the next
+// daemon is to have the socket, which are open as long as they are here.
 void close_sockets() {
   struct stat file {};
   std::error_code error;
@@ -150,7 +151,6 @@ void Tracer::run(Listener& listener, HitSink sink, pid_t consumer) {
 // What is left when this has returned, its guard puts right.
 void Tracer::let_all_go(Engine& engine) {
   spdlog::default_logger_raw()->set_level(spdlog::level::off);
-  urgency_.go_first();
   close_sockets();
   if (engine.idle()) return;
   tell("probed: warning: this daemon was killed: letting go what it has traced\n");

@@ -19,6 +19,7 @@
 
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/tracer/apart.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -168,8 +169,11 @@ bool Urgency::may_rest(Clock::time_point now) {
 void Urgency::choose_means() {
   const pid_t own = gettid();
   const bool slice = take_slice(tracer_, nice_);
-  if ((set_policy(own, SCHED_RR, 1) || set_policy(own, SCHED_RR, 0)) && set_policy(tracer_, SCHED_RR, 0))
+  const pid_t waiting = waiting_thread();
+  if ((set_policy(own, SCHED_RR, 1) || set_policy(own, SCHED_RR, 0)) && set_policy(tracer_, SCHED_RR, 0)) {
+    if (waiting != 0) set_policy(waiting, SCHED_RR, 0);  // it only ever runs to end, and the tracer is told of that
     return means_.store(Means::realtime);
+  }
   const int why = errno;
   set_policy(own, SCHED_OTHER, 0);
   if (set_nice(tracer_, kNice)) {
@@ -191,6 +195,12 @@ void Urgency::choose_means() {
 
 bool Urgency::put_first(pid_t tid) const {
   return means() == Means::realtime ? set_policy(tid, SCHED_RR, 0) : set_nice(tid, kNice);
+}
+
+void Urgency::hurry_to_the_end() const {
+  put_first(tracer_);
+  if (const auto ids = process::thread_ids(daemon_process()))
+    for (const pid_t tid : *ids) put_first(tid);
 }
 
 void Urgency::put_back(pid_t tid) const {

@@ -12,7 +12,6 @@
 #include <tuple>
 #include <utility>
 
-#include "daemon/base/alone.hpp"
 #include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/apart.hpp"
@@ -164,9 +163,9 @@ void Waiter::on_wake_signal(int signal, siginfo_t* info, void*) {
   if (!self || (kCollectSignal != kWakeSignal && signal == kCollectSignal && !self->in_waiting_call_)) return;
   const int saved = errno;
   if (self->in_waiting_call_) self->collect();
-  if (info->si_code == SI_USER) note_death_of_daemon();
+  if (info->si_code == SI_USER) note_death_of_daemon(info->si_pid);
   const bool is_alarm = info->si_code == SI_TIMER && info->si_value.sival_int == kAlarm;
-  if (alone()) self->woken_.store(true);
+  if (daemon_dies()) self->woken_.store(true);
   if (is_alarm || Clock::now().time_since_epoch().count() >= self->alarm_at_.load()) {
     self->alarm_at_.store(kNever);
     self->woken_.store(true);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kWake = SIGUSR2;
 
-void on_wake(int) { note_death_of_daemon(); }
+void on_wake(int, siginfo_t* info, void*) { note_death_of_daemon(info->si_pid); }
 
 struct Pipe {
   Pipe() {
@@ -48,7 +48,10 @@ std::mutex held;
   held.lock();
   std::thread([&pipe] {
     run_apart(kWake, [&pipe] {
-      ::signal(kWake, on_wake);
+      struct sigaction action {};
+      action.sa_sigaction = on_wake;
+      action.sa_flags = SA_SIGINFO;
+      ::sigaction(kWake, &action, nullptr);
       pipe.say('b');
       while (!alone()) ::usleep(1000);
       const auto lock = lock_unless_alone(held);
