@@ -9,14 +9,18 @@ namespace {
 constexpr std::size_t kWord = 8;
 constexpr std::size_t round_up(std::size_t size) { return (size + kWord - 1) / kWord * kWord; }
 
+// Whether an item may be absent for such a step. Behind keep_begin comes require_room.
+bool can_fail(CaptureOp::Code code) {
+  using Code = CaptureOp::Code;
+  return code == Code::dereference || code == Code::load_kept || code == Code::require || code == Code::require_room;
+}
+
 // One argument: its ops and its share of the record.
 CaptureItem make_item(std::span<const CaptureOp> ops, std::size_t first, std::size_t& next) {
   CaptureItem item;
   item.first_op = static_cast<std::uint16_t>(first);
   next = first;
-  for (; !ops[next].is_store(); ++next)
-    item.can_be_absent = item.can_be_absent || ops[next].code == CaptureOp::Code::dereference ||
-                         ops[next].code == CaptureOp::Code::load_kept;
+  for (; !ops[next].is_store(); ++next) item.can_be_absent = item.can_be_absent || can_fail(ops[next].code);
   const CaptureOp& store = ops[next++];
   item.is_string = store.is_string();
   item.is_array = store.is_array();

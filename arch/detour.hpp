@@ -145,9 +145,12 @@ struct CaptureOp {
     load_kept,    // the u64 at byte `operand` of the return's record, unless size isn't 0 and bit `count` of it is set
     load_vector,  // the low 64 bits of floating-point register `operand`
     load_thread_pointer,
-    add,          // `operand`
-    dereference,  // of `size` bytes
-    cut,          // to `size` bytes, from bit `right` on
+    add,           // `operand`
+    dereference,   // of `size` bytes
+    cut,           // to `size` bytes, from bit `right` on
+    require,       // the item is absent unless it is `operand`; a load follows
+    keep_begin,    // keeps it for require_room; a load follows
+    require_room,  // as require: unless it - what was kept, signed, is `operand` or more
     store_value,
     store_memory,
     store_memory_array,

@@ -101,14 +101,29 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
 
 // A word of the call; when it couldn't be read there, nothing is read by it here.
 CaptureWriter::Value CaptureWriter::load_kept(const CaptureOp& op) {
-  PROBED_CHECK(recording_ && !no_word_, "what was kept is in the record, and an item refers to one word");
+  PROBED_CHECK(recording_, "what was kept is in the record");
   if (op.size != 0) {
-    no_word_ = a_.label();
     a_.load(kValue, kRecord + op.count / 8, 1);
-    a_.tbnz(kValue, op.count % 8, *no_word_);
+    a_.tbnz(kValue, op.count % 8, no_value());
   }
   a_.load(kValue, kRecord + static_cast<std::int64_t>(op.operand));
   return {Value::Kind::reg, kValue, 0};
+}
+
+CaptureWriter::Label CaptureWriter::no_value() {
+  if (!no_value_) no_value_ = a_.label();
+  return *no_value_;
+}
+
+void CaptureWriter::require(const CaptureOp& op, const Value& value) {
+  a_.cmp(in_register(value), op.operand, 8, kScratch);
+  a_.b(Cond::ne, no_value());
+}
+
+void CaptureWriter::require_room(const CaptureOp& op, const Value& value) {
+  a_.sub(kValue, in_register(value), kArray);
+  a_.cmp(kValue, op.operand, 8, kScratch);
+  a_.b(Cond::lt, no_value());
 }
 
 bool CaptureWriter::lacks_return_value(std::uint16_t item) const {
@@ -128,6 +143,9 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
     case Code::add: return add(op, value);
     case Code::cut: return cut(op, value);
+    case Code::require: return require(op, value);
+    case Code::keep_begin: return a_.mov(kArray, in_register(value));
+    case Code::require_room: return require_room(op, value);
     default: break;
   }
   const Mem from = address(value, op.operand, op.size);
@@ -216,7 +234,7 @@ Reg CaptureWriter::loaded_integer(const CaptureOp& store, Mem from) {
 // All faults noted since the last call go to code that sets the bit and goes on at `resume`.
 void CaptureWriter::expect_faults(Mem byte, std::uint8_t bit, Label resume, std::optional<Label> entry) {
   const auto noted = static_cast<std::uint32_t>(faults_.size());
-  cold_.push_back({settled_faults_, noted - settled_faults_, entry, std::exchange(no_word_, {}), byte, bit, resume});
+  cold_.push_back({settled_faults_, noted - settled_faults_, entry, std::exchange(no_value_, {}), byte, bit, resume});
   settled_faults_ = noted;
 }
 
@@ -232,9 +250,9 @@ void CaptureWriter::set_bit(Mem byte, std::uint8_t bit, Reg scratch) {
 
 void CaptureWriter::cold() {
   for (const Cold& c : cold_) {
-    if (c.faults == 0 && !c.entry && !c.no_word) continue;
+    if (c.faults == 0 && !c.entry && !c.no_value) continue;
     if (c.entry) a_.bind(*c.entry);
-    if (c.no_word) a_.bind(*c.no_word);
+    if (c.no_value) a_.bind(*c.no_value);
     for (std::uint32_t i = 0; i < c.faults; ++i) fixups_.push_back({faults_[c.first_fault + i], a_.size()});
     set_bit(c.byte, c.bit, kValue);
     a_.b(c.resume);

@@ -43,7 +43,7 @@ constexpr std::uint8_t kNearJump = 0xe9;
 // What the probes of a site need of the frame together.
 struct Needs {
   bool all_flags = false;
-  bool pointers = false;  // rsi and rdi, for arrays and strings
+  bool pointers = false;  // rsi and rdi, for arrays, strings and elements that may not be there
   bool strings = false;
   std::size_t compared = 0;
 };
@@ -54,7 +54,8 @@ Needs needs_of(std::span<const CapturedProbe> probes) {
     for (const CaptureOp& op : probe.plan->ops) {
       needs.all_flags =
           needs.all_flags || (op.code == CaptureOp::Code::load_register && op.operand == offsetof(Registers, eflags));
-      needs.pointers = needs.pointers || op.is_array() || op.is_string();
+      const bool needs_rsi = op.is_array() || op.is_string() || op.code == CaptureOp::Code::keep_begin;
+      needs.pointers = needs.pointers || needs_rsi;
       needs.strings = needs.strings || op.is_string();
     }
     if (!probe.plan->filter.empty()) needs.compared = std::max(needs.compared, compared_items(*probe.plan).count);

@@ -133,13 +133,31 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
 
 // A word of the call; when it couldn't be read there, nothing is read by it here.
 CaptureWriter::Value CaptureWriter::load_kept(const CaptureOp& op) {
-  PROBED_CHECK(recording_ && !no_word_, "what was kept is in the record, and an item refers to one word");
+  PROBED_CHECK(recording_, "what was kept is in the record");
   if (op.size == 0) return a_.load(rdx, rcx + static_cast<std::int32_t>(op.operand)), Value{Value::Kind::reg, rdx, 0};
-  no_word_ = a_.label();
   a_.test_mem_byte(rcx + op.count / 8, static_cast<std::uint8_t>(1u << op.count % 8));
-  a_.jcc(Cond::not_equal, *no_word_);
+  a_.jcc(Cond::not_equal, no_value());
   a_.load(rdx, rcx + static_cast<std::int32_t>(op.operand));
   return {Value::Kind::reg, rdx, 0};
+}
+
+CaptureWriter::Label CaptureWriter::no_value() {
+  if (!no_value_) no_value_ = a_.label();
+  return *no_value_;
+}
+
+void CaptureWriter::require(const CaptureOp& op, const Value& value) {
+  if (!fits32(op.operand)) return void(refusal_ = DetourRefusal::far_offset);
+  a_.alu(Alu::cmp, in_register(value), static_cast<std::int32_t>(op.operand));
+  a_.jcc(Cond::not_equal, no_value());
+}
+
+void CaptureWriter::require_room(const CaptureOp& op, const Value& value) {
+  if (!fits32(op.operand)) return void(refusal_ = DetourRefusal::far_offset);
+  if (const Reg from = in_register(value); from != rdx) a_.mov(rdx, from);
+  a_.alu(Alu::sub, rdx, rsi);
+  a_.alu(Alu::cmp, rdx, static_cast<std::int32_t>(op.operand));
+  a_.jcc(Cond::less, no_value());
 }
 
 bool CaptureWriter::lacks_return_value(std::uint16_t item) const {
@@ -159,6 +177,9 @@ void CaptureWriter::step(const CaptureOp& op, Value& value) {
     case Code::load_vector: value = load_vector(static_cast<unsigned>(op.operand)); return;
     case Code::add: return add(op, value);
     case Code::cut: return cut(op, value);
+    case Code::require: return require(op, value);
+    case Code::keep_begin: return a_.mov(rsi, in_register(value));
+    case Code::require_room: return require_room(op, value);
     default: break;
   }
   const Mem from = address(value, op.operand);
@@ -254,7 +275,7 @@ Reg CaptureWriter::loaded_integer(const CaptureOp& store, Mem from) {
 // All faults noted since the last call go to code that sets the bit and goes on at `resume`.
 CaptureWriter::Cold& CaptureWriter::expect_faults(Mem byte, std::uint8_t bit, Label resume) {
   const auto noted = static_cast<std::uint32_t>(faults_.size());
-  cold_.push_back({settled_faults_, noted - settled_faults_, {}, std::exchange(no_word_, {}), byte, bit, resume});
+  cold_.push_back({settled_faults_, noted - settled_faults_, {}, std::exchange(no_value_, {}), byte, bit, resume});
   settled_faults_ = noted;
   return cold_.back();
 }
@@ -265,9 +286,9 @@ void CaptureWriter::absent(std::uint16_t bit, Label resume, std::optional<Label>
 
 void CaptureWriter::cold() {
   for (const Cold& c : cold_) {
-    if (c.faults == 0 && !c.entry && !c.no_word) continue;
+    if (c.faults == 0 && !c.entry && !c.no_value) continue;
     if (c.entry) a_.bind(*c.entry);
-    if (c.no_word) a_.bind(*c.no_word);
+    if (c.no_value) a_.bind(*c.no_value);
     for (std::uint32_t i = 0; i < c.faults; ++i) fixups_.push_back({faults_[c.first_fault + i], a_.size()});
     a_.alu_mem_imm(Alu::bit_or, c.byte, c.bit, 1);
     a_.jmp(c.resume);

@@ -72,7 +72,7 @@ class CaptureWriter {
   // What to do when the loads of one item fault.
   struct Cold {
     std::uint32_t first_fault = 0, faults = 0;  // in faults_
-    std::optional<Label> entry, no_word;        // reached by jumps, too
+    std::optional<Label> entry, no_value;       // reached by jumps, too
     Mem byte;                                   // where the absence bit is
     std::uint8_t bit = 0;
     Label resume;
@@ -81,6 +81,9 @@ class CaptureWriter {
   std::span<const CaptureOp> ops_of(std::uint16_t item) const;
   Value load_register(std::uint64_t offset);
   Value load_kept(const CaptureOp& op);
+  Label no_value();
+  void require(const CaptureOp& op, const Value& value);
+  void require_room(const CaptureOp& op, const Value& value);
   bool lacks_return_value(std::uint16_t item) const;
   Value load(std::span<const CaptureOp> ops);
   void step(const CaptureOp& op, Value& value);
@@ -127,8 +130,9 @@ class CaptureWriter {
   std::vector<Cold> cold_;
   std::vector<Label> targets_;
   Label accept_, reject_;
-  bool recording_ = false;        // rcx is the record
-  std::optional<Label> no_word_;  // where a word that wasn't kept leads, until somebody has taken note
+  bool recording_ = false;  // rcx is the record
+  // Where a step leads behind which there is no value, until somebody has taken note.
+  std::optional<Label> no_value_;
 };
 
 }  // namespace probed::arch::x86_64

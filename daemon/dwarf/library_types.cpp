@@ -116,14 +116,18 @@ std::optional<Object> as_smart_pointer(const Object& object) {
   return pointer_in(object, "__ptr_");
 }
 
-std::optional<Object> as_elements(const Object& object) {
-  if (is_of_std(object, "vector<") && !name_of(object.type.die).starts_with("vector<bool")) {
-    if (auto found = pointer_in(object, "_M_impl._M_start")) return found;
-    return pointer_in(object, "__begin_");
-  }
+std::optional<LibraryElements> as_elements(const Object& object) {
+  if (is_of_std(object, "vector<") && !name_of(object.type.die).starts_with("vector<bool"))
+    for (const auto& [begin, end] :
+         {std::pair<std::string_view, std::string_view>{"_M_impl._M_start", "_M_impl._M_finish"},
+          {"__begin_", "__end_"}}) {
+      auto first = pointer_in(object, begin), behind = pointer_in(object, end);
+      if (first && behind) return LibraryElements{*std::move(first), std::move(behind)};
+    }
   if (is_of_std(object, "array<"))
     for (const std::string_view name : {"_M_elems", "__elems_"})
-      if (auto found = inside(object, name); found && found->type.kind == TypeKind::array) return found;
+      if (auto found = inside(object, name); found && found->type.kind == TypeKind::array)
+        return LibraryElements{*std::move(found), std::nullopt};
   return std::nullopt;
 }
 

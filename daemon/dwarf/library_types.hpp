@@ -22,8 +22,12 @@ std::optional<LibraryText> as_text(const Object& object);
 
 // The pointer that std::unique_ptr and std::shared_ptr are shown as, and followed as.
 std::optional<Object> as_smart_pointer(const Object& object);
-// A pointer to the first element of std::vector, or the array in std::array.
-std::optional<Object> as_elements(const Object& object);
+// What holds elements that lie one behind the other.
+struct LibraryElements {
+  Object first;               // of std::array: the array; of std::vector: a pointer to its first element
+  std::optional<Object> end;  // of std::vector: a pointer behind its last
+};
+std::optional<LibraryElements> as_elements(const Object& object);
 
 struct LibraryVariant {
   Object index;                // of the alternative that it holds; below 0: none

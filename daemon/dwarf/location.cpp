@@ -469,6 +469,16 @@ Location guarded(Location location, const Location& by, std::uint8_t size, std::
   return location;
 }
 
+Location guarded_by_room(Location location, const Location& begin, const Location& end, std::uint64_t bytes) {
+  lang::Placement from = place_of(begin, 8), to = place_of(end, 8);
+  if (!from.absent.empty()) return absent(from.absent);
+  if (!to.absent.empty()) return absent("how many elements there are isn't known here: " + to.absent);
+  auto shared = std::make_shared<const lang::Placement>(std::move(from));
+  const auto guard = std::make_shared<const lang::Guard>(lang::Guard{std::move(to), 8, bytes, std::move(shared)});
+  for (Piece& piece : location) piece.place.guard = guard;
+  return location;
+}
+
 lang::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();

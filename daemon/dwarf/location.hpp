@@ -34,6 +34,9 @@ lang::Placement place_of(const Location& location, std::uint64_t size);
 
 // An object that has a value only when the `size` bytes of another one are this number. What guards that one guards it.
 Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value);
+// An object that is there only when the pointer `end` is `bytes` or more behind the pointer `begin`. What guards `end`
+// guards it.
+Location guarded_by_room(Location location, const Location& begin, const Location& end, std::uint64_t bytes);
 
 // What expressions refer to.
 struct Surroundings {

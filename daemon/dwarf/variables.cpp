@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -335,13 +336,9 @@ class Follower {
   }
 
   Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
-    if (auto first = as_elements(object)) {
-      const bool counted = first->type.kind == TypeKind::array;
-      auto found = element(*std::move(first), index, path);
-      if (found && !counted)
-        for (Piece& piece : found->location)
-          if (piece.place.doubt.empty()) piece.place.doubt = "whether the vector has so many elements isn't looked at";
-      return found;
+    if (auto elements = as_elements(object)) {
+      if (elements->end) return element_of_vector(*std::move(elements), index, path);
+      return element(std::move(elements->first), index, path);
     }
     if (auto variant = as_variant(object)) {
       if (index < variant->values.size()) return without_reference(std::move(variant->values[index]));
@@ -368,6 +365,18 @@ class Follower {
     if (type.size == 0 || __builtin_mul_overflow(type.size, index, &offset))
       return wrong("\"" + std::string(path) + "\": the size of what it points to isn't known");
     return without_reference({behind(object.location, offset), type, target, {}, 0});
+  }
+
+  // Null where the vector has fewer elements.
+  Result<Object> element_of_vector(LibraryElements elements, std::uint64_t index, std::string_view path) const {
+    const std::uint64_t size = type_itself(finder_.defined_anywhere(elements.first.type.element)).size;
+    std::uint64_t bytes = 0;  // up to the element's end
+    const bool is_too_far = index == ~0ull || __builtin_mul_overflow(size, index + 1, &bytes);
+    if (is_too_far || bytes > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
+      return wrong("\"" + std::string(path) + "\": no vector has so many elements");
+    Location& begin = elements.first.location;
+    begin = guarded_by_room(begin, begin, elements.end->location, bytes);
+    return element(std::move(elements.first), index, path);
   }
 
   static Result<Object> address_of(Object object, std::string_view path) {
@@ -465,8 +474,8 @@ class Expander {
   void add(const Object& object, const std::vector<std::string>& path, unsigned depth) {
     if (out_.size() >= limit_ || ++looked_ > kMaxLooked) return;
     if (const auto pointer = as_smart_pointer(object)) return add(*pointer, path, depth);
-    if (const auto list = as_elements(object); list && list->type.kind == TypeKind::array)
-      return add(*list, path, depth);
+    if (const auto list = as_elements(object); list && list->first.type.kind == TypeKind::array)
+      return add(list->first, path, depth);
     const std::size_t before = out_.size();
     const Type& type = object.type;
     const bool is_structure = type.kind == TypeKind::structure && !as_text(object);

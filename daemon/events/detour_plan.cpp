@@ -25,6 +25,9 @@ constexpr std::pair<Code, arch::CaptureOp::Code> kCodes[] = {
     {Code::add, arch::CaptureOp::Code::add},
     {Code::dereference, arch::CaptureOp::Code::dereference},
     {Code::cut, arch::CaptureOp::Code::cut},
+    {Code::require, arch::CaptureOp::Code::require},
+    {Code::keep_begin, arch::CaptureOp::Code::keep_begin},
+    {Code::require_room, arch::CaptureOp::Code::require_room},
     {Code::store_value, arch::CaptureOp::Code::store_value},
     {Code::store_memory, arch::CaptureOp::Code::store_memory},
     {Code::store_memory_array, arch::CaptureOp::Code::store_memory_array},
@@ -69,39 +72,12 @@ void add_op(const FetchOp& op, std::uint16_t& items, DetourPlan& plan, const Fet
   source.limit = limit;
 }
 
-// What is only there at times may be captured in any case, but not followed: it may be an address that leads nowhere.
-bool follows_guarded(std::span<const FetchOp> ops) {
-  const auto reads = [](std::span<const FetchOp> part) {
-    return std::ranges::count_if(part, [](const FetchOp& op) {
-      return op.code == Code::dereference || op.code == Code::store_memory || op.code == Code::store_memory_array;
-    });
-  };
-  std::ptrdiff_t of_guard = -1;
-  for (auto rest = ops;;) {
-    const auto end = std::ranges::find(rest, Code::require, &FetchOp::code);
-    const auto part = rest.first(static_cast<std::size_t>(end - rest.begin()));
-    if (of_guard >= 0 && reads(part) > of_guard) return true;
-    if (end == rest.end()) return of_guard >= 0 && part.back().code >= Code::store_string;
-    of_guard = reads(part);
-    rest = rest.subspan(part.size() + 1);
-  }
-}
-
-// The ops of one argument. What is never there needs none; what says whether it is there is an item of its own.
+// The ops of one argument. What is never there needs none.
 void add_argument(std::span<const FetchOp> ops, std::uint16_t& items, DetourPlan& plan, const FetchProgram& program) {
   if (ops.front().code == Code::load_duration) return void(plan.sources.emplace_back().kind = Kind::duration);
   if (std::ranges::find(ops, Code::unavailable, &FetchOp::code) != ops.end())
     return void(plan.sources.emplace_back().kind = Kind::absent);
-  std::vector<std::pair<std::uint16_t, std::uint64_t>> guards;
-  for (const FetchOp& op : ops) {
-    if (op.code != Code::require) {
-      add_op(op, items, plan, program);
-      continue;
-    }
-    plan.capture.ops.push_back({arch::CaptureOp::Code::store_value, 8, false, 0, 0, 0, 0});
-    guards.emplace_back(items++, op.operand);
-  }
-  plan.sources.back().guards = std::move(guards);
+  for (const FetchOp& op : ops) add_op(op, items, plan, program);
   plan.sources.back().needs_return_value = std::ranges::find(ops, Code::load_return_value, &FetchOp::code) != ops.end();
 }
 
@@ -115,9 +91,6 @@ Result<DetourPlan> convert(const FetchProgram& program) {
   for (std::span<const FetchOp> rest = program.ops(); !rest.empty();) {
     const auto store = std::ranges::find_if(rest, [](const FetchOp& op) { return op.code >= Code::store_value; });
     const auto count = static_cast<std::size_t>(store - rest.begin()) + 1;
-    if (follows_guarded(rest.first(count)))
-      return Error{
-          Reason::unsupported, "cannot be optimised: an argument follows a value that is only there at times", "", {}};
     add_argument(rest.first(count), items, plan, program);
     rest = rest.subspan(count);
   }
@@ -136,7 +109,7 @@ Result<void> lay_out(DetourPlan& plan, std::size_t kept) {
                  {}};
   plan.capture.layout = std::move(laid_out.layout);
   plan.only_numbers = std::ranges::all_of(plan.sources, [&](const DetourPlan::Source& source) {
-    if (source.kind != Kind::item || source.needs_return_value || !source.guards.empty()) return false;
+    if (source.kind != Kind::item || source.needs_return_value) return false;
     const arch::CaptureItem& item = plan.capture.layout.items[source.index];
     return !item.is_array && !item.is_string;
   });
@@ -183,7 +156,6 @@ class FilterConverter {
     if (p.is_string || look_up(kComparisons, p.op) == nullptr) return "it compares a string";
     const DetourPlan::Source& source = plan_.sources[p.argument];
     if (source.kind != Kind::item) return "it compares what isn't captured";
-    if (!source.guards.empty()) return "it compares what is only there at times";
     return {};
   }
 
@@ -317,14 +289,6 @@ bool put_item(const arch::CaptureItem& item, std::uint16_t limit, RecordReader& 
   return is_absent ? out.absent() : out.number(record.slot(item.offset));
 }
 
-// Whether what an argument depends on says that it is there.
-bool is_there(const DetourPlan& plan, const DetourPlan::Source& source, const RecordReader& record) {
-  return std::ranges::all_of(source.guards, [&](const auto& guard) {
-    const arch::CaptureItem& item = plan.capture.layout.items[guard.first];
-    return !(item.can_be_absent && record.is_absent(item.absent_bit)) && record.slot(item.offset) == guard.second;
-  });
-}
-
 // For the plainest and most frequent plans. The record is long enough; so must be `out`: kPackedNumber for each.
 constexpr std::size_t kPackedNumber = 1 + sizeof(std::uint64_t);
 std::size_t unpack_numbers(const DetourPlan& plan, const RecordReader& record, std::byte* out) {
@@ -362,7 +326,7 @@ bool find_kept_words(const ReturnFetch& fetch, const DetourPlan& entry, DetourPl
   for (arch::CaptureOp& op : exit.capture.ops) {
     if (op.code != arch::CaptureOp::Code::load_kept) continue;
     const DetourPlan::Source& source = entry.sources[fetch.entry_args().size() + op.operand];
-    if (source.kind != Kind::item || !source.guards.empty()) return false;
+    if (source.kind != Kind::item) return false;
     const arch::CaptureItem& item = entry.capture.layout.items[source.index];
     if (item.is_array || item.is_string) return false;
     op.operand = item.offset + kShift;
@@ -429,8 +393,6 @@ std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words,
     else if (source.kind == Kind::text)
       fits = argument.text(plan.texts[source.index]);
     else if (source.kind == Kind::absent || (known.tail_call && source.needs_return_value))
-      fits = argument.absent();
-    else if (!record.empty() && !is_there(plan, source, record))
       fits = argument.absent();
     else if (!record.empty())
       fits = put_item(plan.capture.layout.items[source.index], source.limit, record, argument);

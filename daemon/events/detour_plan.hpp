@@ -35,8 +35,6 @@ struct DetourPlan {
     std::uint16_t index = 0;          // of capture.layout.items, or of texts
     std::uint16_t limit = 0;          // bytes of a string; 0: none
     bool needs_return_value = false;  // absent after a tail call
-    // Items that must be these numbers, else there is no value: the record has it all the same.
-    std::vector<std::pair<std::uint16_t, std::uint64_t>> guards{};
   };
 
   arch::CapturePlan capture;

@@ -84,6 +84,8 @@ struct FetchOp {
     add,                  // value += operand
     add_register,         // value += the register at byte `operand` of Registers, shifted to the left by `left`
     require,              // ends the argument with a null unless value is `operand`; a load follows
+    keep_begin,           // keeps value for require_room; a load follows
+    require_room,         // as require: unless value - what was kept, signed, is `operand` or more
     keep_length,          // keeps value as the length of the text that store_counted stores; value stays
     store_value,          // stores value, cut to `size` bytes
     store_memory,         // stores `size` bytes from value + operand

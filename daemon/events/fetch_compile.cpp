@@ -202,8 +202,12 @@ class FetchCompiler {
 
   void require(const lang::Guard& guard) {
     if (guard.place.guard) require(*guard.place.guard);
+    if (guard.begin) {
+      load_number(*guard.begin, 8);
+      emit(Code::keep_begin);
+    }
     load_number(guard.place, guard.size);
-    emit(Code::require, guard.value);
+    emit(guard.begin ? Code::require_room : Code::require, guard.value);
   }
 
   void load_place(const lang::Placement& place) {

@@ -130,6 +130,9 @@ class Machine {
       case Code::add: value_ += op.operand; return true;
       case Code::cut: value_ = extend(op, value_ >> op.right); return true;
       case Code::require: return value_ == op.operand;
+      case Code::keep_begin: begin_ = value_; return true;
+      case Code::require_room:
+        return static_cast<std::int64_t>(value_ - begin_) >= static_cast<std::int64_t>(op.operand);
       case Code::keep_length: length_ = value_; return true;
       case Code::add_register: value_ += register_at(op.operand) << op.left; return true;
       default: break;
@@ -209,7 +212,7 @@ class Machine {
   MemoryReader& memory_;
   const CommonFields& common_;
   std::span<const std::string> texts_;
-  std::uint64_t value_ = 0, length_ = 0;
+  std::uint64_t value_ = 0, length_ = 0, begin_ = 0;
 };
 
 }  // namespace

@@ -39,16 +39,19 @@ struct Placement {
   std::uint64_t offset = 0;
   bool in_memory = false;
   std::string absent;  // set: there is none at this place in the code, and why
-  // Of what is only there at times, as in an optional value: what says so; null: it always is.
+  // Of what is only there at times, as an optional value or a vector's element: what says so; null: it always is.
   std::shared_ptr<const Guard> guard = nullptr;
   std::string doubt = {};  // set: why what is there may not be the value yet
 };
 
-// The `size` bytes at a place, which are this number when there is a value. The place may have a guard itself.
+// There is a value when the `size` bytes at a place are this number. The place may have a guard itself.
 struct Guard {
   Placement place;
   std::uint8_t size = 1;
   std::uint64_t value = 0;
+  // Set: there is a value when the number at `place` is larger than the 8 bytes here by `value` or more; the difference
+  // is signed.
+  std::shared_ptr<const Placement> begin = nullptr;
 };
 
 }  // namespace probed::lang

@@ -113,6 +113,13 @@ TEST_CASE("what holds values for others is shown, and followed, as what it holds
   }
 }
 
+bool all_become_jumps(RpcClient& client, pid_t pid) {
+  return eventually([&] {
+    const auto all = list_probes(client, pid);
+    return std::ranges::all_of(all, [](const Json& probe) { return probe.at("tier") == "optimized"; });
+  });
+}
+
 constexpr const char* kMaybe =
     "p:m shop::maybe number sale price text three plain=number.value id=sale.value.id name=sale.value.name "
     "next=sale.value.next->name rest=price.value.rest.value wide=number.value:x64 word=+0(text.value):string";
@@ -191,10 +198,7 @@ TEST_CASE("a jump records an optional value, too, and no stale one") {
                                         "r:r shop::maybe number $retval", "p:f shop::maybe n=number.value"});
   params["probes"][2]["filter"] = "n < 100";
   const Json probes = client.call("probe.add", params).at("probes");
-  CHECK(eventually([&] {
-    const auto all = list_probes(client, user.pid());
-    return std::ranges::all_of(all, [](const Json& p) { return p.at("tier") == "optimized"; });
-  }));
+  CHECK(all_become_jumps(client, user.pid()));
   Events events(client);
   for (const int n : {0, 6}) user.truth("maybe " + std::to_string(n));
   REQUIRE(events.reach(5));
@@ -209,6 +213,79 @@ TEST_CASE("a jump records an optional value, too, and no stale one") {
   CHECK(args(1, 1).at("number").at("value") == 6);
   CHECK(counts_of(client, probes.at(2)) == Counts{1, 0, 1});
   CHECK(user.ends_well());
+}
+
+constexpr const char* kList =
+    "p:l shop::list first=numbers[0] third=numbers[2] wide=numbers[2]:x64 id=(*sales)[2].id next=(*sales)[2].next->id "
+    "inner=table[1][2] text=texts[2] word=+0(texts[2]):string perhaps=perhaps.value[2] far=numbers[0x10000] "
+    "at=&numbers[2]";
+
+// `n` elements are there, of three that have been.
+void check_list(const Json& args, int n) {
+  CAPTURE(args.dump());
+  const auto if_there = [&](int needed, const Json& value) { return n >= needed ? value : Json(); };
+  CHECK(args.at("first") == if_there(1, 1));
+  CHECK(args.at("third") == if_there(3, 3));
+  CHECK(args.at("wide") == if_there(3, "0x3"));
+  CHECK(args.at("id") == if_there(3, 3));
+  CHECK(args.at("next") == if_there(3, 4));
+  CHECK(args.at("inner") == if_there(3, 6));
+  CHECK(args.at("text") == if_there(3, "three"));
+  CHECK(args.at("word") == if_there(3, "three"));
+  CHECK(args.at("perhaps") == if_there(3, 3));
+  CHECK(args.at("far").is_null());
+  CHECK(args.at("at").is_null() == (n < 3));
+}
+
+TEST_CASE("an element behind a vector's last is null, whatever is left there") {
+  in_both_tiers(builds(), [](const std::string& build, bool optimize, RpcClient& client, TellingTarget& user) {
+    const auto probes = add(client, user.pid(), {kList, "r:back shop::list was=$entry(numbers[2]) id=(*sales)[2].id"});
+    CHECK(std::ranges::none_of(probes, [](const Json& probe) { return probe.contains("notes"); }));
+    if (optimize && kHasJumps && build == "strings-O2") CHECK(all_become_jumps(client, user.pid()));
+    Events events(client);
+    for (int n = 0; n <= 3; ++n) user.truth("list " + std::to_string(n));
+    REQUIRE(events.reach(8));
+    for (int n = 0; n <= 3; ++n) {
+      const auto args = [&](const Json& probe) { return events.of(probe).at(static_cast<std::size_t>(n)).at("args"); };
+      check_list(args(probes.at(0)), n);
+      CHECK(args(probes.at(1)).at("was") == (n == 3 ? Json(3) : Json()));
+      CHECK(args(probes.at(1)).at("id") == (n == 3 ? Json(3) : Json()));
+    }
+  });
+}
+
+// Jumps don't capture what a length ends.
+TEST_CASE("a std::string of an element behind a vector's last is null") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    add(client, user.pid(), {"p:name shop::list name=(*sales)[2].name whole=(*sales)[2]"});
+    Events events(client);
+    for (const int n : {2, 3}) user.truth("list " + std::to_string(n));
+    REQUIRE(events.reach(2));
+    const Json few = events.all().at(0).at("args"), enough = events.all().at(1).at("args");
+    CHECK(few.at("name").is_null());
+    CHECK(few.at("whole").at("id").is_null());
+    CHECK(few.at("whole").at("name").is_null());
+    CHECK(enough.at("name") == "three");
+    CHECK(enough.at("whole").at("name") == "three");
+    CHECK(user.ends_well());
+  }
+}
+
+TEST_CASE("a filter sees no element behind a vector's last") {
+  in_both_tiers({"strings-O2"}, [](const std::string&, bool optimize, RpcClient& client, TellingTarget& user) {
+    Json params = add_params(user.pid(), {"p:f shop::list n=numbers[2]", "p:g shop::list n=numbers[2] m=numbers[1]"});
+    params["probes"][0]["filter"] = "n != 5";
+    params["probes"][1]["filter"] = "n == 3 || m < 100";
+    const auto probes = client.call("probe.add", params).at("probes").get<std::vector<Json>>();
+    if (optimize && kHasJumps) CHECK(all_become_jumps(client, user.pid()));
+    for (int n = 0; n <= 3; ++n) user.truth("list " + std::to_string(n));
+    CHECK(counts_of(client, probes.at(0)) == Counts{1, 0, 3});
+    CHECK(counts_of(client, probes.at(1)) == Counts{2, 0, 2});
+  });
 }
 
 TEST_CASE("of a std::variant the alternative is shown that it holds, or null") {

@@ -6,6 +6,7 @@
 //   shop::add<>()
 //   maybe N  one call of shop::maybe() with values for N > 0, else without, where there were some before
 //   choose N one call of shop::choose() with the N-th alternative, 5: with none
+//   list N   one call of shop::list() with vectors of N elements each, of which the last `3 - N` have been taken out
 //   texts    how many texts there are
 //   quit
 // Built with several compilers and options (meson.build): the values don't depend on them, their places do.
@@ -90,6 +91,17 @@ TARGET_FUNCTION int choose(const Choice& choice, const std::optional<std::varian
   KEEP(&perhaps);
   KEEP(&two);
   return static_cast<int>(choice.index());
+}
+
+using Table = std::vector<std::vector<int>>;
+TARGET_FUNCTION int list(const std::vector<int>& numbers, std::vector<Sale>* sales, const Table& table,
+                         const std::vector<const char*>& texts, const std::optional<std::vector<short>>& perhaps) {
+  KEEP(&numbers);
+  KEEP(sales);
+  KEEP(&table);
+  KEEP(&texts);
+  KEEP(&perhaps);
+  return static_cast<int>(numbers.size());
 }
 
 TARGET_FUNCTION std::string_view head(const char* text, std::size_t length) {
@@ -242,6 +254,26 @@ void choose(int n) {
   printf("{\"index\":%d}\n", choice.valueless_by_exception() ? -1 : static_cast<int>(choice.index()));
 }
 
+// What is taken out of a vector stays where it was.
+void list(int n) {
+  static const shop::Sale other{4, "the other", nullptr};
+  const auto size = static_cast<std::size_t>(n);
+  std::vector<int> numbers = {1, 2, 3};
+  std::vector<shop::Sale> sales = {{1, "one", &other}, {2, "two", &other}, {3, "three", &other}};
+  shop::Table table = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
+  std::vector<const char*> texts = {"one", "two", "three"};
+  std::optional<std::vector<short>> perhaps = std::vector<short>{1, 2, 3};
+  numbers.resize(size);
+  sales.erase(sales.begin() + n, sales.end());
+  table.resize(size);
+  for (auto& row : table) row.resize(size);
+  texts.resize(size);
+  perhaps->resize(size);
+  if (n == 0) perhaps.reset();
+  shop::list(numbers, &sales, table, texts, perhaps);
+  printf("{}\n");
+}
+
 void say() {
   const std::string text = "said";
   shop::say(41);
@@ -260,6 +292,8 @@ void obey(const char* line) {
     say();
   else if (sscanf(line, "hold %d", &n) == 1)
     hold(n);
+  else if (sscanf(line, "list %d", &n) == 1 && n >= 0 && n <= 3)
+    list(n);
   else if (sscanf(line, "choose %d", &n) == 1)
     choose(n);
   else if (sscanf(line, "maybe %d", &n) == 1)

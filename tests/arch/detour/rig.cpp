@@ -126,7 +126,8 @@ std::uint64_t Rig::place(std::span<const std::uint8_t> code) {
 }
 
 Compiled Rig::compile(const Definition& definition) {
-  const auto parsed = must(lang::parse_definition("p:t 0x1000 " + definition.arguments));
+  auto parsed = must(lang::parse_definition("p:t 0x1000 " + definition.arguments));
+  if (definition.change) std::ranges::for_each(parsed.args, definition.change);
   Compiled out{must(events::FetchProgram::compile(parsed.args, {})), {}, {}};
   if (!definition.filter.empty()) out.filter = must(lang::Filter::compile(definition.filter, parsed.args));
   out.plan = must(events::plan_detour(out.program, out.filter, ::getpid()));

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@ namespace probed::test {
 struct Definition {
   std::string arguments;
   std::string filter;
+  std::function<void(lang::FetchArg&)> change = {};  // of each argument before it is compiled
 };
 
 struct Compiled {

@@ -58,9 +58,13 @@ std::uint64_t number_of(const std::vector<std::byte>& packed) {
   return reader.value();
 }
 
-constexpr std::uint64_t negative(std::int64_t value) {
-  return static_cast<std::uint64_t>(value);
+std::vector<FetchOp::Code> codes_of(const FetchProgram& program) {
+  std::vector<FetchOp::Code> codes;
+  for (const FetchOp& op : program.ops()) codes.push_back(op.code);
+  return codes;
 }
+
+constexpr std::uint64_t negative(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
 }  // namespace
 
@@ -308,13 +312,88 @@ TEST_CASE_FIXTURE(Fixture, "the compiled form is flat: loads, dereferences, one 
   auto program =
       FetchProgram::compile(test::parse_args("$arg1:s8 +8(+0($arg1)):u32 $comm \\\"x\" +0($stack0):string"), context);
   REQUIRE(program.ok());
-  std::vector<Code> codes;
-  for (const FetchOp& op : program->ops()) codes.push_back(op.code);
-  CHECK(codes == std::vector<Code>{Code::load_register, Code::store_value, Code::load_register, Code::dereference,
-                                   Code::store_memory, Code::store_comm, Code::store_text, Code::load_stack_pointer,
-                                   Code::dereference, Code::store_string});
+  CHECK(codes_of(*program) == std::vector<Code>{Code::load_register, Code::store_value, Code::load_register,
+                                                Code::dereference, Code::store_memory, Code::store_comm,
+                                                Code::store_text, Code::load_stack_pointer, Code::dereference,
+                                                Code::store_string});
   CHECK(program->needs_comm());
   CHECK_FALSE(FetchProgram::compile(test::parse_args("$arg1"), context)->needs_comm());
+}
+
+namespace {
+
+using Step = lang::PlaceStep::Code;
+
+lang::Placement in_memory(std::uint64_t address) {
+  lang::Placement place;
+  place.steps.push_back({Step::load_immediate, 8, 0, address});
+  place.in_memory = true;
+  return place;
+}
+
+// A vector whose two pointers lie at 0x4000 and 0x4008, of elements of 4 bytes; the index-th is at 0x5000 + 4 * index.
+lang::FetchArg element(std::uint64_t index, std::shared_ptr<const lang::Guard> outer = nullptr) {
+  lang::Placement place, begin = in_memory(0x4000), end = in_memory(0x4008);
+  place.steps = {{Step::load_immediate, 8, 0, 0x4000}, {Step::dereference, 8, 0, 0}};
+  place.offset = 4 * index;
+  place.in_memory = true;
+  end.guard = std::move(outer);
+  place.guard = std::make_shared<const lang::Guard>(
+      lang::Guard{std::move(end), 8, 4 * (index + 1), std::make_shared<const lang::Placement>(std::move(begin))});
+  lang::FetchArg arg;
+  arg.name = "element";
+  arg.type.base = lang::BaseType::s32;
+  lang::PlacedExpr node;
+  node.place = std::make_shared<const lang::Placement>(std::move(place));
+  node.size = 4;
+  arg.expr = std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(node), 0});
+  return arg;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "an element is there when its vector's end is behind it, else null; so without a vector") {
+  for (std::uint64_t i = 0; i < 4; ++i) memory.put_value<std::uint32_t>(0x5000 + 4 * i, static_cast<std::uint32_t>(i));
+  const auto of = [&](const lang::FetchArg& arg) -> std::optional<std::uint64_t> {
+    auto program = FetchProgram::compile(std::span(&arg, 1), context);
+    REQUIRE(program.ok());
+    std::vector<std::byte> out(kMaxArgumentBytes);
+    out.resize(program->run(regs, memory, common, out));
+    PackedReader reader(out);
+    return reader.present() ? std::optional(reader.value()) : std::nullopt;
+  };
+  CHECK_FALSE(of(element(0)));  // neither pointer can be read
+  memory.put_value<std::uint64_t>(0x4000, 0x5000);
+  CHECK_FALSE(of(element(0)));  // nor the end
+  memory.put_value<std::uint64_t>(0x4008, 0x5000);
+  CHECK_FALSE(of(element(0)));
+  memory.put_value<std::uint64_t>(0x4008, 0x500b);  // two elements, and a part of one
+  CHECK(of(element(0)) == 0);
+  CHECK(of(element(1)) == 1);
+  CHECK_FALSE(of(element(2)));
+  memory.put_value<std::uint64_t>(0x4008, 0x500c);
+  CHECK(of(element(2)) == 2);
+  CHECK_FALSE(of(element(3)));
+  memory.put_value<std::uint64_t>(0x4008, 0x4000);  // before its beginning
+  CHECK_FALSE(of(element(0)));
+  memory.put_value<std::uint64_t>(0x4008, 0x500c);
+  const auto flag = [](std::uint64_t value) {
+    return std::make_shared<const lang::Guard>(lang::Guard{in_memory(0x1000), 8, value});
+  };
+  CHECK(of(element(2, flag(0x2000))) == 2);
+  CHECK_FALSE(of(element(2, flag(0x2001))));
+}
+
+TEST_CASE_FIXTURE(Fixture, "what says whether an element is there is compared before the element is looked at") {
+  using Code = FetchOp::Code;
+  const lang::FetchArg arg = element(1);
+  auto program = FetchProgram::compile(std::span(&arg, 1), context);
+  REQUIRE(program.ok());
+  CHECK(codes_of(*program) == std::vector<Code>{Code::load_immediate, Code::dereference, Code::keep_begin,
+                                                Code::load_immediate, Code::dereference, Code::require_room,
+                                                Code::load_immediate, Code::dereference, Code::dereference,
+                                                Code::store_value});
+  CHECK(program->ops()[5].operand == 8);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a program without arguments writes nothing") {

@@ -12,6 +12,7 @@
 #include "tests/arch/detour/aarch64/trial.hpp"
 #include "tests/arch/detour/own_memory.hpp"
 #include "tests/arch/detour/random_filter.hpp"
+#include "tests/arch/detour/random_guard.hpp"
 #include "tests/arch/detour/rig_cpu.hpp"
 #include "tests/arch/differential/options.hpp"
 #include "tests/arch/differential/random.hpp"
@@ -305,6 +306,34 @@ TEST_CASE("random filters accept what the breakpoint tier accepts, and hits and 
     agreement.trial().own_lane(random.chance(70));
     agreement.check({arguments, "c > 0 && " + random_filter(random, kFields, static_cast<unsigned>(random.below(4)))},
                     random, 6);
+  }
+  agreement.trial().own_lane(false);
+  CHECK(agreement.accepted() > 100);
+  CHECK(agreement.rejected() > 100);
+}
+
+// ---- what is only there at times ----
+
+TEST_CASE("random guards turn arguments into nulls, and filters away, as in the breakpoint tier") {
+  const std::uint64_t seed = chosen_seed();
+  INFO("PROBED_TEST_SEED=", seed);
+  Random random(seed);
+  static constexpr const char* kNumbers[] = {"x3", "x1", "x13", "x7", "sp"};
+  static constexpr const char* kPointing[] = {"x0", "x2", "x9", "sp"};
+  const GuardRegisters registers{kNumbers, kPointing, "x7"};
+  Agreement agreement;
+  std::string fields;
+  for (const FilterField& field : kFields) fields += std::string(" ") + field.argument;
+  const auto guard = [&](lang::FetchArg& arg) {
+    if (random.chance(60)) guard_at_random(arg, registers, random);
+  };
+  for (std::uint64_t i = 0; i < from_environment("PROBED_TEST_CASES", 300); ++i) {
+    agreement.trial().own_lane(random.chance(70));
+    const bool filtered = random.chance(40);
+    const unsigned count = 1 + static_cast<unsigned>(random.below(8));
+    const std::string more = random_filter(random, kFields, static_cast<unsigned>(random.below(3)));
+    agreement.check({filtered ? fields : random_arguments(random, count), filtered ? "c > 0 && " + more : "", guard},
+                    random, 4);
   }
   agreement.trial().own_lane(false);
   CHECK(agreement.accepted() > 100);
