@@ -358,18 +358,18 @@ class Subscriber {
 // What a stream is told of the ends of its probes.
 void take_end(const Notification& notification, Stream& stream, const Options& options) {
   const auto& [method, params] = notification;
-  if (method == "probe.removed") note(display(params["message"].string()));
+  if (method == "probe.removed") stream.say(display(params["message"].string()));
   if (method == "target.exited") {
     const auto pid = params["pid"].u64_or(0);
-    note(fmt::format("PID {} ended{}; its probes are gone", pid, how_it_ended(params)));
+    stream.say(fmt::format("PID {} ended{}; its probes are gone", pid, how_it_ended(params)));
     if (options.pid && pid == static_cast<std::uint64_t>(*options.pid)) stream.end(End::target_gone);
   }
   if (method == "target.execed")
-    note(fmt::format("PID {} runs a new program now; its probes are gone", params["pid"].u64_or(0)));
+    stream.say(fmt::format("PID {} runs a new program now; its probes are gone", params["pid"].u64_or(0)));
   if (method == "target.detached")
-    note(fmt::format("somebody detached PID {}; its probes are gone", params["pid"].u64_or(0)));
+    stream.say(fmt::format("somebody detached PID {}; its probes are gone", params["pid"].u64_or(0)));
   if (method != "events.ended") return;
-  note("nothing is left to stream");
+  stream.say("nothing is left to stream");
   stream.end(End::target_gone);
 }
 
@@ -384,8 +384,9 @@ int run_stream(Connection& connection, const Options& options) {
     if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
     if (notification.method == "probe.unplaced")
-      note("still pending: " + display(notification.params["message"].string()));
-    if (notification.method == "probe.disabled") note("disabled: " + display(notification.params["message"].string()));
+      stream.say("still pending: " + display(notification.params["message"].string()));
+    if (notification.method == "probe.disabled")
+      stream.say("disabled: " + display(notification.params["message"].string()));
   });
   Subscriber subscriber(connection, stream, options);
   // Nobody tells of the end of a process in which there are no probes.

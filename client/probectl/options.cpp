@@ -70,6 +70,11 @@ void add_stream_options(CLI::App& sub, Options& o) {
   auto* file = sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE");
   auto* append = sub.add_flag("--append", o.append, "go on behind what is in FILE")->needs(file);
   sub.add_flag("--overwrite", o.overwrite, "throw away what is in FILE")->needs(file)->excludes(append);
+  auto* sort = sub.add_flag_callback(
+      "--sort", [&o] { o.sort = true; }, "events in the order of their times, 250 ms later; so at a terminal");
+  sub.add_flag_callback(
+         "--no-sort", [&o] { o.sort = false; }, "events as they come; so into a file or a pipe")
+      ->excludes(sort);
   static const std::map<std::string, OutputFormat> formats{{"text", OutputFormat::text}, {"json", OutputFormat::json}};
   sub.add_option_function<std::string>("--format", [&o](const std::string& word) { o.format = formats.at(word); })
       ->description("text or json")

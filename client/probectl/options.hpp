@@ -48,9 +48,10 @@ struct Options {
   std::vector<std::string> probes;        // definitions
   std::vector<std::string> names;         // NAME or ID
   std::string filter;
-  std::string pattern;   // GLOB or LOCATION
-  std::string out_file;  // -o
+  std::string pattern;                     // GLOB or LOCATION
+  std::string out_file;                    // -o
   bool append = false, overwrite = false;  // when something is in it
+  std::optional<bool> sort;                // events in the order of their times; unset: at a terminal
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;
   std::optional<std::uint64_t> max_rate;  // hits a second; 0: any number

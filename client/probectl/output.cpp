@@ -71,7 +71,8 @@ void Output::find_kind() {
   ::fstat(fd_, &status);
   if (S_ISFIFO(status.st_mode)) kind_ = Kind::pipe;
   if (S_ISSOCK(status.st_mode)) kind_ = Kind::socket;
-  if (::isatty(fd_)) kind_ = Kind::chunked;
+  is_terminal_ = ::isatty(fd_) == 1;
+  if (is_terminal_) kind_ = Kind::chunked;
 }
 
 // O_NONBLOCK is no way out: it belongs to the open file, which other processes share.
@@ -93,14 +94,23 @@ ssize_t Output::write_some(const char* from, std::size_t size) {
 
 void Output::give_up(int error) {
   state_ = error == EPIPE || error == ECONNRESET ? State::closed : State::failed;
+  failure_ = error;
+  drop();
+}
+
+void Output::drop() {
   const auto lost = std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(written_), buffer_.end(), '\n');
-  error_ = {Reason::internal,
-            fmt::format("writing the events{} failed: {}; the last {} that came are not in it",
-                        path_.empty() ? "" : " to " + path_, text_of_errno(error), lost),
-            error == ENOSPC || error == EDQUOT ? "make room, or name a file on another file system" : "",
-            {}};
+  lost_ += static_cast<std::size_t>(lost);
   buffer_.clear();
   written_ = 0;
+}
+
+Error Output::error() const {
+  return {Reason::internal,
+          fmt::format("writing the events{} failed: {}; the last {} that came are not in it",
+                      path_.empty() ? "" : " to " + path_, text_of_errno(failure_), lost_),
+          failure_ == ENOSPC || failure_ == EDQUOT ? "make room, or name a file on another file system" : "",
+          {}};
 }
 
 void Output::maybe_flush(const WaitLimit& limit) {
@@ -108,7 +118,7 @@ void Output::maybe_flush(const WaitLimit& limit) {
 }
 
 void Output::flush(const WaitLimit& limit) {
-  if (state_ != State::open) buffer_.clear();
+  if (state_ != State::open) drop();
   while (state_ == State::open && written_ < buffer_.size()) {
     const auto wrote = write_some(buffer_.data() + written_, buffer_.size() - written_);
     if (wrote >= 0) {

@@ -29,6 +29,7 @@ class Output {
   // Writes everything, or as much as the limit allows; the rest stays buffered.
   void flush(const WaitLimit& limit);
 
+  bool is_terminal() const { return path_.empty() && is_terminal_; }  // standard output's
   // Whether it is a file of a name, which may have been renamed and be wanted anew (logrotate(8)).
   bool is_file() const { return !path_.empty(); }
   // Writes what is buffered to the file as it is, and goes on in one of that name. Errors: as to_file()'s; then nothing
@@ -39,7 +40,7 @@ class Output {
 
   State state() const { return state_; }
   std::size_t buffered() const { return buffer_.size() - written_; }
-  Error error() const { return error_; }  // when failed
+  Error error() const;  // when failed
 
  private:
   enum class Kind { plain, pipe, socket, chunked };
@@ -48,6 +49,7 @@ class Output {
   void find_kind();
   ssize_t write_some(const char* from, std::size_t size);
   void give_up(int error);
+  void drop();
 
   UniqueFd file_;  // empty: standard output
   std::string path_;
@@ -55,7 +57,9 @@ class Output {
   int fd_ = 1;
   Kind kind_ = Kind::plain;
   State state_ = State::open;
-  Error error_;
+  bool is_terminal_ = false;
+  int failure_ = 0;       // errno
+  std::size_t lost_ = 0;  // events that were to be written since
   std::string buffer_;
   std::size_t written_ = 0;  // of buffer_
   Clock::time_point last_flush_ = Clock::now();

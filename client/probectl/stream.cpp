@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "client/probectl/report.hpp"
+#include "client/views.hpp"
 #include "daemon/base/check.hpp"
 
 namespace probed::client {
@@ -17,6 +18,7 @@ constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kAnswerLimit =
     std::chrono::seconds(20);                        // of a daemon that has just been started, for all calls together
 constexpr auto kPatience = std::chrono::seconds(2);  // with a reader that does not read, after ^C
+constexpr EventSorter::Bounds kBounds;
 
 void add_to(int epoll, int fd) {
   epoll_event event{};
@@ -35,6 +37,7 @@ Stream::Stream(Connection& connection, Output& output, Signals& signals, const O
       wake_(::epoll_create1(EPOLL_CLOEXEC)) {
   PROBED_CHECK(wake_, "an epoll instance can be made");
   add_to(wake_.get(), signals_.fd());
+  if (options_.sort.value_or(output_.is_terminal())) sorter_.emplace(kBounds);
   connection_.on_notification([this](const Notification& notification) { handle(notification); });
 }
 
@@ -75,18 +78,50 @@ void Stream::take_events(JsonView params) {
     end(End::daemon_gone);
   }
   missed_ += batch.missed;
+  release_due();
 }
 
 void Stream::take_event(std::string_view event) {
   ++received_;
   if (options_.count && printed_ == *options_.count) return;
   ++printed_;
-  auto& out = output_.buffer();
+  if (sorter_) {
+    std::string line;
+    append(line, event);
+    sorter_->add(JsonView(event)["time"].u64_or(0), std::move(line), Clock::now());
+  } else {
+    append(output_.buffer(), event);
+  }
+  if (options_.count && printed_ == *options_.count) end(End::count);
+}
+
+void Stream::append(std::string& out, std::string_view event) const {
   if (options_.json())
     out.append(event).push_back('\n');
   else
     text_.append(out, event);
-  if (options_.count && printed_ == *options_.count) end(End::count);
+}
+
+EventSorter::Take Stream::taker() {
+  return [this](EventSorter::Held held) {
+    if (!held.is_note) return void(output_.buffer().append(held.text));
+    output_.flush({next_deadline(), wake_.get(), {}});
+    note(held.text);
+  };
+}
+
+void Stream::release_due() {
+  if (sorter_) sorter_->release(Clock::now(), taker());
+}
+
+void Stream::release_all() {
+  if (sorter_) sorter_->release_all(taker());
+}
+
+void Stream::say(std::string text) {
+  if (sorter_ && !sorter_->empty()) return sorter_->add_note(std::move(text), Clock::now());
+  output_.flush({next_deadline(), wake_.get(), {}});
+  note(text);
 }
 
 std::optional<Clock::time_point> Stream::next_deadline() const {
@@ -133,7 +168,10 @@ void Stream::wait_once() {
     output_.maybe_flush(limit);
   } else if (woken && *woken == Wake::timeout) {  // the input ran dry
     output_.flush(limit);
-    if (end_ == End::none && output_.state() == Output::State::open) woken = connection_.wait(limit);
+    WaitLimit until = limit;
+    if (const auto due = sorter_ ? sorter_->due() : std::nullopt; due)
+      until.deadline = std::min(*due, until.deadline.value_or(*due));
+    if (end_ == End::none && output_.state() == Output::State::open) woken = connection_.wait(until);
   }
   if (output_.state() != Output::State::open) end(End::output);
   if (!woken) {
@@ -192,17 +230,24 @@ End Stream::run() {
   while (end_ == End::none) {
     run_tasks();
     wait_once();
+    release_due();
     look_for_end();  // messages may keep coming without a pause
   }
+  if (end_ == End::daemon_gone) release_all();  // it sends no more, and what is said of it comes behind
   return end_;
 }
 
 void Stream::finish() {
   WaitLimit limit{{}, signals_.fd(), {}};
   if (end_ == End::signal) limit = {Clock::now() + kPatience, -1, {}};
+  release_all();
   output_.flush(limit);
   if (output_.state() == Output::State::open && output_.buffered() > 0)
     note(fmt::format("{} bytes of events were not written: the reader does not read", output_.buffered()));
+  if (sorter_ && sorter_->late() > 0)
+    note(fmt::format("{} came more than {} ms late, or behind {} others, and {} out of order",
+                     count_of(sorter_->late(), "event"), kBounds.window / std::chrono::milliseconds(1), kBounds.events,
+                     sorter_->late() == 1 ? "is" : "are"));
 }
 
 }  // namespace probed::client

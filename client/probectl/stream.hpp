@@ -10,6 +10,7 @@
 
 #include "client/connection.hpp"
 #include "client/event_text.hpp"
+#include "client/probectl/event_sorter.hpp"
 #include "client/probectl/options.hpp"
 #include "client/probectl/output.hpp"
 #include "client/probectl/signals.hpp"
@@ -24,6 +25,9 @@ class Stream {
   ~Stream() { connection_.on_notification({}); }  // the handler knows this object
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  // Says something of the trace (report.hpp's note()), behind the events that have come before.
+  void say(std::string text);
 
   // Notifications other than events go here, from within calls and run().
   void on_other(Connection::Handler handler) { other_ = std::move(handler); }
@@ -50,8 +54,8 @@ class Stream {
   // What ends run() for good, after reconnect().
   void fail(Error error);
 
-  // Writes what is still buffered. After a signal a reader that does not read is not waited for long; says so if bytes
-  // are left over.
+  // Writes what is still held or buffered. After a signal a reader that does not read is not waited for long; says so
+  // if bytes are left over, and if events came too late to be put in order.
   void finish();
 
   // Events that came over the connection; printed() of them were asked for.
@@ -69,6 +73,10 @@ class Stream {
   void handle(const Notification& notification);
   void take_events(JsonView params);
   void take_event(std::string_view event);
+  void append(std::string& out, std::string_view event) const;
+  EventSorter::Take taker();
+  void release_due();
+  void release_all();
   void run_tasks();
   void wait_once();
   void handle_interrupt();
@@ -81,6 +89,7 @@ class Stream {
   Signals& signals_;
   const Options& options_;
   EventText text_;
+  std::optional<EventSorter> sorter_;  // none: events are printed as they come
   Connection::Handler other_;
   UniqueFd wake_;  // an epoll set over the signals and what is watched: one descriptor to wait for
   int watched_fd_ = -1;

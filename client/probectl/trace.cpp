@@ -88,7 +88,7 @@ class Trace {
   int conclude();
 
   void take(const Notification& notification);
-  void note_armed_more(std::size_t count, std::string_view skipped) const;
+  void note_armed_more(std::size_t count, std::string_view skipped);
   void take_added(JsonView params);
   void take_disabled(JsonView params);
   void take_execed(JsonView params);
@@ -110,9 +110,9 @@ class Trace {
   // Our targets: the process that the trace is of, and those children of it that run programs of their own. Their name.
   std::map<pid_t, std::string> targets_;
   Untraced untraced_;
-  std::set<std::uint64_t> globs_;             // pending definitions of ours of which there are matches among these
-  std::set<std::uint64_t> disabled_;          // of them, by the daemon: they had a rate, or an end
-  std::uint64_t before_ = 0;                  // hits that earlier daemons of this trace have told us of
+  std::set<std::uint64_t> globs_;     // pending definitions of ours of which there are matches among these
+  std::set<std::uint64_t> disabled_;  // of them, by the daemon: they had a rate, or an end
+  std::uint64_t before_ = 0;          // hits that earlier daemons of this trace have told us of
   Clock::time_point armed_at_{};
   std::vector<std::uint64_t> subscriptions_;
   std::string skipped_;    // of globs, for the line that says "armed"
@@ -125,19 +125,19 @@ void Trace::take(const Notification& notification) {
   const auto& [method, params] = notification;
   if (method == "probe.disabled") return take_disabled(params);
   if (method == "probe.added") return take_added(params);
-  if (method == "probe.unplaced") note("still pending: " + display(params["message"].string()));
+  if (method == "probe.unplaced") stream_.say("still pending: " + display(params["message"].string()));
   if (method == "probe.returned" && names_ours(params)) {
     stream_.learn(params["probes"]);
     std::size_t count = 0;
     params["ids"].each_element([&](JsonView id) { return count += probes_.contains(id.u64_or(0)), true; });
     if (!cleaning_up_) note_armed_more(count, "");
-    params["notes"].each_element([](JsonView text) { return note(display(text.string())), true; });
+    params["notes"].each_element([this](JsonView text) { return stream_.say(display(text.string())), true; });
   }
   if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
-    note(!params["message"].string().empty() ? "probes are gone: " + display(params["message"].string())
-         : options_.pending
-             ? "probed code was unloaded; its probes wait for it"
-             : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
+    stream_.say(!params["message"].string().empty() ? "probes are gone: " + display(params["message"].string())
+                : options_.pending
+                    ? "probed code was unloaded; its probes wait for it"
+                    : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
   const auto pid = static_cast<pid_t>(params["pid"].u64_or(0));
   if (!targets_.contains(pid)) return;
   if (method == "target.left") return take_program(static_cast<pid_t>(params["child"].u64_or(0)), params);
@@ -147,23 +147,23 @@ void Trace::take(const Notification& notification) {
   if (pid != pid_) return;
   if (method == "target.ready") ready_ = true;
   if (method == "target.exited") {
-    if (armed_ && !gone_ && !cleaning_up_) note(fmt::format("PID {} ended{}", pid_, how_it_ended(params)));
+    if (armed_ && !gone_ && !cleaning_up_) stream_.say(fmt::format("PID {} ended{}", pid_, how_it_ended(params)));
     gone_ = true;
     stream_.end(End::target_gone);
   }
   if (method == "target.detached" && !cleaning_up_) {
-    note(fmt::format("somebody detached PID {}; its probes are gone", pid_));
+    stream_.say(fmt::format("somebody detached PID {}; its probes are gone", pid_));
     stream_.end(End::target_gone);
   }
   if (method == "target.execed") take_execed(params);
 }
 
-// What isn't said to go on elsewhere. Where `attached` is false before the probes are in place, the command is a program
-// that we may not trace (set-user-ID, say).
+// What isn't said to go on elsewhere. Where `attached` is false before the probes are in place, the command is a
+// program that we may not trace (set-user-ID, say).
 void Trace::take_execed(JsonView params) {
   denied_ = parts_.command && !params["attached"].boolean_or(true);
   if (!armed_) return;
-  note(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
+  stream_.say(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
   stream_.end(End::target_gone);
 }
 
@@ -184,7 +184,7 @@ void Trace::take_program(pid_t pid, JsonView params) {
   }
   untraced_.ran(comm);
   if (pid != pid_) return;
-  note(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));
+  stream_.say(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));
   stream_.end(End::target_gone);
 }
 
@@ -216,7 +216,7 @@ void Trace::arm_in_program(pid_t pid) {
   const auto resumed = connection_.call("target.resume", pid_params(pid), {Clock::now() + kReadyLimit, -1, {}});
   // One that has ended meanwhile has nothing to be told of; a connection that has ended says so itself.
   if (!resumed && connection_.alive() && resumed.error().reason != Reason::not_attached)
-    note(fmt::format("PID {} could not be let go on: {}", pid, display(resumed.error().message)));
+    stream_.say(fmt::format("PID {} could not be let go on: {}", pid, display(resumed.error().message)));
 }
 
 // One by one: that one definition has no place there doesn't hinder the others.
@@ -268,7 +268,7 @@ void Trace::note_program(pid_t pid, std::size_t count, std::size_t pending, cons
   if (count > 0) text += fmt::format("; armed {} there", count_of(count, "probe"));
   if (pending > 0) text += fmt::format("; {} pending: not there, or not loaded yet", count_of(pending, "probe"));
   if (refused) text += fmt::format("; refused there: {}", display(refused->message));
-  note(text);
+  stream_.say(text);
 }
 
 bool Trace::names_ours(JsonView params) const {
@@ -277,9 +277,9 @@ bool Trace::names_ours(JsonView params) const {
   return ours;
 }
 
-void Trace::note_armed_more(std::size_t count, std::string_view skipped) const {
-  note(fmt::format("armed {} more, whose code has been loaded{}", count_of(count, "probe"),
-                   skipped.empty() ? "" : fmt::format(" ({})", skipped)));
+void Trace::note_armed_more(std::size_t count, std::string_view skipped) {
+  stream_.say(fmt::format("armed {} more, whose code has been loaded{}", count_of(count, "probe"),
+                          skipped.empty() ? "" : fmt::format(" ({})", skipped)));
 }
 
 // What a pending glob of ours matches has been loaded.
@@ -312,9 +312,9 @@ void Trace::take_disabled(JsonView params) {
   const auto reason = params["reason"].string();
   if (reason == "limit") return stream_.end(End::count);
   const auto message = display(params["message"].string());
-  note(fmt::format("probes were disabled: {}", message.empty() ? reason : message));
+  stream_.say(fmt::format("probes were disabled: {}", message.empty() ? reason : message));
   if (disabled_.size() < probes_.size() || parts_.command) return;
-  note("no probe is left that could be hit");
+  stream_.say("no probe is left that could be hit");
   stream_.end(End::count);
 }
 

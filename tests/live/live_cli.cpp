@@ -1,12 +1,17 @@
 // probectl as scripts and people use it: exit codes, errors, every way to begin and to end a trace, and what is left.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <regex>
+#include <stdexcept>
+#include <thread>
 
+#include "daemon/base/fd.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -330,6 +335,73 @@ TEST_CASE("--count N prints exactly N events, however many threads hit, and lets
   }
   counter.target.go();
   CHECK(counter.target.finish().ok());
+}
+
+// A terminal, and what has been written to it. Give its other end to a program as descriptor 3.
+class Terminal {
+ public:
+  Terminal() : master_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    if (!master_ || ::grantpt(master_.get()) != 0 || ::unlockpt(master_.get()) != 0)
+      throw std::runtime_error("no pseudo-terminal");
+    slave_.reset(::open(::ptsname(master_.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  }
+  ~Terminal() { text(); }
+  int fd() const { return slave_.get(); }
+  // Once the program has it.
+  void start() {
+    slave_.reset();
+    reader_ = std::thread([this] {
+      char buffer[65536];
+      // EIO: nobody has it open for writing any more.
+      for (ssize_t got; (got = ::read(master_.get(), buffer, sizeof buffer)) > 0;)
+        text_.append(buffer, static_cast<std::size_t>(got));
+    });
+  }
+  // When the program has ended.
+  const std::string& text() {
+    if (reader_.joinable()) reader_.join();
+    return text_;
+  }
+
+ private:
+  UniqueFd master_, slave_;
+  std::string text_;
+  std::thread reader_;
+};
+
+// Events that were printed behind one that is later.
+long long out_of_order(const std::string& text, std::size_t& events) {
+  static const std::regex time("\\] (\\d+)\\.(\\d{9}): ");
+  long long latest = 0, wrong = 0;
+  for (std::sregex_iterator at(text.begin(), text.end(), time), end; at != end; ++at, ++events) {
+    const long long now = std::stoll((*at)[1]) * 1'000'000'000 + std::stoll((*at)[2]);
+    wrong += now < latest ? 1 : 0;
+    latest = std::max(latest, now);
+  }
+  return wrong;
+}
+
+TEST_CASE("at a terminal the events of several threads are in the order of their times, but for those that it counts") {
+  Daemon daemon;
+  Watched counter("counter", {"4", "1500"});
+  Terminal terminal;
+  SpawnOptions options;
+  options.pass_fds = {terminal.fd()};
+  Process trace(Arguments{"/bin/sh", "-c", "exec \"$@\" >&3", "sh"} +
+                    probectl_argv(daemon, {"trace", "-p", text_of(counter.pid()), "-e", "work"}),
+                options);
+  terminal.start();
+  CHECK(eventually([&] { return trace.errors().find("armed 1 probe") != std::string::npos; }));
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
+  CHECK(trace.wait() == Exit{0, 0});
+  const std::string errors = trace.errors();
+  std::smatch told;
+  const bool some = std::regex_search(errors, told, std::regex("(\\d+) events? came more than"));
+  std::size_t events = 0;
+  CHECK(out_of_order(terminal.text(), events) == (some ? std::stoll(told[1]) : 0));
+  CHECK(events == 6000);
+  CHECK(account_of(errors).delivered == 6000);
 }
 
 TEST_CASE("--duration S ends a trace after S seconds") {

@@ -31,7 +31,14 @@ TEST_CASE("trace takes its options, in any order, with every -e a definition of 
   CHECK(o.count == 5u);
   CHECK(o.seconds == 0.5);
   CHECK((o.follow_fork && o.no_optimize && o.no_spawn && o.json()));
+  CHECK_FALSE(o.sort);
   CHECK(o.out_file == "file");
+}
+
+TEST_CASE("whether events are put in order is said by --sort or --no-sort, else left to what they go to") {
+  CHECK(accepted({"trace", "-p", "7", "-e", "f", "--sort"}).sort == true);
+  CHECK(accepted({"stream", "--no-sort"}).sort == false);
+  CHECK(std::get<Exit>(parse_options({"stream", "--sort", "--no-sort"})).status == 2);
 }
 
 TEST_CASE("everything after -- belongs to the command") {

@@ -34,12 +34,17 @@ struct Finished {
   std::string out, err;
 };
 
+enum class Out { pipe, terminal };
+
 // A running probectl (or fake daemon) with both of its outputs at hand.
 class Program {
  public:
-  Program(const std::string& path, const Args& args, const Args& variables) {
+  Program(const std::string& path, const Args& args, const Args& variables, Out kind = Out::pipe) {
     int out[2], err[2];
-    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+    if (kind == Out::terminal)
+      open_terminal(out);
+    else
+      REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
     REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
     out_.reset(out[0]), err_.reset(err[0]);
     pid_ = ::fork();
@@ -91,6 +96,16 @@ class Program {
   }
 
  private:
+  // As pipe2(2) does: what is written to the second is read from the first.
+  static void open_terminal(int (&ends)[2]) {
+    ends[0] = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(ends[0] >= 0);
+    REQUIRE(::grantpt(ends[0]) == 0);
+    REQUIRE(::unlockpt(ends[0]) == 0);
+    ends[1] = ::open(::ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    REQUIRE(ends[1] >= 0);
+  }
+
   bool read_some() {
     pollfd both[] = {{out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
     REQUIRE(::poll(both, 2, kLimit) > 0);
@@ -135,7 +150,9 @@ class Fixture {
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  Finished run(const Args& args) const { return Program(environment("PROBECTL"), args, variables()).finish(); }
+  Finished run(const Args& args, Out kind = Out::pipe) const {
+    return Program(environment("PROBECTL"), args, variables(), kind).finish();
+  }
 
   // The methods the daemon was asked, in order.
   std::string asked() const {
@@ -368,6 +385,99 @@ TEST_CASE("-o sends the events to a file, and a file that cannot be written is s
   CHECK(full.status == 1);
   CHECK(full.err.find("writing the events to /dev/full failed: No space left on device; the last 5 that came") !=
         std::string::npos);
+}
+
+// The names of the probes whose events were printed, in order.
+std::string names_in(const std::string& text) {
+  std::string out;
+  std::istringstream words(text);
+  for (std::string word; words >> word;)
+    if (word == "one:" || word == "two:") out += (out.empty() ? "" : " ") + word.substr(0, 3);
+  return out;
+}
+
+// The fake daemon sends both probes' events of the same three times, one probe's after the other's.
+TEST_CASE("events are put in the order of their times at a terminal, and on request, else printed as they come") {
+  constexpr const char *kSorted = "one two one two one two", *kAsTheyCome = "one one one two two two";
+  const Args probes = {"-e", "one events=3 exit", "-e", "two events=3"};
+  const auto printed = [&](Out kind, const Args& more) {
+    Fixture fixture;
+    Args args = fixture.trace(probes);
+    args.insert(args.end(), more.begin(), more.end());
+    const auto done = fixture.run(args, kind);
+    CHECK(done.status == 0);
+    CHECK(done.err.ends_with("\nhits=6 delivered=6 missed=0\n"));
+    CHECK(done.err.find("out of order") == std::string::npos);
+    return names_in(done.out);
+  };
+  CHECK(printed(Out::terminal, {}) == kSorted);
+  CHECK(printed(Out::terminal, {"--no-sort"}) == kAsTheyCome);
+  CHECK(printed(Out::pipe, {}) == kAsTheyCome);
+  CHECK(printed(Out::pipe, {"--sort"}) == kSorted);
+}
+
+TEST_CASE("events that come too late to be put in order are printed all the same, and counted") {
+  Fixture fixture;
+  const auto done = fixture.run(fixture.trace({"--sort", "-e", "one events=70000 exit", "-e", "two events=5"}));
+  CHECK(done.status == 0);
+  CHECK(lines_in(done.out) == 70005);
+  CHECK(
+      done.err.find("probectl: 5 events came more than 250 ms late, or behind 65536 others, and are out of order\n") !=
+      std::string::npos);
+}
+
+TEST_CASE("nothing that is held back to be put in order is lost, however a trace ends") {
+  Fixture fixture;
+  SUBCASE("by a signal") {
+    Program program(environment("PROBECTL"), fixture.trace({"--sort", "-e", "one events=20"}), fixture.variables());
+    program.wait_for_err("armed");
+    program.send(SIGINT);
+    const auto done = program.finish();
+    CHECK(done.status == 0);
+    CHECK(lines_in(done.out) == 20);
+  }
+  SUBCASE("by its daemon's end") {
+    const auto done = fixture.run(fixture.trace({"--sort", "-e", "one events=20 die"}));
+    CHECK(done.status == 1);
+    CHECK(lines_in(done.out) == 20);
+  }
+  SUBCASE("by --count") {
+    const auto done = fixture.run(fixture.trace({"--sort", "--count", "7", "-e", "one events=20"}));
+    CHECK(done.status == 0);
+    CHECK(lines_in(done.out) == 7);
+  }
+  SUBCASE("by a file that can't be written") {
+    const auto full = fixture.run(fixture.trace({"--sort", "-o", "/dev/full", "-e", "one events=20 exit"}));
+    CHECK(full.status == 1);
+    CHECK(full.err.find("the last 20 that came are not in it") != std::string::npos);
+  }
+  SUBCASE("nor when its file is opened anew") {
+    const auto file = fixture.directory() + "/events";
+    Program program(environment("PROBECTL"), fixture.trace({"--sort", "-o", file, "-e", "one events=20"}),
+                    fixture.variables());
+    program.wait_for_err("armed");
+    std::filesystem::rename(file, file + ".1");
+    program.send(SIGHUP);
+    while (!std::filesystem::exists(file)) ::poll(nullptr, 0, 5);
+    program.send(SIGINT);
+    CHECK(program.finish().status == 0);
+    std::stringstream written;
+    written << std::ifstream(file).rdbuf() << std::ifstream(file + ".1").rdbuf();
+    CHECK(lines_in(written.str()) == 20);
+  }
+}
+
+TEST_CASE("what a trace says at a terminal comes behind the events that came before it") {
+  Fixture fixture;
+  // Both outputs at the same terminal, as people have them.
+  Program program("/bin/sh",
+                  {"-c", "exec \"$@\" 2>&1", "sh", environment("PROBECTL"), "trace", "-p", fixture.own_pid(), "-e",
+                   "one events=3 exit"},
+                  fixture.variables(), Out::terminal);
+  const auto done = program.finish();
+  const auto ended = done.out.find("ended (exit code 0)");
+  REQUIRE(ended != std::string::npos);
+  CHECK(done.out.rfind("one: (f+0x0)") < ended);
 }
 
 TEST_CASE("a command is held until its probes are in place, then runs to its end") {
