@@ -1,8 +1,11 @@
 // 64-bit programs that go to 32-bit code and back, and whose segments the kernel sets for no tracer: they compute and see
 // what they do without us, however they are traced, and let go at any time.
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <sstream>
+#include <thread>
 
 #include "tests/live/probing.hpp"
 
@@ -50,6 +53,32 @@ TEST_CASE("a thread that never leaves 32-bit code is let go in bounded time") {
   CHECK(modes.client.request("target.detach", {{"pid", modes.target.pid()}}).contains("result"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
   CHECK(tracer_of(modes.target.pid()) == 0);
+  CHECK(modes.target.target.next_line().value_or("") == "stay ok");
+  modes.check("own 5");
+  modes.check_end();
+}
+
+TEST_CASE("a thread that is stopped by job control in 32-bit code stays stopped, whatever it is wanted for") {
+  Modes modes;
+  const pid_t pid = modes.target.pid();
+  modes.client.call("target.attach", {{"pid", pid}});
+  CHECK(modes.target.ask("stay 3000") == "in");
+  modes.target.target.signal(SIGSTOP);
+  const auto stands = [&] { return std::string("Tt").find(thread_states(pid)[pid]) != std::string::npos; };
+  CHECK(eventually(stands));
+  REQUIRE(modes.client.send_raw(request_text("probe.add", add_params(pid, {"sigtrap"}, Json::object())) + "\n"));
+  const auto ticks = [&] {  // proc_pid_stat(5): utime, behind the name
+    std::istringstream stat(read_file("/proc/" + std::to_string(pid) + "/stat"));
+    std::string word;
+    while (stat >> word && !word.ends_with(')')) continue;
+    for (int i = 0; i < 12; ++i) stat >> word;
+    return std::stol(word);
+  };
+  const long before = ticks();
+  std::this_thread::sleep_for(Millis{600});  // in which it would run
+  CHECK(ticks() - before < 10);
+  CHECK(stands());
+  modes.target.target.signal(SIGCONT);
   CHECK(modes.target.target.next_line().value_or("") == "stay ok");
   modes.check("own 5");
   modes.check_end();
