@@ -60,8 +60,8 @@ class Program:
         self.noise = built.workload.noise
         os.makedirs(work)
         self.process = subprocess.Popen(
-            built.argv(work), cwd=work, env=built.environment(TMPDIR=work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True, text=True, errors="replace",
+            built.argv(work), cwd=work, env=built.environment(TMPDIR=work), start_new_session=True, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
             preexec_fn=allow_core_dumps if cores else None)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -125,7 +125,8 @@ class Program:
         return True
 
     def differences(self):
-        """Where its text isn't what its files have, of those that aren't very large: [(file, offset)]."""
+        """Where its text isn't what its files have: [(file, offset)]. Of ELF files that aren't very large: SBCL's core is
+        mapped as executable, too, and SBCL writes to it."""
         found = []
         with contextlib.suppress(OSError):
             with open(f"/proc/{self.pid}/maps") as maps, open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
@@ -144,6 +145,8 @@ class Program:
         path, offset = words[5].rstrip(), int(words[2], 16)
         try:
             with open(path, "rb") as file:
+                if file.read(4) != b"\x7fELF":
+                    return []
                 wanted = os.pread(file.fileno(), finish - start, offset)
             actual = os.pread(memory.fileno(), len(wanted), start)
         except OSError:
@@ -210,12 +213,12 @@ class Daemon:
                     return int(name)
         return 0
 
-    def kill(self, tracer, guard):
+    def kill(self, tracer, guard, how=signal.SIGKILL):
         """With the processes `tracer` and `guard`, if they aren't 0: the guard first, which has nothing to wait for."""
         for pid in (guard, tracer, self.process.pid):
             if pid:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, how)
         self.process.wait()
 
     def recover(self):
@@ -350,7 +353,8 @@ class Attempt:
         if not tracer or not self.daemon.journals():
             return self.end("untraced", "nothing was traced at that moment")
         self.counted = True
-        self.daemon.kill(self._process_of(tracer) if self.options.all else 0, guard)
+        how = signal.SIGTERM if self.options.term else signal.SIGKILL
+        self.daemon.kill(self._process_of(tracer) if self.options.all else 0, guard, how)
         if self.options.all and (problem := self.daemon.recover()):
             self.cause = f"recover: {problem}; "
         return True
@@ -512,6 +516,8 @@ def parse():
     parser.add_argument("--tier", action="append", choices=TIERS)
     parser.add_argument("--all", action="store_true", help="kill the tracer and the guard together with the daemon, "
                         "then let `probed --recover` clean up: counted, not judged")
+    parser.add_argument("--term", action="store_true", help="end the daemon by SIGTERM: what is lost then isn't lost "
+                        "because nobody cleaned up")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), metavar="S")
     parser.add_argument("--build", default=os.path.join(HERE, "..", "..", "build"), metavar="DIRECTORY")
     parser.add_argument("--keep", metavar="DIRECTORY", help="programs run there: daemons' logs, and core dumps of "
