@@ -125,7 +125,7 @@ class Program:
         return True
 
     def differences(self):
-        """Where its text isn't what its files have: [(file, offset)]. Of ELF files that aren't very large: SBCL's core is
+        """Where its text isn't what its files have: [(file, offset)]. Of ELF files that aren't very large. SBCL's core is
         mapped as executable, too, and SBCL writes to it."""
         found = []
         with contextlib.suppress(OSError):
@@ -277,13 +277,15 @@ class Row:
     stuck: int = 0
     wrong: int = 0
     before: int = 0  # lost before the daemon was killed
+    slowest: float = 0  # milliseconds from a kill until nobody traced it and no journal was left
 
     def harmed(self):
         return self.lost + self.stuck + self.wrong + self.before
 
     def add(self, other):
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in ("kills", "untraced", "lost", "stuck", "wrong", "before"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.slowest = max(self.slowest, other.slowest)
 
 
 class Attempt:
@@ -292,6 +294,7 @@ class Attempt:
     def __init__(self, options, program, daemon, plan, durations):
         self.options, self.program, self.daemon, self.plan, self.durations = options, program, daemon, plan, durations
         self.outcome, self.cause, self.counted = "", "", False
+        self.let_go = 0.0  # milliseconds behind the kill
 
     def end(self, outcome, cause):
         self.outcome, self.cause = outcome, cause
@@ -369,9 +372,10 @@ class Attempt:
     def _check(self):
         program = self.program
         left_alone = lambda: not program.tracer() and not self.daemon.journals()  # noqa: E731
-        deadline = time.monotonic() + PATIENCE
-        while program.alive() and not left_alone() and time.monotonic() < deadline:
+        began = time.monotonic()
+        while program.alive() and not left_alone() and time.monotonic() < began + PATIENCE:
             time.sleep(0.002)
+        self.let_go = 1000 * (time.monotonic() - began)
         if program.alive() and not left_alone():
             tracer = program.tracer()
             return self.end("stuck", f"{self.cause}traced by {tracer}, journals {self.daemon.journals()}: "
@@ -411,17 +415,20 @@ class Soak:
     def judge(self, name, attempt, number):
         row = self.rows.setdefault((name, attempt.plan.tier), Row())
         row.kills += attempt.counted
+        row.slowest = max(row.slowest, attempt.let_go)
         if attempt.outcome:
             setattr(row, attempt.outcome, getattr(row, attempt.outcome) + 1)
         if attempt.outcome or self.options.verbose:
             told = f"{name} {number}: {(attempt.outcome or 'well').upper()} ({attempt.plan}): {attempt.cause}"
+            if self.options.verbose:
+                told += f" [let go after {attempt.let_go:.0f} ms]"
             print(told, flush=True)
             if attempt.outcome not in ("", "untraced"):
                 self.harms.append(told)
 
     def table(self):
-        heads = ["program", "tier", "kills", "not traced", "lost before", "lost", "stuck", "wrong"]
-        print("\n" + "{:14} {:10} {:>6} {:>11} {:>11} {:>6} {:>6} {:>6}".format(*heads))
+        heads = ["program", "tier", "kills", "not traced", "lost before", "lost", "stuck", "wrong", "slowest ms"]
+        print("\n" + "{:14} {:10} {:>6} {:>11} {:>11} {:>6} {:>6} {:>6} {:>11}".format(*heads))
         total = Row()
         for (name, tier), row in self.rows.items():
             self._line(name, tier, row)
@@ -434,7 +441,7 @@ class Soak:
     @staticmethod
     def _line(name, tier, row):
         print(f"{name:14} {tier:10} {row.kills:6} {row.untraced:11} {row.before:11} {row.lost:6} {row.stuck:6} "
-              f"{row.wrong:6}")
+              f"{row.wrong:6} {row.slowest:11.0f}")
 
 
 class OneProgram:

@@ -52,7 +52,7 @@ static class Worker {
     for (;; seed = unchecked(seed * 6364136223846793005L + 1442695040888963407L) & 0xffffffffffff) {
       Round(seed);
       if (Interlocked.Increment(ref rounds[w]) % 64 == 0) ShortLife(seed);
-      Thread.Sleep(1);
+      Thread.Sleep(3);
     }
   }
 

@@ -54,7 +54,7 @@ public final class Worker {
       for (;; seed = seed * 6364136223846793005L + 1442695040888963407L) {
         round(seed);
         if (rounds.incrementAndGet() % 64 == 0) shortLife(seed);
-        Thread.sleep(1);
+        Thread.sleep(3);
       }
     } catch (Exception exception) {
       wrong("an exception, " + exception + ",", seed);

@@ -88,7 +88,7 @@ func main() {
 			for seed := uint64(w + 1); ; seed = seed*6364136223846793005 + 1442695040888963407 {
 				round(seed)
 				atomic.AddInt64(&rounds[w], 1)
-				time.Sleep(500 * time.Microsecond)
+				time.Sleep(3 * time.Millisecond)
 			}
 		}(w)
 	}

@@ -48,7 +48,7 @@ static void* short_life(void* argument) {
 
 static void* make_threads(void* argument) {
   atomic_ulong* const count = argument;
-  const struct timespec pause = {0, 300 * 1000};
+  const struct timespec pause = {0, 3 * 1000 * 1000};
   for (uint64_t seed = (uintptr_t)argument;; seed = next(seed)) {
     pthread_t thread;
     void* result = NULL;

@@ -38,7 +38,7 @@ function round(seed) {
 
 function go() {
   round(rounds++);
-  setTimeout(go, 1);
+  setTimeout(go, 3);
 }
 
 go();

@@ -33,7 +33,7 @@
     (when (zerop (mod seed 64))
       (unless (= seed (sb-thread:join-thread (sb-thread:make-thread (lambda () seed))))
         (wrong "the thread's answer" seed)))
-    (sleep 0.001)))
+    (sleep 0.003)))
 
 (defun main ()
   (dotimes (w +workers+) (let ((mine w)) (sb-thread:make-thread (lambda () (work mine)))))

@@ -45,7 +45,7 @@ def work(w):
             thread.join()
             if answer != [seed]:
                 wrong("the thread's answer", seed)
-        time.sleep(0.001)
+        time.sleep(0.003)
 
 
 for number in range(WORKERS):

@@ -24,7 +24,7 @@
   (let loop ([seed 1])
     (do-round seed)
     (vector-set! rounds w (add1 (vector-ref rounds w)))
-    (sleep 0.001)
+    (sleep 0.003)
     (loop (add1 seed))))
 
 (for ([w workers]) (thread (lambda () (work w))))
