@@ -320,7 +320,7 @@ TEST_CASE("the shipped unit installs no seccomp filter, leaves the guard alone, 
         "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID",
         "MemoryDenyWriteExecute", "LockPersonality", "PrivateDevices", "ProtectKernelTunables", "ProtectKernelModules",
         "ProtectKernelLogs", "ProtectClock", "ProtectHostname", "DynamicUser"})
-    CHECK_MESSAGE(!settings.contains(filtering), filtering, "= installs a seccomp filter");
+    CHECK_MESSAGE(!settings.contains(filtering), std::string(filtering), "= installs a seccomp filter");
   CHECK(settings["KillMode"] == "control-group");  // "mixed" kills the guard
   CHECK(settings["OOMPolicy"] == "continue");
   CHECK(settings["StartLimitIntervalSec"] == "0");
@@ -328,9 +328,9 @@ TEST_CASE("the shipped unit installs no seccomp filter, leaves the guard alone, 
   CHECK(settings["NotifyAccess"] == "main");
   for (const char* needed :
        {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SETGID", "CAP_SYS_NICE"})
-    CHECK_MESSAGE(settings["CapabilityBoundingSet"].find(needed) != std::string::npos, needed);
+    CHECK_MESSAGE(settings["CapabilityBoundingSet"].find(needed) != std::string::npos, std::string(needed));
   for (const char* places : {"/run", "/tmp"})  // ProtectSystem=strict: what killed private daemons have left is there
-    CHECK_MESSAGE(settings["ReadWritePaths"].find(places) != std::string::npos, places);
+    CHECK_MESSAGE(settings["ReadWritePaths"].find(places) != std::string::npos, std::string(places));
   const std::string analyze = find_program("systemd-analyze");
   if (analyze.empty()) SKIP_TEST("systemd-analyze is not installed");
   TempDir dir;

@@ -458,7 +458,8 @@ TEST_CASE("nothing that is held back to be put in order is lost, however a trace
     program.wait_for_err("armed");
     std::filesystem::rename(file, file + ".1");
     program.send(SIGHUP);
-    while (!std::filesystem::exists(file)) ::poll(nullptr, 0, 5);
+    for (int waited = 0; !std::filesystem::exists(file) && waited < kLimit; waited += 5) ::poll(nullptr, 0, 5);
+    REQUIRE(std::filesystem::exists(file));
     program.send(SIGINT);
     CHECK(program.finish().status == 0);
     std::stringstream written;
