@@ -6,7 +6,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "arch/lock_wait.hpp"
 #include "daemon/base/alone.hpp"
 #include "daemon/base/own_processes.hpp"
 
@@ -25,6 +28,34 @@ constexpr int kFlags = CLONE_VM | CLONE_FILES | CLONE_FS;           // and no si
 constexpr unsigned kFirstSeconds = 3;
 std::atomic<pid_t> waiting{0};
 std::atomic<bool> dies{false};
+std::atomic<std::int64_t> ends_at{0};       // seconds of CLOCK_MONOTONIC
+constexpr suseconds_t kLookEvery = 10'000;  // microseconds
+
+std::int64_t seconds_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
+
+// Again and again while this process is alone. A lock that it waits for belongs to a dead thread: nobody else gives it
+// back, and nobody is left to be kept out. What it guards may be half done, malloc's lists for instance. But alone this
+// process asks malloc for hardly anything (base/alone.hpp), and if it fails now its guard does the work, as it would if
+// the process had waited on.
+void on_alarm(int, siginfo_t*, void* context) {
+  if (seconds_now() > ends_at.load()) {
+    ::signal(SIGALRM, SIG_DFL);
+    ::kill(::getpid(), SIGALRM);  // comes when this returns
+    return;
+  }
+  if (int* const lock = arch::lock_waited_for(context)) __atomic_store_n(lock, 0, __ATOMIC_SEQ_CST);
+}
+
+void handle_alarm() {
+  struct sigaction action {};
+  action.sa_sigaction = on_alarm;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  ::sigaction(SIGALRM, &action, nullptr);
+}
 
 struct Start {
   const std::function<void()>& body;
@@ -38,7 +69,7 @@ int begin(void* argument) {
   ::setsid();  // what is sent to the daemon's group or session isn't meant for it
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU})
     ::signal(signal, SIG_IGN);
-  ::signal(SIGALRM, SIG_DFL);
+  handle_alarm();
   set_own_processes(daemon_process(), ::getpid());
   sigset_t mask = start.mask;
   sigdelset(&mask, SIGALRM);
@@ -110,9 +141,11 @@ void note_death_of_daemon(pid_t sender) {
   if (alone() || !died) return;
   go_alone();
   give_seconds(kFirstSeconds);
+  const itimerval often{{0, kLookEvery}, {0, kLookEvery}};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
 }
 
-void give_seconds(unsigned seconds) { ::alarm(seconds); }
+void give_seconds(unsigned seconds) { ends_at.store(seconds_now() + seconds); }
 
 void run_apart(int on_wake, const std::function<void()>& body) {
   const pid_t daemon = ::getpid();

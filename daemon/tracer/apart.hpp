@@ -45,8 +45,9 @@ bool daemon_dies();
 // That thread; 0: nothing runs apart.
 pid_t waiting_thread();
 
-// Of the process that is alone: it is killed when this isn't called again within so many seconds, as it may wait for a
-// lock that nobody gives back. The guard does its work then.
+// Of the process that is alone: it is killed when this isn't called again within so many seconds, as what a dead thread
+// has left may be in its way. The guard does its work then. For a lock of the C library's that a dead thread holds it
+// waits 10 ms only: then the lock is free.
 void give_seconds(unsigned seconds);
 
 }  // namespace probed::tracer

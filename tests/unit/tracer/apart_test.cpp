@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,6 +64,25 @@ std::mutex held;
   for (;;) ::pause();
 }
 
+std::FILE* const held_by_c = stderr;  // its lock is of the same kind as malloc's
+
+// In a child of the test's: the process waits for a lock already when it gets alone.
+[[noreturn]] void be_a_daemon_with_a_lock(const Pipe& pipe) {
+  ::flockfile(held_by_c);
+  std::thread([&pipe] {
+    run_apart(kWake, [&pipe] {
+      struct sigaction action {};
+      action.sa_sigaction = on_wake;
+      action.sa_flags = SA_SIGINFO;
+      ::sigaction(kWake, &action, nullptr);
+      pipe.say('b');
+      ::flockfile(held_by_c);
+      pipe.say(alone() ? 'a' : 'w');
+    });
+  }).detach();
+  for (;;) ::pause();
+}
+
 }  // namespace
 
 TEST_CASE("what runs apart is another process in the same memory, and its end is waited for") {
@@ -88,6 +108,22 @@ TEST_CASE("what runs apart outlives a killed daemon, knows that, and waits for n
   const pid_t child = ::fork();
   if (child == 0) be_a_daemon(pipe);
   REQUIRE(child > 0);
+  CHECK(pipe.next() == 'b');
+  ::kill(child, SIGKILL);
+  CHECK(pipe.next() == 'a');
+  CHECK(::waitpid(child, nullptr, 0) == child);
+}
+
+TEST_CASE("what runs apart goes on when it waits for a lock of the C library's that dies with the daemon") {
+  if (!kMayRunApart) {
+    MESSAGE("skipped: a sanitizer watches this program");
+    return;
+  }
+  Pipe pipe;
+  const pid_t child = ::fork();
+  if (child == 0) be_a_daemon_with_a_lock(pipe);
+  REQUIRE(child > 0);
+  pipe.writer.reset();
   CHECK(pipe.next() == 'b');
   ::kill(child, SIGKILL);
   CHECK(pipe.next() == 'a');
