@@ -29,6 +29,7 @@ struct TargetView {
   std::uint32_t probes = 0;
   bool follow_fork = false;
   std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread of it stopped
+  std::uint64_t starved_ns = 0;        // Status, since it was attached
   std::uint64_t children_let_go = 0;  // that it has made and that weren't followed
 };
 
@@ -154,6 +155,10 @@ struct Status {
   std::uint64_t hits = 0, missed = 0, filtered = 0;
   std::uint64_t optimized = 0;         // probes that a jump leads to now
   std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread stopped
+  // What the tracer goes before others by: "realtime", "nice", "slice" or "none" (tracer/urgency.hpp).
+  std::string_view priority = "none";
+  // What it has waited for a processor all the same: the longest wait, and the sum of those worth telling.
+  std::uint64_t longest_wait_ns = 0, starved_ns = 0;
 };
 
 // How many probes there may be, persistent ones included; each match of a glob is one.

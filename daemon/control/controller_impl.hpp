@@ -121,6 +121,8 @@ class ControllerImpl final : public Controller {
   Result<std::vector<lang::Definition>> parse(const AddRequest& request) const;
   void plan_in_pool(std::shared_ptr<Plan> plan);
   void refuse(const Plan& plan, Error why);
+  void analyse_first(std::shared_ptr<Plan> plan);
+  void take_analysis(const std::shared_ptr<Plan>& plan, std::vector<tracer::SiteCode> code);
   void commit(std::shared_ptr<Plan> plan);
   Result<void> register_probes(Plan& plan);
   // Whether some argument is shown as a symbol's name.
@@ -277,6 +279,7 @@ class ControllerImpl final : public Controller {
   void watch_feeds();
   void analyse_code(uid_t user, pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
                     std::vector<RemoteAddr> sites);
+  void tell_code(pid_t pid, std::uint32_t execs, std::vector<tracer::SiteCode> code);
 
   // Any thread: runs f on the Asio thread.
   template <class F>

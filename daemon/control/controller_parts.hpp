@@ -27,6 +27,12 @@ struct ControllerImpl::Plan {
   std::vector<Skipped> skipped;
   std::vector<ProbeId> ids;
   bool any_pending = false;
+  // What is known of the code around its places. Of many places it is found out before they are armed: until it is
+  // known each of them stays a breakpoint. It goes with them, or, when that would have taken too long, after them.
+  enum class Analysis : std::uint8_t { none, under_way, done };
+  Analysis analysis = Analysis::none;
+  std::vector<tracer::SiteCode> code;
+  bool committed = false, in_place = false;  // given to the tracer; and it has said so
   ProbeId from{};  // the pending glob that these are matches of; 0: none
 };
 
@@ -89,6 +95,9 @@ struct ControllerImpl::PlannedAgain {
   std::vector<Item> items;
   std::optional<Watch> watch_plan;
 };
+
+// While a target is let go, or its probes come or go, the threads here go first on a busy machine; for so long at most.
+constexpr auto kForLettingGo = std::chrono::seconds(1);
 
 // What the tracer is asked to add at once, because that is quicker. What it refuses is divided (place_halves()): all
 // places of a function's return probe stay together, and every other place is one by itself.

@@ -16,6 +16,8 @@ namespace probed::control {
 namespace {
 
 constexpr std::string_view kDefaultGroup = "probes";
+constexpr std::ptrdiff_t kManyPlaces = 64;
+constexpr auto kAnalysisPatience = std::chrono::milliseconds(300);
 
 std::uint64_t nanoseconds_of(std::chrono::steady_clock::time_point t) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(t.time_since_epoch()).count());
@@ -81,6 +83,25 @@ Result<Planned> plan_for_later(std::size_t spec, const lang::Definition& definit
   Planned planned;
   planned.probes.push_back(std::move(probe).value());
   return planned;
+}
+
+std::vector<RemoteAddr> sites_of(std::span<const PlannedProbe> probes) {
+  std::vector<RemoteAddr> places;
+  places.reserve(probes.size());
+  for (const PlannedProbe& probe : probes)
+    if (probe.plan.address) places.push_back(probe.plan.address);
+  return places;
+}
+
+// On a worker: what the optimiser is to know.
+std::vector<tracer::SiteCode> code_around(const symbols::TargetSymbols& symbols, std::span<const RemoteAddr> sites) {
+  std::vector<tracer::SiteCode> code;
+  code.reserve(sites.size());
+  for (const RemoteAddr site : sites) {
+    auto known = symbols.code_around(site);
+    code.push_back({site, std::move(known.flow), known.bias, known.why_not, known.in_frame});
+  }
+  return code;
 }
 
 Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
@@ -213,8 +234,35 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
     if (!made->planned) return refuse(*plan, std::move(made->planned).error());
     plan->planned = std::move(made->planned->probes);
     plan->skipped = std::move(made->planned->skipped);
-    commit(plan);
+    analyse_first(plan);
   });
+}
+
+// The optimiser has to know the code around a place to make a jump there. Many probes at once are all over the program,
+// and some of them are hit all the time: they wait for that, for a while.
+void ControllerImpl::analyse_first(std::shared_ptr<Plan> plan) {
+  const auto optimised = [&](const PlannedProbe& p) { return p.plan.address && plan->request.probes[p.spec].optimize; };
+  if (!optimize_ || std::ranges::count_if(plan->planned, optimised) < kManyPlaces) return commit(plan);
+  plan->analysis = Plan::Analysis::under_way;
+  const auto patience = std::make_shared<boost::asio::steady_timer>(io_, kAnalysisPatience);
+  const auto make = [symbols = plan->symbols,
+                     sites = sites_of(plan->planned)]() -> Result<std::vector<tracer::SiteCode>> {
+    return code_around(*symbols, sites);
+  };
+  at_work(plan->user, Work::change, make, [this, plan, patience](Result<std::vector<tracer::SiteCode>> code) {
+    patience->cancel();
+    take_analysis(plan, code ? std::move(code).value() : std::vector<tracer::SiteCode>());
+  });
+  patience->async_wait([this, plan, patience](const boost::system::error_code& cancelled) {
+    if (!cancelled && !plan->committed) commit(plan);
+  });
+}
+
+void ControllerImpl::take_analysis(const std::shared_ptr<Plan>& plan, std::vector<tracer::SiteCode> code) {
+  plan->analysis = Plan::Analysis::done;
+  plan->code = std::move(code);
+  if (!plan->committed) return commit(plan);
+  if (plan->in_place) tell_code(plan->request.pid, plan->execs, std::move(plan->code));
 }
 
 // Why, which may tell of the program: only who may trace what the process still runs is told.
@@ -388,16 +436,20 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
 void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
   if (plan->owner != ClientId::none && !clients_.contains(plan->owner))
     return plan->reply(Error{Reason::target_gone, "the client has gone", "", {}});
+  plan->committed = true;
   if (auto registered = register_probes(*plan); !registered) return plan->reply(std::move(registered).error());
   std::vector<tracer::SiteRequest> batch;
   batch.reserve(plan->ids.size());
   for (std::size_t i = 0; i < plan->ids.size(); ++i)
-    if (plan->planned[i].plan.address) batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program});
-  tracer_->post([this, plan, batch = std::move(batch)](tracer::Engine& engine) mutable {
-    engine.add(plan->request.pid, plan->execs, std::move(batch), [this, plan](Result<void> done) {
-      post([this, plan, done = std::move(done)]() mutable {
+    if (plan->planned[i].plan.address) batch.push_back({plan->planned[i].plan, probes_.at(plan->ids[i]).program, {}});
+  if (plan->code.size() == batch.size())
+    for (std::size_t i = 0; i < batch.size(); ++i) batch[i].code = std::move(plan->code[i]);
+  const bool has_code = !std::exchange(plan->code, {}).empty();
+  tracer_->post([this, plan, has_code, batch = std::move(batch)](tracer::Engine& engine) mutable {
+    engine.add(plan->request.pid, plan->execs, std::move(batch), [this, plan, has_code](Result<void> done) {
+      post([this, plan, has_code, done = std::move(done)]() mutable {
         if (!done) {
-          for (const ProbeId id : plan->ids) probes_.erase(id);  // leaders and followers
+          for (const ProbeId id : plan->ids) erase_probe(id);  // leaders and followers
           return plan->reply(std::move(done).error());
         }
         Added added{{}, std::move(plan->skipped)};
@@ -416,11 +468,11 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
         for (const ProbeId id : plan->ids)
           if (const auto it = probes_.find(id); it != probes_.end() && is_shown(it->second))
             added.probes.push_back(view(it->second));
-        std::vector<RemoteAddr> sites;
-        sites.reserve(plan->planned.size());
-        for (const PlannedProbe& planned : plan->planned)
-          if (planned.plan.address) sites.push_back(planned.plan.address);
-        analyse_code(plan->user, plan->request.pid, plan->execs, plan->symbols, std::move(sites));
+        plan->in_place = true;
+        if (plan->analysis == Plan::Analysis::none)
+          analyse_code(plan->user, plan->request.pid, plan->execs, plan->symbols, sites_of(plan->planned));
+        else if (!has_code)
+          tell_code(plan->request.pid, plan->execs, std::exchange(plan->code, {}));
         if (plan->any_pending) look_for_pending(plan->request.pid);
         if (!ownerless.empty())
           tracer_->post([ownerless = std::move(ownerless)](tracer::Engine& e) { e.remove(ownerless, nullptr); });
@@ -445,15 +497,15 @@ void ControllerImpl::analyse_code(uid_t user, pid_t pid, std::uint32_t execs,
                                   std::vector<RemoteAddr> sites) {
   if (sites.empty() || !symbols) return;
   auto analyse = [this, symbols = std::move(symbols), sites = std::move(sites), pid, execs] {
-    std::vector<tracer::SiteCode> code;
-    code.reserve(sites.size());
-    for (const RemoteAddr site : sites) {
-      auto known = symbols->code_around(site);
-      code.push_back({site, std::move(known.flow), known.bias, known.why_not, known.in_frame});
-    }
-    tracer_->post([pid, execs, code = std::move(code)](tracer::Engine& engine) { engine.know_code(pid, execs, code); });
+    tell_code(pid, execs, code_around(*symbols, sites));
   };
   workers_.post({user, Work::change, std::move(analyse), nullptr});
+}
+
+// Any thread.
+void ControllerImpl::tell_code(pid_t pid, std::uint32_t execs, std::vector<tracer::SiteCode> code) {
+  if (code.empty()) return;
+  tracer_->post([pid, execs, code = std::move(code)](tracer::Engine& engine) { engine.know_code(pid, execs, code); });
 }
 
 // ---- remove, enable, list -------------------------------------------------------------------------------------------
@@ -502,6 +554,7 @@ void ControllerImpl::erase_probe(ProbeId id) {
 
 // Takes probes out of the tracer and the registry; their targets stay attached.
 void ControllerImpl::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
+  tracer_->urgency().hurry_others(kForLettingGo);
   auto removed = [this, ids, reply = std::move(reply)] {
     drain_all();
     std::vector<ProbeView> views;
@@ -552,6 +605,7 @@ void ControllerImpl::remove(Client& client, Selector which, Reply<std::vector<Pr
 }
 
 void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply) {
+  if (!enabled) tracer_->urgency().hurry_others(kForLettingGo);
   std::vector<ProbeId> ids = select(client, which);
   auto done = [this, ids, enabled, who = client.id(), reply = std::move(reply)] {
     drain_all();
@@ -782,6 +836,10 @@ Status ControllerImpl::status() const {
     status.filtered += counts.filtered;
   }
   status.longest_pause_ns = longest_pause_;
+  const tracer::Urgency& urgency = tracer_->urgency();
+  status.priority = to_string(urgency.means());
+  status.longest_wait_ns = urgency.longest_wait_ns();
+  status.starved_ns = urgency.starved_ns();
   return status;
 }
 

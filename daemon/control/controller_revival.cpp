@@ -453,7 +453,7 @@ void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
   found.program->streaming = !probe.audience.empty();
   if (found.program->returns && probe.program->returns && found.program->role == tracer::ProbeProgram::Role::entry)
     found.program->returns->take_over(*probe.program->returns);
-  step.parts.push_back({{plan, found.program}, joins ? leaders : probe.program, joins});
+  step.parts.push_back({{plan, found.program, {}}, joins ? leaders : probe.program, joins});
 }
 
 // That one can't be placed doesn't hinder the others.
@@ -476,7 +476,7 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
     revival->watch->watches_loader = true;
     revival->watch->loader_state = revival->watch_plan->state;
     target(revival->pid).loader_watch = revival->watch->id;
-    steps.push_back({{{{revival->watch_plan->plan, revival->watch}, nullptr, false}}});
+    steps.push_back({{{{revival->watch_plan->plan, revival->watch, {}}, nullptr, false}}});
   }
   if (steps.empty()) return finish(revival);
   revival->unplaced = steps.size();

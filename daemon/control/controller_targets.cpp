@@ -7,12 +7,15 @@
 
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "daemon/control/controller_parts.hpp"
 #include "daemon/tracer/left_behind.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
 
 // Hands what the tracer reports over to the Asio thread.
+constexpr auto kForNames = std::chrono::milliseconds(20);  // to enter who records
+
 class ControllerImpl::TracerListener final : public tracer::Listener {
  public:
   explicit TracerListener(ControllerImpl& owner) : owner_(owner) {}
@@ -42,6 +45,8 @@ class ControllerImpl::TracerListener final : public tracer::Listener {
     owner_.post([&o = owner_, probes = std::move(probes)] { o.on_limit_reached(probes); });
   }
   void taps_added(events::FeedPtr feed, std::vector<Tap> taps, pid_t pid, std::uint64_t ticket) override {
+    // Jumps wait for the answer; until then each hit is a stop.
+    owner_.tracer_->urgency().hurry_others(kForNames);
     owner_.post([&o = owner_, feed = std::move(feed), taps = std::move(taps), pid, ticket] {
       o.on_taps_added(feed, taps, pid, ticket);
     });
@@ -101,6 +106,7 @@ ControllerImpl::~ControllerImpl() {
 
 void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<void()> done) {
   debuginfod_.stop();
+  tracer_->urgency().hurry_others(kForLettingGo);
   auto once = std::make_shared<std::function<void()>>(std::move(done));
   const auto finish = [this, once] {
     if (!*once) return;
@@ -208,6 +214,7 @@ TargetView ControllerImpl::view(const Target& target) const {
   view.probes = static_cast<std::uint32_t>(probe_count(target.id.pid));
   view.follow_fork = target.follow_fork;
   view.longest_pause_ns = target.longest_pause;
+  view.starved_ns = tracer_->urgency().starved_ns() - target.starved_before;
   view.children_let_go = target.children_let_go;
   return view;
 }
@@ -244,6 +251,7 @@ void ControllerImpl::ensure_attached(pid_t pid, tracer::AttachParams params,
           t.attached = true;
           t.members = {pid};
           t.longest_pause = 0;
+          t.starved_before = tracer_->urgency().starved_ns();
           t.children_let_go = 0;
           t.loader_watch = {};
         }

@@ -115,7 +115,7 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
     probe.why_disabled = glob.why_disabled;
     probe.expires = glob.expires;
     probe.program->streaming = !probe.audience.empty();
-    step.parts.push_back({{plan.planned[i].plan, probe.program}, glob.program, true});
+    step.parts.push_back({{plan.planned[i].plan, probe.program, {}}, glob.program, true});
     item.found.push_back({probe.id, {}, probe.program, {}});
   }
 }

@@ -195,6 +195,7 @@ struct Target {
   std::optional<Owner> attached_by;  // or, with persist, as long as the target does
   bool stays() const { return attached_by || !attached_for.empty(); }
   std::uint64_t longest_pause = 0;   // ns, see Status
+  std::uint64_t starved_before = 0;  // ns: Status::starved_ns when it was attached
   std::uint64_t mark = 0;            // of its program (process::program_mark); only where probes are kept
   bool follow_fork = false;
   ClientId holder{};  // who wants it held at its entry, and will let it go on; none: nobody

@@ -48,6 +48,7 @@ struct Site {
   bool executed = false;           // a thread was seen to, as native code
   std::shared_ptr<Jump> jump;     // its own alone; null: none
   bool queued = false;            // waits for the optimiser
+  std::uint8_t trapped_waiting = 0;  // hits since then, up to what makes it hot
   // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.
   enum class Pun : std::uint8_t { no, possible, wanted, failed };
   Pun pun = Pun::no;

@@ -103,6 +103,7 @@ struct SiteCode {
 struct SiteRequest {
   SitePlan plan;
   ProgramPtr program;
+  std::optional<SiteCode> code;  // nullopt: it isn't known yet, know_code() will tell
 };
 
 // A probe that couldn't be armed again: the program has changed its memory meanwhile.
@@ -144,7 +145,8 @@ class Engine : private Waiter::Guardian {
   // Whoever wanted it to stay attached has gone: its next program is let go.
   void forget_keep(pid_t pid);
 
-  // All or none. Enabled programs are armed when `done` is called. `execs`: as attach() answered before the batch was
+  // All or none. Enabled programs are armed when `done` is called; of many at once those that are hit all the time are
+  // jumps by then, unless that takes long. `execs`: as attach() answered before the batch was
   // planned; target_gone when the process has started another program since.
   void add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> batch, Done done);
   // `done` (may be null): no thread counts a hit of theirs any more.
@@ -229,6 +231,8 @@ class Engine : private Waiter::Guardian {
   // engine_sites.cpp
   struct Batch;
   void continue_batch(std::shared_ptr<Batch> batch);
+  void go_on_without_thread(std::shared_ptr<Batch> batch);
+  void answer(const std::shared_ptr<Batch>& batch);
   Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
   std::optional<RemoteAddr> clear_islands(Batch& batch);
   void wait_for_islands(std::shared_ptr<Batch> batch, RemoteAddr at);
@@ -390,6 +394,12 @@ class Engine : private Waiter::Guardian {
   // engine_optimise.cpp
   using Phase = Optimisation::Phase;
   void consider(AddressSpace& space, Site& site);
+  void learn_code(AddressSpace& space, Site& site, const SiteCode& known);
+  void note_waiting(AddressSpace& space, Site& site);
+  void when_fast(std::vector<Process*> touched, std::function<void()> done);
+  void answer_fast(AddressSpace& space, bool all);
+  void gather_batch(AddressSpace& space);
+  void put_off_rest(AddressSpace& space);
   void wake_optimiser(AddressSpace& space, Waiter::Clock::duration in);
   Process* anybody_in(const AddressSpace& space);
   void optimise(AddressSpace& space);

@@ -229,6 +229,7 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.rseq.reset();
   tracee.own_stack.reset();
   tracee.comm_read = {};
+  ++process.execs;  // before those are answered who wait for the program before
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
   const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
   if (process.before_exec && std::ranges::none_of(processes_, has_it)) {
@@ -236,7 +237,6 @@ void Engine::on_exec(Tracee& tracee) {
     close_feeds(*process.before_exec);
     process.before_exec->drop_journal();
   }
-  ++process.execs;
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});
 

@@ -13,6 +13,10 @@
 //   naming     whoever reads the channel knows who records under which index
 //   then       the jumps' first bytes are written: as many as the breakpoint has
 //
+// Which sites are hit all the time is seen at their breakpoints: what is hit some times while it waits is the next
+// batch, whatever else waits, and a batch that is being built makes room for it. So a function that a program runs
+// through all the time is a breakpoint for some milliseconds, however many others are probed together with it.
+//
 // The way back is immediate: the breakpoint over the jump's first byte, the original bytes behind it. Threads in the
 // detour run on; its memory is used again after a round in which every thread was seen elsewhere.
 #include <algorithm>
@@ -31,7 +35,12 @@ using Clock = Waiter::Clock;
 constexpr auto kDelay = 5ms;       // more probes may be about to come
 constexpr auto kBuildSlice = 1ms;  // of building before the tracer looks at stops again
 constexpr auto kPinnedAgain = 1s;
-constexpr std::size_t kBatch = 8192;  // sites
+constexpr std::size_t kBatch = 8192, kFirstBatch = 512;  // sites
+constexpr std::size_t kHotBatch = 256;
+constexpr unsigned kHotHits = 4;      // while it waits
+constexpr auto kHotDelay = 2ms;       // more may be about to be found
+constexpr auto kHotLook = 10ms;       // until nobody seems to be hot
+constexpr auto kHotPatience = 200ms;  // of those who wait for their jumps
 constexpr auto kLayoutAge = 50ms;     // while a batch is built
 constexpr const char* kChangedByProgram = "its code was changed by the program";
 constexpr auto kPunAgain = 50ms;
@@ -103,8 +112,61 @@ bool Engine::wants_jump(const AddressSpace& space, const Site& site) {
 void Engine::consider(AddressSpace& space, Site& site) {
   if (site.queued || !site.flow || !wants_jump(space, site)) return;
   site.queued = true;
+  site.trapped_waiting = 0;
   space.optimisation().queue.push_back(site.plan.address);
   wake_optimiser(space, kDelay);
+}
+
+// At a hit. Without a jump it is hit again and again, and costs its program a stop each time.
+void Engine::note_waiting(AddressSpace& space, Site& site) {
+  if (site.jump || !site.flow || site.trapped_waiting == kHotHits || ++site.trapped_waiting < kHotHits) return;
+  Optimisation& work = space.optimisation();
+  if (work.hot.empty()) {
+    work.hot_since = Clock::now();
+    wake_optimiser(space, kHotDelay);
+    waiter_.wake();  // a deadline that a stop sets is else looked at by the tick only
+  }
+  work.hot.push_back(site.plan.address);
+}
+
+// Calls `done` when what is hit all the time in these processes has jumps, or when that has taken long enough.
+void Engine::when_fast(std::vector<Process*> touched, std::function<void()> done) {
+  std::erase_if(touched, [](const Process* process) {
+    return process->space->optimisation().refused || process->space->optimisation().queue.empty();
+  });
+  if (touched.empty() || !optimize_) return done();
+  auto left = std::make_shared<std::size_t>(touched.size());
+  auto shared = std::make_shared<std::function<void()>>(std::move(done));
+  const auto now = Clock::now();
+  for (Process* process : touched) {
+    process->space->optimisation().after_hot.push_back({now + kHotLook, now + kHotPatience, [left, shared] {
+                                                          if (--*left == 0) (*shared)();
+                                                        }});
+    // Hits that it has kept waiting tell first what is hot.
+    if (Optimisation& work = process->space->optimisation(); work.phase == Phase::idle) work.at = now + kHotDelay;
+  }
+}
+
+void Engine::answer_fast(AddressSpace& space, bool all) {
+  Optimisation& work = space.optimisation();
+  const auto now = Clock::now();
+  const bool hot = !work.hot.empty() || (work.phase != Phase::idle && work.batch_is_hot);
+  std::vector<std::function<void()>> answers;
+  std::erase_if(work.after_hot, [&](Optimisation::WaitingForJumps& waiting) {
+    const bool waits = now < waiting.from || (hot && now < waiting.until);
+    if (waits && !all) return work.at = std::min(work.at, std::max(waiting.from, now + kHotDelay)), false;
+    answers.push_back(std::move(waiting.done));
+    return true;
+  });
+  for (const auto& answer : answers) answer();
+}
+
+void Engine::learn_code(AddressSpace& space, Site& site, const SiteCode& known) {
+  site.flow = known.flow;
+  site.bias = known.bias;
+  site.may_be_other_code = known.site.value < native::kOtherCodeBelow && !known.in_frame;
+  site.why_not = site.rewritten ? "the program rewrites its code" : known.why_not;
+  if (!site.flow || site.why_not || site.may_be_other_code) eligible(space, site);
 }
 
 void Engine::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode> code) {
@@ -113,11 +175,7 @@ void Engine::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode>
   for (const SiteCode& known : code) {
     Site* site = process->space->find(known.site);
     if (!site) continue;
-    site->flow = known.flow;
-    site->bias = known.bias;
-    site->may_be_other_code = known.site.value < native::kOtherCodeBelow && !known.in_frame;
-    site->why_not = site->rewritten ? "the program rewrites its code" : known.why_not;
-    if (!site->flow || site->why_not || site->may_be_other_code) eligible(*process->space, *site);
+    learn_code(*process->space, *site, known);
     consider(*process->space, *site);
   }
 }
@@ -165,6 +223,7 @@ bool Engine::refuse_all(AddressSpace& space, const char* why) {
   }
   heal_if_moved(space);
   work.queue.clear();
+  work.hot.clear();
   work.batch.clear();
   work.later.clear();
   work.built.clear();
@@ -221,6 +280,43 @@ void Engine::optimise(AddressSpace& space) {
   }
 }
 
+// What is hot, or else some of what waits: few at first, so that what turns out to be hot needn't wait for many.
+void Engine::gather_batch(AddressSpace& space) {
+  Optimisation& work = space.optimisation();
+  work.batch_is_hot = false;
+  for (; !work.hot.empty() && work.batch.size() < kHotBatch; work.hot.pop_front()) {
+    Site* site = space.find(work.hot.front());
+    if (!site || !wants_jump(space, *site)) continue;
+    site->queued = false;
+    work.batch.push_back(site->plan.address);
+    work.batch_is_hot = true;
+  }
+  work.hot_since = Clock::now();
+  if (work.batch_is_hot) return;
+  work.portion = std::clamp(2 * work.portion, kFirstBatch, kBatch);
+  while (!work.queue.empty() && work.batch.size() < work.portion) {
+    Site* site = space.find(work.queue.front());
+    work.queue.pop_front();
+    if (!site || !std::exchange(site->queued, false)) continue;
+    if (!wants_jump(space, *site)) continue;
+    work.batch.push_back(site->plan.address);
+  }
+  if (work.queue.empty()) work.portion = 0;
+}
+
+// Of a batch that is being built: what is hot comes first.
+void Engine::put_off_rest(AddressSpace& space) {
+  Optimisation& work = space.optimisation();
+  for (std::size_t i = work.batch.size(); i-- > work.next;) {
+    Site* site = space.find(work.batch[i]);
+    if (!site || site->queued || !wants_jump(space, *site)) continue;
+    site->queued = true;
+    work.queue.push_front(work.batch[i]);
+  }
+  work.batch.resize(work.next);
+  work.portion = 0;
+}
+
 bool Engine::start_batch(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   const auto now = Clock::now();
@@ -234,13 +330,7 @@ bool Engine::start_batch(AddressSpace& space) {
   work.places = {};
   work.next = 0;
   work.layout.reset();
-  while (!work.queue.empty() && work.batch.size() < kBatch) {
-    Site* site = space.find(work.queue.front());
-    work.queue.pop_front();
-    if (!site || !std::exchange(site->queued, false)) continue;
-    if (!wants_jump(space, *site)) continue;
-    work.batch.push_back(site->plan.address);
-  }
+  gather_batch(space);
   if (work.batch.empty()) return false;
   for (const auto& [pid, process] : processes_)
     if (process->space.get() == &space && ignores_traps(*process))
@@ -263,6 +353,7 @@ void Engine::build_some(AddressSpace& space) {
   std::optional<TextPages> pages;
   if (const Process* process = anybody_in(space); process && work.next == 0) forget_lost_code(*process);
   if (work.phase != Phase::building) return;
+  if (!work.batch_is_hot && !work.hot.empty() && began >= work.hot_since + kHotDelay) put_off_rest(space);
   if (work.batch.size() - work.next >= TextPages::kLargeBatch) {
     if (!work.layout || began - work.layout_read > kLayoutAge)
       work.layout = Layout::of(space.memory()), work.layout_read = began;
@@ -285,6 +376,7 @@ void Engine::build_some(AddressSpace& space) {
   if (work.phase != Phase::building) return;
   work.at = Clock::now();
   if (work.next < work.batch.size()) return;
+  if (work.built.empty()) return void(work.phase = Phase::idle);
   work.phase = Phase::looking;
   start_round(space, true);
 }
@@ -393,7 +485,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   for (arch::Insn& insn : std::span(displaced.insns).first(displaced.count))
     if (insn.target) *insn.target += site.bias;
 
-  const std::size_t left = work.batch.size() - work.next;
+  const std::size_t left = work.batch.size() - work.next + work.queue.size();
   // The line: its own programs', else any with room, else a new one.
   std::optional<std::size_t> line;
   for (const ProgramPtr& program : site.programs)
@@ -404,7 +496,7 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
   if (!line)
     for (std::size_t i = detours.lines().size(); i-- > 0 && !line;)
       if (has_room(detours.lines()[i])) line = i;
-  if (!line) return ask_for_memory(space, true, address, left + work.queue.size()), false;
+  if (!line) return ask_for_memory(space, true, address, left), false;
   if (work.line != *line && !taps.empty()) {
     // Taps are announced line by line.
     listener_.taps_added(detours.lines()[work.line].feed, std::exchange(taps, {}), anybody_in(space)->id.pid,

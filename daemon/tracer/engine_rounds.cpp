@@ -166,6 +166,7 @@ void Engine::answer_waiting(AddressSpace& space, std::uint64_t over) {
     return true;
   });
   for (const auto& answer : answers) answer();
+  answer_fast(space, over == ~0ull);
 }
 
 // Calls `done` when every thread of these processes has been outside of detours since now; or a little later in any

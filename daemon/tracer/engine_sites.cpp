@@ -80,6 +80,10 @@ Error in_use(RemoteAddr address) {
                {}};
 }
 
+Error not_attached(pid_t pid) {
+  return Error{Reason::not_attached, fmt::format("process {} is not attached", pid), "", {}};
+}
+
 Error started_another(pid_t pid) {
   return Error{Reason::target_gone,
                fmt::format("process {} has just started another program", pid),
@@ -106,7 +110,7 @@ struct Engine::Batch {
   std::vector<RemoteAddr> new_sites;                 // published by commit, so far
   std::vector<RemoteAddr> disturbed;                 // sites that have lost their jumps to it
   unsigned growth = 0, island_waits = 0;
-  bool actions_learned = false, landing_prepared = false;
+  bool actions_learned = false, landing_prepared = false, let_go = false;
 };
 
 void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> requests, Done done) {
@@ -122,8 +126,7 @@ void Engine::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> reques
 
 void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   Process* process = find_process(batch->pid);
-  if (!process || process->detaching)
-    return batch->done(Error{Reason::not_attached, fmt::format("process {} is not attached", batch->pid), "", {}});
+  if (!process || process->detaching) return batch->done(not_attached(batch->pid));
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
   begin_journal(*process);
   process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
@@ -165,12 +168,15 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
       if (in_reach(request)) bytes += slot_size(native::copy_room(request.plan.insn));
     return grow_xol(batch, near, bytes);
   }
+  if (batch->requests.size() >= TextPages::kLargeBatch && process->runs_jobs != 0 &&
+      !std::exchange(batch->let_go, true) && !stands_in_lost_call(process->runs_jobs))
+    return go_on_without_thread(std::move(batch));
   if (const auto island = clear_islands(*batch)) return wait_for_islands(std::move(batch), *island);
   if (auto committed = commit_batch(*batch); !committed) {
     roll_back(*batch);
     return batch->done(std::move(committed).error());
   }
-  batch->done({});
+  answer(batch);
   // Jumps will need memory: mapped now, where another stop might cost a sleeper its call.
   process = find_process(batch->pid);
   if (!process || process->detaching || !optimize_ || !stands_in_lost_call(process->runs_jobs)) return;
@@ -180,6 +186,29 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (work.phase == Optimisation::Phase::idle && !work.refused && space.detours().lines().empty() &&
       std::ranges::any_of(batch->requests, may_jump))
     ask_for_memory(space, true, batch->requests.front().plan.address, batch->requests.size());
+}
+
+// The thread that has mapped memory for it needn't stand still while thousands of copies are made.
+void Engine::go_on_without_thread(std::shared_ptr<Batch> batch) {
+  AddressSpace& space = *find_process(batch->pid)->space;
+  const auto now = Waiter::Clock::now();
+  space.optimisation().after_hot.push_back({now, now, [this, batch] { continue_batch(batch); }});
+  wake_optimiser(space, std::chrono::seconds(0));
+  waiter_.wake();
+}
+
+// When all is in place. Of a large batch what is hit all the time has its jumps by then: the answer keeps threads busy
+// that are needed for them.
+void Engine::answer(const std::shared_ptr<Batch>& batch) {
+  const auto limited = [](const SiteRequest& request) { return request.program->limit != nullptr; };
+  Process* process = find_process(batch->pid);
+  if (!process || batch->requests.size() < TextPages::kLargeBatch || std::ranges::any_of(batch->requests, limited))
+    return batch->done({});
+  when_fast({process}, [this, batch] {
+    const Process* now = find_process(batch->pid);
+    if (!now || now->detaching) return batch->done(not_attached(batch->pid));
+    batch->done(now->execs == batch->execs ? Result<void>() : started_another(batch->pid));
+  });
 }
 
 // Finds a slot for every new site that needs one. The address that lacks one, if an area has to be mapped first.
@@ -287,6 +316,7 @@ Result<void> Engine::commit_batch(Batch& batch) {
     site->programs.push_back(request.program);
     request.program->site = plan.address;
     programs_.emplace(number(request.program->id), request.program);
+    if (request.code) learn_code(space, *site, *request.code);
   }
   for (const RemoteAddr address : batch.disturbed)
     if (Site* site = space.find(address)) consider(space, *site);
@@ -530,7 +560,12 @@ void Engine::set_enabled(std::span<const ProbeId> ids, bool enabled,
     drop_sites(space, lost, *layout);
     heal_if_moved(*process->space);
   }
-  when_unused(std::move(recording), [done = std::move(done), failed = std::move(failed)] { done(failed); });
+  auto answer = [done = std::move(done), failed = std::move(failed)] { done(failed); };
+  // What has a limit stays a breakpoint, and its end is told of after this.
+  const auto limited = [](const ProgramPtr& program) { return program->limit != nullptr; };
+  if (enabled && programs.size() >= TextPages::kLargeBatch && std::ranges::none_of(programs, limited))
+    return when_fast(one_for_each_space(), std::move(answer));
+  when_unused(std::move(recording), std::move(answer));
 }
 
 std::vector<NotArmed> Engine::set_armed(bool armed) {

@@ -456,6 +456,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   bool step = false, hold = false;
   if (!again && site.wanted()) {
     want_pun(*tracee.process->space, site);
+    note_waiting(*tracee.process->space, site);
     const HitRecorder::Hit hit = recorder_.begin(tracee, regs, tracee.process->space->memory());
     bool returns = false;
     for (const ProgramPtr& program : site.programs) {

@@ -34,6 +34,12 @@ struct Optimisation {
   bool has_other_code = false;      // some thread has been seen in other than native code
   std::set<RemoteAddr> other_code;  // executed there: no place for a probe
   std::deque<RemoteAddr> queue;
+  // Those that are hit often while they wait for their jumps: their turn is before everybody's. Since when there are
+  // any.
+  std::deque<RemoteAddr> hot;
+  Clock::time_point hot_since{};
+  bool batch_is_hot = false;
+  std::size_t portion = 0;                                      // sites of the next batch from the queue
   std::vector<std::pair<Clock::time_point, RemoteAddr>> later;  // sites to be queued again
   struct Job {
     RemoteAddr site, detour;
@@ -54,6 +60,12 @@ struct Optimisation {
     std::function<void()> done;
   };
   std::vector<Waiting> after_round;
+  // Who waits until nobody is hot any more: not before the first time, and until the second at most.
+  struct WaitingForJumps {
+    Clock::time_point from, until;
+    std::function<void()> done;
+  };
+  std::vector<WaitingForJumps> after_hot;
   std::unordered_map<std::uint64_t, pid_t> thread_pointers;
   // The stacks that threads began on, as far as they are known (Tracee::own_stack), by their ends. No two overlap.
   struct OwnStack {

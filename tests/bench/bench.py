@@ -26,6 +26,7 @@ import pause
 import redis_load
 import report
 import stream
+import working
 from daemon import Probe, daemon
 from kernel_uprobes import uprobes
 from processes import Failure, Unavailable, target
@@ -154,7 +155,7 @@ def urgent():
         file.write("-20")
 
 
-OTHERS = {"control", "pause", "detour", "stream", "many", "arming", "idle", "busy"}
+OTHERS = {"control", "pause", "detour", "stream", "many", "arming", "idle", "busy", "working"}
 
 
 def wanted_rows(only):
@@ -202,6 +203,7 @@ def measure_all(bench, options, stack):
         "arming": lambda: arming.measure(bench, few),
         "idle": lambda: idle.measure(bench, few, divisor),
         "busy": lambda: busy.measure(bench, few),
+        "working": lambda: working.measure(bench, few),
     }
     measured = {key: measure() for key, measure in others.items() if key in chosen}
     skipped |= {key: reason for key, reason in rates.items() if isinstance(reason, str)}
@@ -224,6 +226,7 @@ def show(results):
         "control": report.control_line,
         "pause": report.pause_table,
         "busy": lambda result: report.busy_table(result, busy.LOOPS, busy.GOAL_MS),
+        "working": lambda result: report.working_table(result, working.GOAL_RATIO, working.GOAL_GAP_MS),
     }
     for key, text in tables.items():
         if key in results:

@@ -8,7 +8,6 @@
 //
 // Prints "ready PID 0xADDRESS" (of bench_copy, which it never calls), then answers every line "mark" with the longest
 // time since the last one, nanoseconds. Ends with its input.
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -16,9 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "standstill.h"
 
 long bench_copy(long, long);
 
@@ -32,52 +32,9 @@ static int64_t now(clockid_t clock) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// By syscall(2) alone, as in times_now(): other functions of the C library may be probed.
-static int64_t waited_for_cpu(int schedstat) {
-  char text[64] = {0};
-  if (syscall(SYS_pread64, schedstat, text, sizeof text - 1, 0L) <= 0) abort();
-  const char* at = text;
-  while (*at != ' ' && *at != '\0') ++at;
-  int64_t waited = 0;
-  for (++at; *at >= '0' && *at <= '9'; ++at) waited = waited * 10 + (*at - '0');
-  return waited;
-}
-
-static int64_t call_for_time(clockid_t clock) {
-  struct timespec t;
-  if (syscall(SYS_clock_gettime, clock, &t) != 0) abort();
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static int open_schedstat(void) {
-  const int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) abort();
-  return fd;
-}
-
 static void note(int64_t stood) {
   int64_t before = atomic_load(&longest);
   while (stood > before && !atomic_compare_exchange_weak(&longest, &before, stood)) continue;
-}
-
-struct Times {
-  int64_t wall, ran, waited;
-};
-
-// All of the same moment: a thread that loses its CPU between two of them reads them again.
-static struct Times times_now(int schedstat) {
-  struct Times t;
-  int64_t waited = waited_for_cpu(schedstat);
-  do {
-    t.waited = waited;
-    t.wall = call_for_time(CLOCK_MONOTONIC), t.ran = call_for_time(CLOCK_THREAD_CPUTIME_ID);
-    waited = waited_for_cpu(schedstat);
-  } while (waited != t.waited);
-  return t;
-}
-
-static int64_t stood_still(struct Times from, struct Times until) {
-  return until.wall - from.wall - (until.ran - from.ran) - (until.waited - from.waited);
 }
 
 static void* spin(void* unused) {

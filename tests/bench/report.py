@@ -134,6 +134,19 @@ def busy_table(results, loops, goal):
     return "\n".join(lines)
 
 
+def working_table(results, goal, goal_ms):
+    """results: working.measure()."""
+    count = next(iter(results.values()))["probes"]["median"]
+    lines = ["", f"A program that calls the C library all the time, while all its {count:,.0f} functions are probed: work of half a second, as a",
+             f"ratio to its own rate (goal: {goal}), and the longest that it stood still, ms (goal: {goal_ms}); median, min, max",
+             " " * 24 + "".join(f"{name:>24}" for name in ("arming", "traced", "removing", "gap", "gap, removing", "until armed, s"))]
+    for daemon, of in results.items():
+        cells = [f"{of[what]['median']:.2f} {of[what]['min']:.2f} {of[what]['max']:.2f}"
+                 for what in ("arming", "traced", "removing", "gap_ms", "gap_removing_ms", "armed_s")]
+        lines.append(f"  {daemon}".ljust(24) + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
 def was_busy(results):
     """Whether the pinned pair had its CPU for itself: then its CPU time is its wall-clock time."""
     bare = results.get(BARE)

@@ -420,5 +420,33 @@ TEST_CASE("a thread that can't be stopped keeps jumps from being made as long as
   CHECK(target.finish().ok());
 }
 
+// ---- many at once ---------------------------------------------------------------------------------------------------
+
+TEST_CASE("of all functions of the C library those that a program calls all the time are jumps when they are armed") {
+  if (!kHasJumps) SKIP_TEST("no jumps here");
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Process caller({"sh", "-c", "exec yes > /dev/null"});
+  REQUIRE(eventually([&] { return read_file("/proc/" + std::to_string(caller.pid()) + "/comm") == "yes\n"; }));
+  // A machine that does other things may keep one of the threads that are needed from doing it in time.
+  const auto hot_are_jumps = [&] {
+    const std::vector<Json> added = add(client, caller.pid(), {"libc:*"}, {{"maxRate", 0}});
+    REQUIRE(added.size() > 1000);
+    std::set<std::uint64_t> hot, jumps;
+    for (const Json& probe : added)
+      if (probe.at("tier") == "optimized") jumps.insert(probe.at("id").get<std::uint64_t>());
+    const auto know_hot = [&] {
+      for (const Json& probe : list_probes(client))
+        if (probe.at("tier") == "optimized" && probe.at("hits") > 1000) hot.insert(probe.at("id").get<std::uint64_t>());
+      return !hot.empty();
+    };
+    CHECK(eventually(know_hot));
+    remove_all(client, added);
+    return std::ranges::includes(jumps, hot);
+  };
+  CHECK(eventually(hot_are_jumps, Millis{20'000}));
+  CHECK(caller.running());
+}
+
 }  // namespace
 }  // namespace probed::live
