@@ -330,6 +330,9 @@ constexpr std::array kStatus{
     count("filtered", "likewise (64 bit)"),
     count("optimized", "probes that a jump leads to now"),
     count("longestPauseNs", "the longest time for which the optimiser has kept a thread stopped, ns"),
+    said("priority", "how the tracer goes before other programs: realtime, nice, slice or none"),
+    count("longestWaitNs", "the longest time for which it has waited for a processor all the same, ns"),
+    count("starvedNs", "the sum of its waits of 20 ms and more, ns"),
 };
 
 // ---- symbols.* ----

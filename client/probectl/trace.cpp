@@ -15,6 +15,7 @@
 
 #include "client/display.hpp"
 #include "client/probectl/answer.hpp"
+#include "client/probectl/first.hpp"
 #include "client/probectl/held_command.hpp"
 #include "client/probectl/private_daemon.hpp"
 #include "client/probectl/process.hpp"
@@ -44,6 +45,16 @@ struct Parts {
 std::string pid_params(pid_t pid) {
   proto::JsonWriter json;
   return json.begin_object().key("pid").number(std::int64_t{pid}).end_object().text();
+}
+
+// Of the daemon, ns: starvedNs and longestWaitNs of its status.
+struct Starved {
+  std::uint64_t sum = 0, longest = 0;
+  bool first = false;  // it has a real-time priority all the same
+};
+
+Starved starved_of(JsonView status) {
+  return {status["starvedNs"].u64_or(0), status["longestWaitNs"].u64_or(0), status["priority"].string() == "realtime"};
 }
 
 class Trace {
@@ -85,6 +96,9 @@ class Trace {
   Error in_context(Error error);
   void print_armed(JsonView probes);
   void print_account();
+  void learn_starved();
+  void look_at_starved();
+  void note_starved();
   int conclude();
 
   void take(const Notification& notification);
@@ -113,6 +127,7 @@ class Trace {
   std::set<std::uint64_t> globs_;     // pending definitions of ours of which there are matches among these
   std::set<std::uint64_t> disabled_;  // of them, by the daemon: they had a rate, or an end
   std::uint64_t before_ = 0;          // hits that earlier daemons of this trace have told us of
+  Starved starved_before_, starved_;  // before this trace, and at its end
   Clock::time_point armed_at_{};
   std::vector<std::uint64_t> subscriptions_;
   std::string skipped_;    // of globs, for the line that says "armed"
@@ -414,7 +429,35 @@ Result<void> Trace::subscribe() {
   return {};
 }
 
+// That there is no answer is no reason not to trace. A daemon of our own has waited for our sake alone.
+void Trace::learn_starved() {
+  if (parts_.daemon) return;
+  const auto status = connection_.call("daemon.status", "{}", stream_.interruptible());
+  starved_before_ = status ? starved_of(status->view()) : Starved();
+}
+
+void Trace::look_at_starved() {
+  const auto status = finish_call("daemon.status", "{}");
+  if (!status) return;
+  const Starved now = starved_of(status->view());
+  if (now.sum >= starved_.sum) starved_ = now;
+}
+
+// A thread of the target that was stopped stood still while the daemon waited for a processor.
+void Trace::note_starved() {
+  if (starved_.sum <= starved_before_.sum) return;
+  const std::uint64_t sum = starved_.sum - starved_before_.sum, longest = std::min(starved_.longest, sum);
+  const char* why = starved_.first
+                        ? "it has used up what it may have before others: probe less, or what becomes a jump"
+                        : "it may have no real-time priority: run it as root, or raise the limit with ulimit -r 2";
+  note(fmt::format(
+      "the machine was busy: probed waited {} ms for a processor, up to {} ms at a time, and threads that it "
+      "had stopped stood still as long ({})",
+      sum / 1'000'000, longest / 1'000'000, why));
+}
+
 Result<void> Trace::arm() {
+  learn_starved();
   if (parts_.command)
     if (auto started = start_command(); !started) return started;
   if (!parts_.command && goes_on_in_programs())
@@ -464,6 +507,7 @@ bool Trace::come_back() {
     placed_in_.clear();
     subscriptions_.clear();
     attached_ = false;  // add_probes() attaches for as long as there are probes
+    learn_starved();
     auto attached = goes_on_in_programs() ? attach() : Result<void>();
     auto enabled = attached ? add_and_enable() : Result<Document>(std::move(attached).error());
     const std::chrono::duration<double> gap = Clock::now() - lost;
@@ -511,6 +555,7 @@ std::optional<Document> Trace::finish_call(std::string_view method, const std::s
 
 void Trace::clean_up() {
   cleaning_up_ = true;
+  go_first();
   clean_up_end_ = Clock::now() + kCleanUpLimit;
   const auto count_reply = [this](const std::optional<Document>& reply) {
     if (reply) count((*reply)["probes"]);
@@ -521,8 +566,10 @@ void Trace::clean_up() {
     finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", subscription));
   if (!probes_.empty()) {
     count_reply(finish_call("probe.profile", "{}"));
+    if (!parts_.daemon) look_at_starved();  // who is no administrator is told of his targets alone
     count_reply(finish_call("probe.remove", ids));
   }
+  look_at_starved();
   let_targets_go();
 }
 
@@ -593,6 +640,7 @@ void Trace::print_account() {
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
+  note_starved();
   if (const auto untraced = untraced_.text(); !untraced.empty()) note(untraced);
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)

@@ -383,8 +383,13 @@ void narrow(const Call& call, control::Status& status) {
   const auto probes = visible_probes(call, std::nullopt);
   const auto targets = visible_targets(call);
   status.targets = static_cast<std::uint32_t>(targets.size());
-  status.longest_pause_ns = 0;
-  for (const auto& t : targets) status.longest_pause_ns = std::max(status.longest_pause_ns, t.longest_pause_ns);
+  status.longest_pause_ns = status.starved_ns = 0;
+  for (const auto& t : targets) {
+    status.longest_pause_ns = std::max(status.longest_pause_ns, t.longest_pause_ns);
+    status.starved_ns = std::max(status.starved_ns, t.starved_ns);
+  }
+  // The longest of all times may have been somebody else's: no more than what this caller's targets were there for.
+  status.longest_wait_ns = std::min(status.longest_wait_ns, status.starved_ns);
   status.probes = static_cast<std::uint32_t>(probes.size());
   status.clients = 1;
   status.subscriptions = static_cast<std::uint32_t>(call.connection->subscription_count());

@@ -287,6 +287,9 @@ std::string status_json(const control::Status& s) {
   put(w, "filtered", s.filtered);
   put(w, "optimized", s.optimized);
   put(w, "longestPauseNs", s.longest_pause_ns);
+  put(w, "priority", s.priority);
+  put(w, "longestWaitNs", s.longest_wait_ns);
+  put(w, "starvedNs", s.starved_ns);
   w.end_object();
   return std::move(w).text();
 }

@@ -1,5 +1,5 @@
 // Who goes first on a busy machine: the tracer thread, by a real-time priority where that is allowed; and that this
-// neither takes the machine nor is inherited.
+// neither takes the machine nor is inherited; and what is told of it.
 //
 // Thread: the test's own.
 #include <doctest/doctest.h>
@@ -125,6 +125,50 @@ TEST_CASE("a limit of real-time priorities is right enough, without any capabili
   const pid_t tracer = thread_called(limited.process->pid(), "tracer");
   CHECK(::sched_getscheduler(tracer) == kFirst);
   CHECK(level_of(thread_called(limited.process->pid(), "urgency")) == level_of(tracer) + 1);
+}
+
+// ---- what is told of it ---------------------------------------------------------------------------------------------
+
+// Takes every processor for a while, before all that has no real-time priority.
+void take_all_processors() {
+  run_command({"chrt", "-f", "60", "timeout", "0.2", "chrt", "-f", "50", "sh", "-c",
+               "n=$(nproc); while [ $n -gt 1 ]; do (while :; do :; done) & n=$((n - 1)); done; while :; do :; done"});
+}
+
+TEST_CASE("what the tracer goes first by is told to everybody") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  const Json status = client.call("daemon.status");
+  const std::string priority = status.at("priority");
+  if (may_be_realtime()) CHECK(priority == "realtime");
+  CHECK((priority == "realtime" || priority == "nice" || priority == "slice" || priority == "none"));
+  CHECK(status.at("longestWaitNs") <= status.at("starvedNs"));
+}
+
+TEST_CASE("that the tracer has waited for a processor is told in the status, and at the end of a trace") {
+  if (::geteuid() != 0 || !may_be_realtime()) SKIP_TEST("needs root, to give rights away, and real-time priorities");
+  Limited limited({"setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"});
+  RpcClient client(limited.socket);
+  CHECK(client.call("daemon.status").at("priority") != "realtime");
+  Watched counter("counter", {"1", "0"});
+  Process trace({required_environment("PROBECTL_BIN"), "--socket", limited.socket, "trace", "-p",
+                 std::to_string(counter.pid()), "-e", "work", "--no-optimize", "-o", "/dev/null"});
+  REQUIRE(eventually([&] { return trace.errors().find("armed 1 probe") != std::string::npos; }));
+  counter.target.go();
+  const auto has_starved = [&] {
+    take_all_processors();
+    return client.call("daemon.status").at("starvedNs") > 0;
+  };
+  CHECK(eventually(has_starved, Millis{30'000}));
+  const Json status = client.call("daemon.status");
+  CHECK(status.at("starvedNs") >= 20'000'000);
+  CHECK(status.at("longestWaitNs") >= 20'000'000);
+  CHECK(status.at("longestWaitNs") <= status.at("starvedNs"));
+  trace.signal(SIGINT);
+  CHECK(trace.wait(Millis{30'000}) == Exit{0, 0});
+  CHECK_MESSAGE(times_said(trace.errors(), "probed waited") == 1, trace.errors());
+  counter.target.send("end\n");
+  CHECK(counter.target.finish().ok());
 }
 
 }  // namespace
