@@ -25,15 +25,20 @@ pid_t thread_called(pid_t pid, const std::string& name) {
   return 0;
 }
 
+// It is a process of its own where that may be.
+pid_t tracer_in(pid_t daemon) {
+  const pid_t apart = tracer_process_of(daemon);
+  return apart != 0 ? apart : thread_called(daemon, "tracer");
+}
+
 int level_of(pid_t tid) {
   sched_param param{};
   return ::sched_getparam(tid, &param) == 0 ? param.sched_priority : -1;
 }
 
 // Nanoseconds that a thread has run.
-std::uint64_t used_by(pid_t pid, pid_t tid) {
-  std::istringstream schedstat(
-      read_file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/schedstat"));
+std::uint64_t used_by(pid_t tid) {
+  std::istringstream schedstat(read_file("/proc/" + std::to_string(tid) + "/schedstat"));
   std::uint64_t ran = 0;
   schedstat >> ran;
   return ran;
@@ -63,7 +68,7 @@ TEST_CASE("the tracer thread has the lowest real-time priority, and nothing inhe
   if (!may_be_realtime()) SKIP_TEST("no real-time priority may be had here");
   Daemon daemon;
   RpcClient client(daemon.socket());
-  const pid_t tracer = thread_called(daemon.pid(), "tracer");
+  const pid_t tracer = tracer_in(daemon.pid());
   REQUIRE(tracer != 0);
   CHECK(::sched_getscheduler(tracer) == kFirst);
   CHECK(level_of(tracer) == ::sched_get_priority_min(SCHED_RR));
@@ -80,17 +85,17 @@ TEST_CASE(
   if (!may_be_realtime()) SKIP_TEST("no real-time priority may be had here");
   Daemon daemon;
   RpcClient client(daemon.socket());
-  const pid_t tracer = thread_called(daemon.pid(), "tracer");
+  const pid_t tracer = tracer_in(daemon.pid());
   Watched counter("counter", {"3", "0"});
   const auto probes = add(client, counter.pid(), {"work"}, {{"x-step", true}, {"maxRate", 0}});
   const auto first = [&] { return ::sched_getscheduler(tracer) == kFirst; };
   REQUIRE(first());
   // Where the target gets too little of the processors to keep the tracer busy, nothing has to be taken away.
   const auto began = Clock::now();
-  const std::uint64_t used_before = used_by(daemon.pid(), tracer);
+  const std::uint64_t used_before = used_by(tracer);
   const auto asks_for_little = [&] {
     const auto passed = static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - began).count());
-    return passed > 4'000'000'000 && (used_by(daemon.pid(), tracer) - used_before) / 6 < passed / 10;
+    return passed > 4'000'000'000 && (used_by(tracer) - used_before) / 6 < passed / 10;
   };
   counter.target.go();
   for (int i = 0; i < 5; ++i) {
@@ -108,7 +113,7 @@ TEST_CASE("without the right to a real-time priority the tracer has a short time
   if (::geteuid() != 0) SKIP_TEST("needs root, to give rights away");
   Limited limited({"setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"});
   RpcClient client(limited.socket);
-  const pid_t tracer = thread_called(limited.process->pid(), "tracer");
+  const pid_t tracer = tracer_in(limited.process->pid());
   CHECK(::sched_getscheduler(tracer) == (SCHED_OTHER | SCHED_RESET_ON_FORK));
   Watched counter("counter", {"2", "100"});
   add(client, counter.pid(), {"work"});
@@ -122,7 +127,7 @@ TEST_CASE("a limit of real-time priorities is right enough, without any capabili
     SKIP_TEST("needs root, real-time priorities, and to set limits");
   Limited limited({"prlimit", "--rtprio=2", "setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"});
   RpcClient client(limited.socket);
-  const pid_t tracer = thread_called(limited.process->pid(), "tracer");
+  const pid_t tracer = tracer_in(limited.process->pid());
   CHECK(::sched_getscheduler(tracer) == kFirst);
   CHECK(level_of(thread_called(limited.process->pid(), "urgency")) == level_of(tracer) + 1);
 }
