@@ -119,7 +119,8 @@ void Engine::consider(AddressSpace& space, Site& site) {
 
 // At a hit. Without a jump it is hit again and again, and costs its program a stop each time.
 void Engine::note_waiting(AddressSpace& space, Site& site) {
-  if (site.jump || !site.flow || site.trapped_waiting == kHotHits || ++site.trapped_waiting < kHotHits) return;
+  // One whose jump was given up is no candidate before its time (give_up()).
+  if (!site.queued || site.trapped_waiting == kHotHits || ++site.trapped_waiting < kHotHits) return;
   Optimisation& work = space.optimisation();
   if (work.hot.empty()) {
     work.hot_since = Clock::now();
