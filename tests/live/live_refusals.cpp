@@ -349,8 +349,8 @@ TEST_CASE("allowed: a place where a killed daemon has left its breakpoint; one o
     place = address_of(add(client, target.pid(), {"work"}).at(0));
     const pid_t guard = guard_of(killed.socket() + ".state");
     REQUIRE(guard > 0);
-    REQUIRE(::kill(guard, SIGKILL) == 0);  // it would put the text right
-    killed.kill();
+    kill_daemon(killed.pid(), Killed::with_guard, guard);  // any of them would put the text right
+    REQUIRE(killed.process().wait());
     REQUIRE(eventually([&] { return tracer_of(target.pid()) == 0; }));
   }
   REQUIRE(has_breakpoint(target.pid(), place));
