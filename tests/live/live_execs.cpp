@@ -105,7 +105,7 @@ TEST_CASE("a program that is held for a client which is killed goes on, untraced
     programs += line->find(" runs ") != std::string::npos;
   }
   trace.signal(SIGKILL);
-  CHECK(eventually([&] { return read_file(file.path) == "done\n"; }));
+  CHECK(eventually([&] { return read_file(file.path) == "done\n"; }, Millis{30'000}));
   CHECK(eventually([&] { return probectl(daemon, {"ps"}).out.empty(); }));
 }
 
