@@ -29,7 +29,7 @@ constexpr unsigned kFirstSeconds = 3;
 std::atomic<pid_t> waiting{0};
 std::atomic<bool> dies{false};
 std::atomic<std::int64_t> ends_at{0};       // seconds of CLOCK_MONOTONIC
-constexpr suseconds_t kLookEvery = 10'000;  // microseconds
+constexpr suseconds_t kAlarmEvery = 10'000;  // microseconds
 
 std::int64_t seconds_now() {
   timespec now{};
@@ -141,7 +141,7 @@ void note_death_of_daemon(pid_t sender) {
   if (alone() || !died) return;
   go_alone();
   give_seconds(kFirstSeconds);
-  const itimerval often{{0, kLookEvery}, {0, kLookEvery}};
+  const itimerval often{{0, kAlarmEvery}, {0, kAlarmEvery}};
   ::setitimer(ITIMER_REAL, &often, nullptr);
 }
 

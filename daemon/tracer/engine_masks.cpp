@@ -27,7 +27,7 @@ using ptrace::Outcome;
 using Kind = WaitStatus::Kind;
 
 constexpr auto kAtFirst = 100ms;
-constexpr auto kStopPatience = 100ms;
+constexpr auto kWatchPatience = 100ms;
 constexpr auto kCountAge = 100ms;
 constexpr std::size_t kMostLookedAt = 256;
 constexpr std::size_t kMostRemembered = 64;
@@ -155,7 +155,7 @@ void Engine::stop_to_watch(const Tracee& tracee) {
     ptrace::interrupt(tid);
     asked.push_back(tid);
   }
-  waiter_.gather_from(asked, kStopPatience);
+  waiter_.gather_from(asked, kWatchPatience);
 }
 
 void Engine::remember_watch(const Process& process) {

@@ -27,7 +27,7 @@ namespace native = arch::native;
 using namespace std::chrono_literals;
 
 // Of a whole process, to be sure that nobody writes to a page that is about to be given back.
-constexpr auto kStopPatience = 50ms;
+constexpr auto kOthersPatience = 50ms;
 constexpr auto kMostPatience = 200ms;  // for threads that only wait for a processor
 // After a removal, in case more follow, or the detach.
 constexpr auto kGiveBackAfter = 200ms;
@@ -271,7 +271,7 @@ bool Engine::others_stopped(const Tracee& tracee, Sleepers sleepers) {
     if (!other.process->detaching || std::ranges::find(to_ask, tid) != to_ask.end()) ptrace::interrupt(tid);
     others.push_back(tid);
   }
-  return waiter_.gather_from(others, kStopPatience, kMostPatience);
+  return waiter_.gather_from(others, kOthersPatience, kMostPatience);
 }
 
 // Islands that no thread stands at. Precondition: all threads stand still.
