@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 
-from processes import Failure, PATIENCE, comm_of, started, wait_until
+from processes import Failure, PATIENCE, children_of, comm_of, started, wait_until
 
 ARGUMENTS = "a=%di:s64 b=%si:s64"
 
@@ -76,10 +76,8 @@ class Client:
 class Daemon:
     def __init__(self, process, path):
         self.process, self.path, self.pid = process, path, process.pid
-        # Its tracer is a process of its own.
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
-            children = [int(word) for word in file.read().split()]
-        self.pids = [self.pid, *(child for child in children if comm(child) == "probed-tracer")]
+        # Its tracer is a process of its own, which one of its threads has made.
+        self.pids = [self.pid, *(child for child in children_of(self.pid) if comm_of(child) == "probed-tracer")]
 
     @contextlib.contextmanager
     def client(self):

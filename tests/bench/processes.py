@@ -68,6 +68,16 @@ def cpu_ns(pid):
     return total
 
 
+def children_of(pid):
+    """The processes that a process's threads have made; none when it is gone."""
+    children = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/children") as file:
+                children += [int(word) for word in file.read().split()]
+    return children
+
+
 def comm_of(pid):
     """The name of a process; empty when it is gone."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -16,7 +16,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "bench"))
-from processes import PATIENCE, started  # noqa: E402
+from processes import PATIENCE, children_of, started  # noqa: E402
 from working import Working  # noqa: E402
 
 GOAL_MS = 100
@@ -30,19 +30,13 @@ ENDS = ("^C", "kill")
 TRACED = 0.3  # seconds
 
 
-def children(pid):
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(word) for word in file.read().split()]
-    return []
-
-
 def end_trace(trace, how):
-    """Seconds until it has ended. "kill": its daemon; the daemon's guard puts everything back."""
+    """Seconds until it has ended. "kill": its daemon, whose tracer puts everything back."""
     began = time.monotonic()
     if how == "^C":
         trace.send_signal(signal.SIGINT)
     else:
-        for pid in children(trace.pid):
+        for pid in children_of(trace.pid):
             os.kill(pid, signal.SIGKILL)
     trace.wait(PATIENCE)
     return time.monotonic() - began
