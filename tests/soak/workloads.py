@@ -58,21 +58,22 @@ def _command_of(pid):
         return b""
 
 
-def _cpu_time(pid):
-    """Clock ticks in user mode."""
+def _stat(pid, index):
+    """Of /proc/PID/stat, behind the name; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[11])
+            return int(file.read().rsplit(b")", 1)[1].split()[index])
     except OSError:
         return 0
+
+
+def _cpu_time(pid):
+    """Clock ticks in user mode."""
+    return _stat(pid, 11)
 
 
 def _parent(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[1])
-    except OSError:
-        return 0
+    return _stat(pid, 1)
 
 
 def _below(pid, ancestor):
