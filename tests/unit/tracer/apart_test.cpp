@@ -25,6 +25,13 @@ constexpr int kWake = SIGUSR2;
 
 void on_wake(int, siginfo_t* info, void*) { note_death_of_daemon(info->si_pid); }
 
+void handle_wake() {
+  struct sigaction action {};
+  action.sa_sigaction = on_wake;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(kWake, &action, nullptr);
+}
+
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
@@ -49,10 +56,7 @@ std::mutex held;
   held.lock();
   std::thread([&pipe] {
     run_apart(kWake, [&pipe] {
-      struct sigaction action {};
-      action.sa_sigaction = on_wake;
-      action.sa_flags = SA_SIGINFO;
-      ::sigaction(kWake, &action, nullptr);
+      handle_wake();
       pipe.say('b');
       while (!alone()) ::usleep(1000);
       const auto lock = lock_unless_alone(held);
@@ -71,16 +75,30 @@ std::FILE* const held_by_c = stderr;  // its lock is of the same kind as malloc'
   ::flockfile(held_by_c);
   std::thread([&pipe] {
     run_apart(kWake, [&pipe] {
-      struct sigaction action {};
-      action.sa_sigaction = on_wake;
-      action.sa_flags = SA_SIGINFO;
-      ::sigaction(kWake, &action, nullptr);
+      handle_wake();
       pipe.say('b');
       ::flockfile(held_by_c);
       pipe.say(alone() ? 'a' : 'w');
     });
   }).detach();
   for (;;) ::pause();
+}
+
+// What such a child has made says 'b' when it begins, and 'a' when it is alone and goes on.
+void outlives(void (*be)(const Pipe&)) {
+  if (!kMayRunApart) {
+    MESSAGE("skipped: a sanitizer watches this program");
+    return;
+  }
+  Pipe pipe;
+  const pid_t child = ::fork();
+  if (child == 0) be(pipe);
+  REQUIRE(child > 0);
+  pipe.writer.reset();
+  CHECK(pipe.next() == 'b');
+  ::kill(child, SIGKILL);
+  CHECK(pipe.next() == 'a');
+  CHECK(::waitpid(child, nullptr, 0) == child);
 }
 
 }  // namespace
@@ -100,34 +118,11 @@ TEST_CASE("what runs apart is another process in the same memory, and its end is
 }
 
 TEST_CASE("what runs apart outlives a killed daemon, knows that, and waits for no lock that died with it") {
-  if (!kMayRunApart) {
-    MESSAGE("skipped: a sanitizer watches this program");
-    return;
-  }
-  const Pipe pipe;
-  const pid_t child = ::fork();
-  if (child == 0) be_a_daemon(pipe);
-  REQUIRE(child > 0);
-  CHECK(pipe.next() == 'b');
-  ::kill(child, SIGKILL);
-  CHECK(pipe.next() == 'a');
-  CHECK(::waitpid(child, nullptr, 0) == child);
+  outlives(be_a_daemon);
 }
 
 TEST_CASE("what runs apart goes on when it waits for a lock of the C library's that dies with the daemon") {
-  if (!kMayRunApart) {
-    MESSAGE("skipped: a sanitizer watches this program");
-    return;
-  }
-  Pipe pipe;
-  const pid_t child = ::fork();
-  if (child == 0) be_a_daemon_with_a_lock(pipe);
-  REQUIRE(child > 0);
-  pipe.writer.reset();
-  CHECK(pipe.next() == 'b');
-  ::kill(child, SIGKILL);
-  CHECK(pipe.next() == 'a');
-  CHECK(::waitpid(child, nullptr, 0) == child);
+  outlives(be_a_daemon_with_a_lock);
 }
 
 TEST_CASE("who kills what runs apart kills the daemon, too") {
