@@ -13,9 +13,9 @@
 
 namespace probed::control {
 
-// Hands what the tracer reports over to the Asio thread.
 constexpr auto kForNames = std::chrono::milliseconds(20);  // to enter who records
 
+// Hands what the tracer reports over to the Asio thread.
 class ControllerImpl::TracerListener final : public tracer::Listener {
  public:
   explicit TracerListener(ControllerImpl& owner) : owner_(owner) {}

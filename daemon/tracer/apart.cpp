@@ -151,13 +151,13 @@ void run_apart(int on_wake, const std::function<void()>& body) {
   const pid_t daemon = ::getpid();
   set_own_processes(daemon, 0);
   sigset_t all;
-  waiting.store(::gettid());
   Start start{body, on_wake, {}};
   sigfillset(&all);
   const Stack stack;
   int error = 0;
   siginfo_t end{};
   if (kMayRunApart && stack.top()) {
+    waiting.store(::gettid());
     ::pthread_sigmask(SIG_SETMASK, &all, &start.mask);
     error = run_and_wait(stack.top(), start, end);
     ::pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);

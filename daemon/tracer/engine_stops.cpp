@@ -570,18 +570,11 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   // Somebody who waits for a job is answered at its deadline, and others are asked before that.
   const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching);
   const bool comes_first = holds_signal || synchronous_signal_pending(tid);
-  if (wanted && elsewhere && group_stop && !comes_first && may_wait) {
-    // Stopped by job control it stays where it is, and can make no calls for us there.
-    if (tracee.interrupts_put_off < kMostPutOff) ++tracee.interrupts_put_off;
-    tracee.interrupt_again = true;
-    tracee.process->ask_again = Waiter::Clock::now() + kAskAgainAfter;
-    return resume(tracee);
-  }
   if (wanted && (comes_first || elsewhere) && may_wait) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
     // comes first, then we ask again; also when it doesn't come. In 32-bit code it can make no calls for us.
     if (tracee.interrupts_put_off < kMostPutOff) ++tracee.interrupts_put_off;
-    tracee.group_stopped = false;
+    if (comes_first) tracee.group_stopped = false;  // else it stays stopped, if job control has stopped it
     tracee.interrupt_again = true;
     tracee.process->ask_again = Waiter::Clock::now() + kAskAgainAfter;
     return resume(tracee);

@@ -69,11 +69,11 @@ void Tracer::post(std::function<void(Engine&)> command) {
 }
 
 bool Tracer::run_commands(Engine& engine) {
+  if (daemon_dies()) urgency_.hurry_to_the_end();
   std::vector<std::function<void(Engine&)>> commands;
   {
     const auto lock = lock_unless_alone(mutex_);
     if (stopping_ || alone()) return false;
-    if (daemon_dies()) urgency_.hurry_to_the_end();
     commands.swap(mailbox_);
   }
   urgency_.note_activity();
