@@ -493,7 +493,11 @@ bool AddressSpace::write_jump_tail(Site& site) {
 
 bool AddressSpace::write_jump_head(Site& site) {
   Jump& jump = *site.jump;
-  if (!holds_breakpoint(memory_, site.plan) || !keeps_borrowed(memory_, jump)) return false;
+  // A breakpoint alone isn't ours: the program may have put other code there since, with one of its own in that place.
+  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, tail_of(after(jump.head))))
+    return false;
+  if (jump.island && !holds(memory_, jump.island->at, after(*jump.island))) return false;
+  if (!keeps_borrowed(memory_, jump)) return false;
   if (!memory_.write(jump.head.at, head_of(as_bytes(after(jump.head))))) return false;
   jump.state = Jump::State::whole;
   return true;

@@ -86,7 +86,9 @@ struct OwnText {
   bool does(const std::string& command) { return mapper.ask(command) == "done " + command; }
   bool ends_well() {
     mapper.target.send("quit\n");
-    return mapper.target.finish().ok();
+    const TargetReport report = mapper.target.finish();
+    if (!report.ok()) MESSAGE("mapper: " << mapper.target.errors());
+    return report.ok();
   }
 };
 
