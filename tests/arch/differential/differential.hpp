@@ -23,9 +23,10 @@ struct FamilyTally {
 
 struct Tally {
   std::uint64_t cases = 0, copies = 0, stepped = 0, points = 0, undone = 0, emulated = 0, too_far = 0, below_sp = 0;
-  std::uint64_t unsteady = 0;  // differed once and not again, where the processor isn't real
+  std::uint64_t unsteady = 0;  // cases that differed once and, from the same state, not again
   std::vector<FamilyTally> families;
   std::vector<std::string> mismatches;  // seed, case, what differs; at most kMostMismatches
+  std::string last_unsteady;            // the same of the last unsteady case's first run
 };
 
 class Differential {

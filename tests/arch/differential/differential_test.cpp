@@ -36,12 +36,16 @@ std::string family_table(const Tally& tally) {
   return out.str();
 }
 
-// What differs and doesn't when it is done again, where that is the machine's doing.
+// What differs and doesn't when it is done again from the same state is the machine's doing: a copy's code is the same
+// every time. Of a real processor it has been seen once in some two million cases: an `xor` of memory, where it stands.
 void check_unsteady(const Tally& tally) {
-  if (Sandbox::processor_is_real()) return;
-  MESSAGE("no FSGSBASE here, a sign of a hypervisor that now and then changes what instructions do: "
-          << tally.unsteady << " cases differed once and not again");
-  CHECK(tally.unsteady * 1000 <= tally.cases);
+  if (tally.unsteady > 0) MESSAGE(tally.unsteady << " cases differed once and not again, last " << tally.last_unsteady);
+  if (Sandbox::processor_is_real()) {
+    CHECK(tally.unsteady <= 1);
+  } else {
+    MESSAGE("no FSGSBASE here, a sign of a hypervisor that now and then changes what instructions do");
+    CHECK(tally.unsteady * 1000 <= tally.cases);
+  }
 }
 
 void run_differential(std::uint64_t base, std::uint64_t far_base) {
