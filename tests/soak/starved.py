@@ -2,9 +2,11 @@
 """starved.py BUILD RUNS LOOPS: programs that are traced on a full machine: none is lost, and none stands still for long.
 
 Beside LOOPS busy loops, half of them in sessions of their own, a program is traced by `probectl trace` with a private
-daemon, RUNS times: on every tier in turn, ended by ^C, or by a kill of the daemon. The program calls the C library all
-the time and tells the longest time that it stood still; what it waits for a processor itself isn't counted. The same is
-measured without a trace. Prints a table. Exit status 1 when a program was lost, or one stood still for more than 100 ms.
+daemon, RUNS times: on every tier in turn, ended by ^C, or by a kill of the daemon. (Stepped probes, which probectl makes
+only where nothing else works, are asked for by the protocol of a daemon that is ended by SIGTERM.) The program calls the
+C library all the time and tells the longest time that it stood still; what it waits for a processor itself isn't
+counted. The same is measured without a trace. Prints a table. Exit status 1 when a program was lost, or one stood still
+for more than 100 ms.
 """
 import contextlib
 import os
@@ -16,6 +18,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "bench"))
+from daemon import daemon  # noqa: E402
 from processes import PATIENCE, children_of, started  # noqa: E402
 from working import Working  # noqa: E402
 
@@ -25,6 +28,7 @@ TIERS = {
     "many breakpoints": ["-e", "p libc:str*", "--no-optimize"],
     "jump": ["-e", "p libc:*"],
     "return": ["-e", "r libc:str*"],
+    "stepped": ["libc:strchr", "libc:rand_r", "libc:strlen"],
 }
 ENDS = ("^C", "kill")
 TRACED = 0.3  # seconds
@@ -47,11 +51,10 @@ def tracer_of(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("TracerPid:"))
 
 
-def run(build, directory, target, tier, how):
-    """(seconds until armed, seconds until ended, longest gap in ms)"""
+def traced(build, directory, target, tier, how):
+    """By probectl: (seconds until armed, seconds until ended)"""
     environment = dict(os.environ, PROBED_SOCKET=os.path.join(directory, "none.sock"))
     argv = [os.path.join(build, "client", "probectl"), "trace", "-p", str(target.pid), *TIERS[tier], "-o", "/dev/null"]
-    target.mark()
     began = time.monotonic()
     trace = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment)
     said = []
@@ -64,15 +67,38 @@ def run(build, directory, target, tier, how):
             raise SystemExit("not armed: " + "".join(said))
         armed = time.monotonic() - began
         time.sleep(TRACED)
-        ended = end_trace(trace, how)
-        deadline = time.monotonic() + PATIENCE
-        while tracer_of(target.pid) != 0 and time.monotonic() < deadline:
-            time.sleep(0.005)
-        return armed, ended, target.mark()[1]
+        return armed, end_trace(trace, how)
     finally:
         if trace.poll() is None:
             trace.terminate()
             trace.wait()
+
+
+def stepped(build, target, how):
+    """By the protocol: the same."""
+    with daemon(os.path.join(build, "daemon", "probed")) as own, own.client() as client:
+        probes = [{"definition": f"p {place}", "optimize": False} for place in TIERS["stepped"]]
+        began = time.monotonic()
+        added = client.call("probe.add", pid=target.pid, probes=probes, maxRate=0, **{"x-step": True})["probes"]
+        armed = time.monotonic() - began
+        time.sleep(TRACED)
+        tiers = {probe["id"]: probe["tier"] for probe in client.call("probe.list", pid=target.pid)["probes"]}
+        if any(tiers[probe["id"]] != "stepped" for probe in added):
+            raise SystemExit(f"not stepped: {tiers}")
+        began = time.monotonic()
+        own.process.send_signal(signal.SIGTERM if how == "^C" else signal.SIGKILL)
+        own.process.wait(PATIENCE)
+        return armed, time.monotonic() - began
+
+
+def run(build, directory, target, tier, how):
+    """(seconds until armed, seconds until ended, longest gap in ms)"""
+    target.mark()
+    seconds = stepped(build, target, how) if tier == "stepped" else traced(build, directory, target, tier, how)
+    deadline = time.monotonic() + PATIENCE
+    while tracer_of(target.pid) != 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return *seconds, target.mark()[1]
 
 
 @contextlib.contextmanager
