@@ -1,4 +1,5 @@
 // probed: wiring only.
+#include <malloc.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -64,6 +65,11 @@ void raise_file_limit() {
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
+
+// Blocks of this size and more are given back as soon as they are freed, whatever stands behind them in the heap: what
+// waits for clients (64 KiB each time), debug information. Otherwise a daemon that some clients were behind of stays as
+// large as it was then. mallopt(3); setting it keeps the limit from rising by itself.
+void give_memory_back() { ::mallopt(M_MMAP_THRESHOLD, 64 << 10); }
 
 // systemd makes it for the service (RuntimeDirectory=); without systemd, nobody else does. /run is root's.
 Result<void> make_default_directory(const Options& options) {
@@ -170,6 +176,7 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   raise_file_limit();
+  give_memory_back();
   warn_of_seccomp();
   Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();

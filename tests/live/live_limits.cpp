@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -237,6 +238,25 @@ TEST_CASE("clients that go before their requests are begun hold up nobody, and h
   CHECK(most < 400);
   CHECK(eventually([&] { return list_probes(client).empty(); }));
   CHECK(target.unharmed());
+}
+
+TEST_CASE("what waited for clients that were behind is given back when they have gone") {
+  if (std::getenv("PROBED_TEST_SANITIZED")) SKIP_TEST("a sanitizer keeps what is freed");
+  Daemon daemon;
+  const auto own_mib = [&] {  // proc_pid_status(5), "RssAnon:    4004 kB"
+    const std::string status = read_file("/proc/" + std::to_string(daemon.pid()) + "/status");
+    return std::atol(status.c_str() + status.find("RssAnon:") + 8) / 1024;
+  };
+  Busy busy;
+  {
+    RpcClient client(daemon.socket());
+    add(client, busy.pid(), {"work"}, {{"maxRate", 0}});
+    std::optional<RpcClient> behind[3];  // which never read their events
+    for (auto& one : behind) one.emplace(daemon.socket()).send_raw(request_text("events.subscribe", Json::object()) + "\n");
+    CHECK(eventually([&] { return own_mib() > 170; }, Millis{30'000}));
+  }
+  CHECK(eventually([&] { return own_mib() < 32; }));
+  busy.end();
 }
 
 TEST_CASE("urgent bytes, which the protocol doesn't have, change nothing") {

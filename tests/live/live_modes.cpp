@@ -51,7 +51,7 @@ TEST_CASE("a thread that never leaves 32-bit code is let go in bounded time") {
   CHECK(modes.target.ask("stay 8000") == "in");
   const auto begin = std::chrono::steady_clock::now();
   CHECK(modes.client.request("target.detach", {{"pid", modes.target.pid()}}).contains("result"));
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(7));  // and not only when it is back
   CHECK(tracer_of(modes.target.pid()) == 0);
   CHECK(modes.target.target.next_line().value_or("") == "stay ok");
   modes.check("own 5");
