@@ -21,6 +21,7 @@
 
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"
+#include "daemon/base/fault_in.hpp"
 #include "daemon/base/fd.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/control/controller_impl.hpp"
@@ -178,6 +179,7 @@ int run(const Options& options) {
   raise_file_limit();
   give_memory_back();
   warn_of_seccomp();
+  PresentPages::start_fetchers();
   Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return fail(inherited.error());

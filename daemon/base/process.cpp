@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "daemon/base/fd.hpp"
+#include "daemon/base/fault_in.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/base/mounts.hpp"
@@ -169,7 +170,9 @@ std::uint64_t program_mark(pid_t pid) {
     std::memcpy(&entry, vector.data() + at, sizeof entry);
     if (entry.a_type != AT_RANDOM) continue;
     std::array<std::uint8_t, 16> random{};
-    if (::pread(memory.get(), random.data(), random.size(), static_cast<off_t>(entry.a_un.a_val)) != 16) return 0;
+    if (PresentPages(pid, task).count(entry.a_un.a_val, random.size()) != random.size() ||
+        ::pread(memory.get(), random.data(), random.size(), static_cast<off_t>(entry.a_un.a_val)) != 16)
+      return 0;
     // FNV-1a: the bytes themselves are the program's secret.
     std::uint64_t mark = 0xcbf29ce484222325;
     for (const std::uint8_t byte : random) mark = (mark ^ byte) * 0x100000001b3;

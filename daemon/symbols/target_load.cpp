@@ -75,6 +75,7 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
   program_names_ = program_names(pid);
   // Without it, only implementations of IFUNCs and the vdso stay unknown.
   memory_.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
+  present_ = PresentPages(pid, pid);
   Result<Maps> maps = open_maps(pid);
   if (!maps) return std::move(maps).error();
   mappings_ = std::move(maps->mappings);
@@ -274,7 +275,8 @@ TargetSymbols::Exits TargetSymbols::Impl::exits_of(RemoteAddr entry) const {
 
 bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const ssize_t n = ::pread(memory_.get(), out.data(), out.size(), static_cast<off_t>(from.value));
+    const std::size_t size = present_.count(from.value, out.size());
+    const ssize_t n = ::pread(memory_.get(), out.data(), size, static_cast<off_t>(from.value));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     out = out.subspan(static_cast<std::size_t>(n));

@@ -28,6 +28,7 @@ TargetMemory TargetMemory::open(pid_t pid) {
   const pid_t task = process::task_with_memory(pid);
   memory.fd_.reset(::open(("/proc/" + std::to_string(task) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
   const int why = errno;
+  if (memory.fd_) memory.present_ = PresentPages(pid, task);
   memory.maps_.reset(::open(("/proc/" + std::to_string(task) + "/maps").c_str(), O_RDONLY | O_CLOEXEC));
   errno = why;
   if (!memory.fd_ && (errno == EMFILE || errno == ENFILE)) memory.stopped_ = task;
@@ -64,13 +65,13 @@ bool TargetMemory::has_ended() const {
 }
 
 std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {
-  if (fd_) return pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(from.value));
+  if (fd_) return pread(fd_.get(), to.data(), present_.count(from.value, to.size()), static_cast<off_t>(from.value));
   const iovec local{to.data(), to.size()}, remote{reinterpret_cast<void*>(from.value), to.size()};
   return process_vm_readv(stopped_, &local, 1, &remote, 1, 0);
 }
 
 std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byte> from) {
-  if (fd_) return pwrite(fd_.get(), from.data(), from.size(), static_cast<off_t>(to.value));
+  if (fd_) return pwrite(fd_.get(), from.data(), present_.count(to.value, from.size()), static_cast<off_t>(to.value));
   // A word at a time, never beyond the aligned word: the next page may not be mapped.
   const std::uint64_t aligned = to.value / sizeof(long) * sizeof(long), skip = to.value - aligned;
   const std::size_t size = std::min(from.size(), sizeof(long) - static_cast<std::size_t>(skip));

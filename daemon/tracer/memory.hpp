@@ -6,6 +6,8 @@
 //
 // When the daemon has run out of descriptors, process_vm_readv(2) and PTRACE_POKETEXT do: a child that a target forks
 // must be cleaned in any case.
+//
+// Neither waits for a file system that the target has mapped something from: base/fault_in.hpp.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +16,7 @@
 #include <span>
 #include <string>
 
+#include "daemon/base/fault_in.hpp"
 #include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/events/fetch.hpp"
@@ -55,6 +58,7 @@ class TargetMemory final : public events::MemoryReader {
   std::ptrdiff_t write_piece(RemoteAddr to, std::span<const std::byte> from);
 
   UniqueFd fd_, maps_;
+  PresentPages present_;
   TextPages* pages_ = nullptr;
   pid_t stopped_ = 0;  // there was no descriptor left: the thread to go through, which must stand still for a write
 };

@@ -161,6 +161,63 @@ TEST_CASE("a debug link into a file system that a user serves, and that never an
   check_nobody_waits(program, at + "/there");
 }
 
+// Whether the daemon's tracer is stuck in the kernel, where not even SIGKILL gets at it.
+bool waits_in_kernel(const Daemon& daemon) {
+  const pid_t tracer = tracer_process_of(daemon.pid());
+  return thread_states(tracer)[tracer] == 'D';
+}
+
+TEST_CASE("memory that is a file of a file system that doesn't answer is unreadable, and keeps nobody from anything") {
+  for (const bool step : {false, true}) {
+    CAPTURE(step);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched served("served"), other("family");
+    if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
+    const Json probe = client.call("probe.add", {{"pid", served.pid()},
+                                                 {"x-step", step},
+                                                 {"probes", {{{"definition", "work i=$arg1:s64 a=+0($arg2):x8 s=+0($arg2):string"},
+                                                              {"optimize", false}}}}});
+    Events events(client);
+    CHECK(served.ask("call 20") == "called 20");
+    CHECK(!waits_in_kernel(daemon));
+    REQUIRE(events.reach(20));
+    for (const Json& event : events.all()) CHECK_MESSAGE(event.at("args").at("a").is_null(), event.dump());
+    // Everybody else is served meanwhile, by the tracer too.
+    CHECK(client.request("probe.add", add_params(other.pid(), {"work"}), kSoon).contains("result"));
+    // What the file system gives away later is read.
+    CHECK(served.ask("answer") == "answers");
+    const auto is_read = [&] {
+      served.ask("call 1");
+      const std::size_t before = events.all().size();
+      events.reach(before + 1);
+      return events.all().back().at("args").at("a") == "0x41";
+    };
+    CHECK(eventually(is_read, Millis{20'000}));
+    daemon.process().signal(SIGTERM);
+    CHECK(daemon.process().wait() == Exit{0, 0});
+    CHECK(served.unharmed());
+    served.target.send("quit\n");
+    CHECK(served.target.finish().ok());
+    CHECK(other.unharmed());
+  }
+}
+
+TEST_CASE("a daemon ends, and lets a program go, whose file system doesn't answer") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched served("served");
+  if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
+  add(client, served.pid(), {"work s=+0($arg2):string"});
+  for (int i = 0; i < 5; ++i) CHECK(served.ask("call 1000") == "called 1000");
+  daemon.process().signal(SIGTERM);
+  CHECK(daemon.process().wait() == Exit{0, 0});
+  CHECK(served.unharmed());
+  CHECK(served.ask("call 10") == "called 10");
+  served.target.send("quit\n");
+  CHECK(served.target.finish().ok());
+}
+
 TEST_CASE("what only root may read isn't read for a user, whoever has asked before, and root still gets it") {
   NEEDS_USERS();
   for (const char* kind : {"debug", "link", "dwo", "dwz"}) {

@@ -1,0 +1,52 @@
+// Which memory of another process is there, and having the rest fetched by somebody who may wait for it.
+//
+// A page that a process has mapped from a file and not touched yet is read from its file system when another process
+// reads it. A file system in user space (FUSE) answers when its server likes: never, if he means harm, and not as long
+// as he stands still in a breakpoint of the very tracer that waits. Nothing ends that wait, not even SIGKILL
+// (fs/fuse/dev.c, request_wait_answer), and an access by way of /proc/PID/mem keeps the process from changing its
+// mappings meanwhile (mm/memory.c, __access_remote_vm). So who reads or writes a stranger's memory first looks whether
+// its pages are there (/proc/PID/pagemap; those that are swapped out are nobody's but the kernel's), and has those that
+// aren't touched by a small process that nothing depends on, by process_vm_readv(2), which keeps nobody from anything
+// while it waits (mm/filemap.c, maybe_unlock_mmap_for_io). What it doesn't fetch in time counts as unreadable.
+//
+// A page may go between the look and the access; what a breakpoint of ours has been written to doesn't, as that is
+// memory of the process's own.
+//
+// Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace probed {
+
+class PresentPages {
+ public:
+  // Of nothing: whatever is asked for is present.
+  PresentPages();
+  // pid: of the process, whose memory is `task`'s.
+  PresentPages(pid_t pid, pid_t task);
+  ~PresentPages();
+  PresentPages(PresentPages&&) noexcept;
+  PresentPages& operator=(PresentPages&&) noexcept;
+
+  // How many of these bytes, from the first on, can be read and written without waiting for a file system, or are in
+  // no memory at all. Fetches what it can: microseconds, and kPatience at most, once in kPause.
+  std::size_t count(std::uint64_t at, std::size_t size) const;
+
+  static constexpr std::chrono::milliseconds kPatience{200}, kPause{1000};
+
+  // Makes the process that those who fetch come from. To be called when there is one thread yet, and no descriptor that
+  // matters: it has copies of all for a moment. Without it nobody fetches, and everything counts as present.
+  static void start_fetchers();
+
+ private:
+  struct Process;
+  std::unique_ptr<Process> process_;
+};
+
+}  // namespace probed
