@@ -27,11 +27,6 @@ std::vector<std::string_view> strings_of(std::string_view text) {
   return strings;
 }
 
-std::string read_proc(pid_t pid, const char* name) {
-  std::string text;
-  return read_file("/proc/" + std::to_string(pid) + "/" + name, text, kMaxText) == 0 ? text : "";
-}
-
 // 0: nobody traces it, or no probed does.
 pid_t tracing_daemon(pid_t pid) {
   const auto thread = process::tracer_pid(pid);
@@ -65,7 +60,8 @@ Error with_advice(Error error, pid_t pid) {
   if (error.reason != Reason::already_traced) return error;
   const pid_t tracer = tracing_daemon(pid);
   if (tracer == 0) return error;
-  const OtherDaemon other = describe_daemon(read_proc(tracer, "cmdline"), read_proc(tracer, "environ"));
+  const OtherDaemon other =
+      describe_daemon(process::arguments(tracer, kMaxText), process::environment(tracer, kMaxText));
   std::error_code unknown;
   const auto directory = std::filesystem::read_symlink("/proc/" + std::to_string(tracer) + "/cwd", unknown);
   const std::string command = "`probectl --socket " + (directory / other.socket).string();

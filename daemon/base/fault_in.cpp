@@ -32,7 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kPage = 4096;    // bytes; both architectures'
+constexpr std::size_t kPage = 4096;     // bytes; both architectures'
 constexpr std::size_t kMostPages = 64;  // of one request
 constexpr std::size_t kMostIdle = 4;    // fetchers that wait for the next request
 constexpr int kMostFetchers = 32;       // alive, most of them for a file system that doesn't answer
@@ -51,7 +51,8 @@ struct Reply {
   std::int32_t error = 0;   // of the next one
 };
 
-// ---- in processes of their own; one thread each, and nothing of the daemon's is of any use there ----------------------
+// ---- in processes of their own; one thread each, and nothing of the daemon's is of any use there
+// ----------------------
 
 [[noreturn]] void serve(int socket) {
   ::prctl(PR_SET_NAME, "probed-fetcher");
@@ -68,7 +69,8 @@ struct Reply {
     const iovec local{bytes.data(), pages};
     Reply reply;
     while (reply.pages < pages) {
-      const ssize_t n = ::process_vm_readv(request.task, &local, 1, remote.data() + reply.pages, pages - reply.pages, 0);
+      const ssize_t n =
+          ::process_vm_readv(request.task, &local, 1, remote.data() + reply.pages, pages - reply.pages, 0);
       if (n <= 0) {
         reply.error = n < 0 ? errno : EFAULT;
         break;
@@ -126,7 +128,8 @@ void send_descriptor(int socket, int fd) {
   ::_exit(0);
 }
 
-// ---- in the daemon ---------------------------------------------------------------------------------------------------
+// ---- in the daemon
+// ---------------------------------------------------------------------------------------------------
 
 struct Fetchers {
   std::mutex mutex;
@@ -260,8 +263,9 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     const bool answered = asked && becomes_readable(fetcher.get(), kPatience);
     if (answered && ::recv(fetcher.get(), &reply, sizeof reply, MSG_DONTWAIT) != sizeof reply) continue;  // killed
     if (!answered) {
-      spdlog::warn("process {}: its memory at {:#x} isn't there, and the file system that it is mapped from doesn't answer",
-                   pid, at);
+      spdlog::warn(
+          "process {}: its memory at {:#x} isn't there, and the file system that it is mapped from doesn't answer", pid,
+          at);
       not_before = Clock::now() + kPause;
       return 0;
     }
@@ -277,7 +281,9 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
 
 std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
   const std::uint64_t first = at / kPage, end = (at + size - 1) / kPage + 1;
-  const auto until = [&](std::uint64_t page) { return page <= first ? 0 : std::min<std::size_t>(size, page * kPage - at); };
+  const auto until = [&](std::uint64_t page) {
+    return page <= first ? 0 : std::min<std::size_t>(size, page * kPage - at);
+  };
   std::array<std::uint64_t, kMostPages> entries;
   for (std::uint64_t page = first; page < end;) {
     const std::size_t wanted = std::min<std::size_t>(end - page, entries.size());

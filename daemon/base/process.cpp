@@ -26,6 +26,7 @@ namespace probed::process {
 namespace {
 
 constexpr std::size_t kSmallFile = 256 * 1024;
+constexpr std::uint64_t kMostOfStart = 16 << 20;  // bytes of arguments and environment; the kernel's own limit is 6 MiB
 
 std::string proc_path(pid_t pid, std::string_view name) {
   return "/proc/" + std::to_string(pid) + "/" + std::string(name);
@@ -191,6 +192,25 @@ std::string comm(pid_t pid) {
   Result<Stat> stat = read_stat(pid);
   return stat ? stat->comm : std::string();
 }
+
+// Both stand one behind the other on the stack, and a program may have written its arguments over both.
+// proc_pid_stat(5): arg_start is the 48th field, env_end the 51st.
+static std::string strings_of_start(pid_t pid, const char* name, std::size_t most) {
+  std::string stat, text;
+  if (read_file(proc_path(pid, "stat"), stat, kSmallFile) != 0) return {};
+  std::istringstream fields(stat.substr(std::min(stat.rfind(')'), stat.size())));
+  std::string skipped;
+  for (int field = 2; field < 48; ++field) fields >> skipped;
+  std::uint64_t start = 0, arguments_end = 0, environment_start = 0, end = 0;
+  fields >> start >> arguments_end >> environment_start >> end;
+  if (start == 0 || end < start || end - start > kMostOfStart) return {};
+  const std::size_t size = static_cast<std::size_t>(end - start);
+  if (PresentPages(pid, pid).count(start, size) != size) return {};
+  return read_file(proc_path(pid, name), text, most) == 0 ? text : std::string();
+}
+
+std::string arguments(pid_t pid, std::size_t most) { return strings_of_start(pid, "cmdline", most); }
+std::string environment(pid_t pid, std::size_t most) { return strings_of_start(pid, "environ", most); }
 
 // A thread of the process that hasn't ended, its main one if that is so; nullopt: there is none. A list of threads of
 // which some end meanwhile may lack others (fs/proc/base.c, next_tid), and one that executes another program gets the

@@ -44,6 +44,10 @@ std::string boot_id();
 
 // Of the main thread; empty when the process is gone.
 std::string comm(pid_t pid);
+// The strings that its program was started with, each with its NUL, at most so many bytes: /proc/PID/cmdline and
+// environ, which are read from its memory. Empty: they may not be read, or not without waiting for a file system.
+std::string arguments(pid_t pid, std::size_t most);
+std::string environment(pid_t pid, std::size_t most);
 // The path of the program as /proc/PID/exe gives it, without " (deleted)"; empty: gone, a kernel thread, a zombie, or
 // not permitted.
 std::string exe(pid_t pid);

@@ -48,9 +48,8 @@ Result<void> check_kind(pid_t pid) {
 
 std::vector<std::string> program_names(pid_t pid) {
   std::vector<std::string> names{process::comm(pid)};
-  std::string arguments;
-  if (read_file("/proc/" + std::to_string(pid) + "/cmdline", arguments, 4u << 20) == 0)
-    names.emplace_back(base_name(std::string_view(arguments.c_str())));
+  const std::string arguments = process::arguments(pid, 4u << 20);
+  names.emplace_back(base_name(std::string_view(arguments.c_str())));
   std::erase(names, std::string());
   return names;
 }

@@ -1,5 +1,5 @@
-// served: a page mapped from a file of a file system in user space (FUSE) that a child of its own serves, and that gives
-// no byte of the file away until it is told to. Commands, each is answered:
+// served: a page mapped from a file of a file system in user space (FUSE) that a child of its own serves, and that
+// gives no byte of the file away until it is told to. Commands, each is answered:
 //   call N     calls work(i, PAGE) N times, without touching the page; "called N"
 //   answer     reads are answered from now on, also those that wait; "answers"
 //   touch      "touched BYTE", read by itself
@@ -33,8 +33,11 @@ static void reply(int fuse, unsigned long long to, int error, const void* data, 
 
 static struct fuse_attr attributes_of(unsigned long long node) {
   const int file = node == kFile;
-  return (struct fuse_attr){.ino = node, .size = file ? kPage : 0, .mode = file ? S_IFREG | 0644 : S_IFDIR | 0755,
-                            .nlink = 1, .blksize = kPage};
+  return (struct fuse_attr){.ino = node,
+                            .size = file ? kPage : 0,
+                            .mode = file ? S_IFREG | 0644 : S_IFDIR | 0755,
+                            .nlink = 1,
+                            .blksize = kPage};
 }
 
 // Of those whose answers are their contents.
