@@ -346,6 +346,12 @@ void subscribe(const Call& call) {
                            "this connection has " + std::to_string(call.services.max_subscriptions) +
                                " subscriptions, which is the most one may have",
                            "end one with events.unsubscribe, or open another connection"});
+  const std::size_t most = call.services.max_user_subscriptions;
+  if (call.connection->user() != 0 && call.connection->user_subscription_count() >= most)
+    return call.done(
+        Error{Reason::limit_exceeded,
+              "your connections have " + std::to_string(most) + " subscriptions, which is the most they may have",
+              "end some with events.unsubscribe, or close a connection"});
   if (auto nobody = refuse_nobody(pid_of(call.params))) return call.done(std::move(*nobody));
   auto subscription = call.controller().subscribe(*call.connection, subscribe_request_of(call.params));
   if (!subscription) return call.done(std::move(subscription).error());
@@ -415,20 +421,20 @@ void functions(const Call& call) {
   const std::size_t ask = limit == 0 ? 0 : limit + 1;  // one more tells whether there are more
   auto to_json = [limit](const std::vector<symbols::Function>& found) { return functions_json(found, limit); };
   call.controller().functions(*call.connection, *pid_of(call.params), call.params.value("glob", std::string()), ask,
-                              answer_with<std::vector<symbols::Function>>(call.done, to_json));
+                              to_json, call.done);
 }
 
 void usdt(const Call& call) {
   const auto limit = call.params.value("limit", std::size_t{0});
   const std::size_t ask = limit == 0 ? 0 : limit + 1;
   auto to_json = [limit](const std::vector<symbols::UsdtProbe>& found) { return usdt_json(found, limit); };
-  call.controller().usdt(*call.connection, *pid_of(call.params), call.params.value("glob", std::string()), ask,
-                         answer_with<std::vector<symbols::UsdtProbe>>(call.done, to_json));
+  call.controller().usdt(*call.connection, *pid_of(call.params), call.params.value("glob", std::string()), ask, to_json,
+                         call.done);
 }
 
 void variables(const Call& call) {
   call.controller().variables(*call.connection, *pid_of(call.params), call.params.value("location", std::string()),
-                              answer_with<std::vector<dwarf::VisibleVariable>>(call.done, variables_json));
+                              variables_json, call.done);
 }
 
 void lines(const Call& call) {
@@ -436,7 +442,7 @@ void lines(const Call& call) {
   const std::size_t ask = limit == 0 ? 0 : limit + 1;
   auto to_json = [limit](const std::vector<symbols::SourceLine>& found) { return lines_json(found, limit); };
   call.controller().lines(*call.connection, *pid_of(call.params), call.params.value("file", std::string()), ask,
-                          answer_with<std::vector<symbols::SourceLine>>(call.done, to_json));
+                          to_json, call.done);
 }
 
 // ---- the table ----

@@ -28,6 +28,7 @@ class Connection : public control::Client {
   virtual void unsubscribed(std::uint64_t subscription) = 0;
   virtual bool owns(std::uint64_t subscription) const = 0;
   virtual std::size_t subscription_count() const = 0;
+  virtual std::size_t user_subscription_count() const = 0;  // of all connections of its user
 };
 
 struct Services {
@@ -35,6 +36,7 @@ struct Services {
   const Authorizer& authorizer;
   std::size_t event_buffer = 0;         // bytes, for initialize to tell
   std::size_t max_subscriptions = 256;  // of one connection
+  std::size_t max_user_subscriptions = 1024;  // of all connections of a user; root is exempt
 };
 
 using Completion = std::function<void(Result<std::string>)>;  // the result as JSON text

@@ -12,9 +12,12 @@ constexpr std::size_t kAroundEvents = 256;  // bytes of a notification in front 
 
 }  // namespace
 
-Outbox::Outbox(OutboxLimits limits) : limits_(std::move(limits)) {
-  if (!limits_.shared) limits_.shared = std::make_shared<EventRoom>(EventRoom{SIZE_MAX, 0});
+static OutboxLimits with_share(OutboxLimits limits) {
+  if (!limits.shared) limits.shared = std::make_shared<UserShare>(UserShare{.most = SIZE_MAX});
+  return limits;
 }
+
+Outbox::Outbox(OutboxLimits limits) : limits_(with_share(std::move(limits))), answers_unsent_(limits_.shared) {}
 
 Outbox::~Outbox() { give_room(room_); }
 
@@ -95,7 +98,7 @@ bool Outbox::in_burst(std::size_t cost) {
 
 bool Outbox::has_room(std::size_t cost) {
   if (event_bytes_ + cost > limits_.event_buffer || !in_burst(cost)) return false;
-  const EventRoom& shared = *limits_.shared;
+  const UserShare& shared = *limits_.shared;
   return cost <= shared.most - std::min(shared.used, shared.most) || event_bytes_ + cost <= limits_.own_share;
 }
 
@@ -118,7 +121,7 @@ void Outbox::missed(std::uint64_t id, std::uint64_t count) {
 }
 
 void Outbox::answer(std::string message) {
-  answer_bytes_ += message.size();
+  answers_unsent_.take(message.size());
   Outgoing out;
   out.answers = message.size();
   out.body = std::move(message);
@@ -162,7 +165,7 @@ void Outbox::seal(std::uint64_t id) {
     }
     Outgoing out = finish(*item);
     out.answers = out.body.size();
-    answer_bytes_ += out.answers;
+    answers_unsent_.take(out.answers);
     answers_.push_back(std::move(out));
   }
   stream_ = std::move(others);
@@ -192,7 +195,7 @@ bool Outbox::keeps_spare() const {
 }
 
 void Outbox::done(Outgoing&& sent) {
-  answer_bytes_ -= sent.answers;
+  answers_unsent_.give(sent.answers);
   event_bytes_ -= sent.events;
   notification_bytes_ -= sent.notifications;
   give_room(sent.room);

@@ -1,6 +1,7 @@
 // What waits to be written to one client: answers in one queue, events and other notifications in another.
 //
-//   answers        unbounded here; the session stops reading requests while too many bytes of them are unsent
+//   answers        unbounded here; the session stops reading requests while too many bytes of them are unsent, and
+//                  refuses what its user's connections have no room for (may_answer)
 //   events         bounded; what does not fit is refused and the caller counts it
 //   notifications  in order with the events, never refused; overflowed() tells the session to give the client up
 //
@@ -13,6 +14,7 @@
 // the order of their acceptance within their subscription.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,23 +23,49 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "proto/framing.hpp"
 
 namespace probed::api {
 
-// What several outboxes may hold in all, besides the own share of each.
-struct EventRoom {
-  std::size_t most = 0;  // bytes
+// What all connections of one user hold, and may hold.
+struct UserShare {
+  std::size_t most = 0;  // bytes of events, besides each outbox' own share
   std::size_t used = 0;  // events unsent, and buffers that are kept for the next ones
+  std::size_t most_answers = SIZE_MAX;  // bytes
+  std::size_t answers = 0;              // put together or unsent
+  std::size_t subscriptions = 0;
+};
+
+// Bytes of answers that are charged to a share as long as this lives.
+class AnswerCharge {
+ public:
+  explicit AnswerCharge(std::shared_ptr<UserShare> share) : share_(std::move(share)) {}
+  ~AnswerCharge() { give(bytes_); }
+  AnswerCharge(const AnswerCharge&) = delete;
+  AnswerCharge& operator=(const AnswerCharge&) = delete;
+  void take(std::size_t bytes) {
+    bytes_ += bytes;
+    share_->answers += bytes;
+  }
+  void give(std::size_t bytes) {
+    bytes_ -= bytes;
+    share_->answers -= bytes;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<UserShare> share_;
+  std::size_t bytes_ = 0;
 };
 
 struct OutboxLimits {
   std::size_t event_buffer = 64 << 20;   // bytes of events unsent: a burst of 100,000 is some 25 MiB
   std::size_t batch_size = 64 << 10;     // bytes of one `events` notification, about
   std::size_t notifications = 16 << 20;  // bytes of other notifications unsent
-  std::shared_ptr<EventRoom> shared{};   // of all outboxes of a user; null: there is no such limit
+  std::shared_ptr<UserShare> shared{};   // of all outboxes of a user; null: there are no such limits
   std::size_t own_share = 256 << 10;     // bytes of events unsent that others of the user never take from this one
   // `event_buffer` of a client that is behind for longer than a burst: what waits is late when it comes, and its last
   // answer comes behind all of it. 20 ms of two million events a second.
@@ -62,6 +90,12 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
 
   void answer(std::string message);
+  // Whether the user's connections may have so many bytes of answers more.
+  bool may_answer(std::size_t bytes) const {
+    const UserShare& share = *limits_.shared;
+    return bytes <= share.most_answers - std::min(share.answers, share.most_answers);
+  }
+  const std::shared_ptr<UserShare>& share() const { return limits_.shared; }
   void notification(std::string message);
   // False: no room for the event; nothing is kept of it. Allocates only when a batch grows.
   bool offer(std::uint64_t subscription, std::string_view event_json);
@@ -79,7 +113,7 @@ class Outbox {
   // It has been written, or never will be.
   void done(Outgoing&& sent);
 
-  std::size_t unsent_answers() const { return answer_bytes_; }
+  std::size_t unsent_answers() const { return answers_unsent_.bytes(); }
   std::size_t unsent_events() const { return event_bytes_; }
   bool overflowed() const { return notification_bytes_ > limits_.notifications; }
   bool empty() const { return answers_.empty() && stream_.empty(); }
@@ -119,7 +153,8 @@ class Outbox {
   std::deque<ItemPtr> stream_;
   std::vector<Subscription> subscriptions_;  // by id; those seen since their start
   std::vector<std::string> spare_;           // buffers of sent batches, to be used again
-  std::size_t answer_bytes_ = 0, event_bytes_ = 0, notification_bytes_ = 0;
+  AnswerCharge answers_unsent_;
+  std::size_t event_bytes_ = 0, notification_bytes_ = 0;
   // Since when more than the steady buffer is unsent; and whether that has been so for too long, and the client hasn't
   // caught up since.
   std::optional<std::chrono::steady_clock::time_point> behind_since_;

@@ -38,6 +38,9 @@ Error too_many(const std::string& who, std::size_t clients) {
           {}};
 }
 
+// Bytes of answers that the connections of a user other than root leave unread: two of the longest (kMostNames).
+constexpr std::size_t kMostUserAnswers = 64 << 20;
+
 }  // namespace
 
 Server::Server(boost::asio::io_context& io, control::Controller& controller, Listener listener, ServerOptions options)
@@ -145,11 +148,12 @@ bool Server::scarce(int fd) {
 }
 
 // As long as one of the user's sessions lives.
-std::shared_ptr<EventRoom> Server::event_room_of(uid_t user) {
-  std::erase_if(event_rooms_, [](const auto& entry) { return entry.second.expired(); });
-  if (const auto known = event_rooms_[user].lock()) return known;
-  const auto room = std::make_shared<EventRoom>(EventRoom{options_.user_events, 0});
-  event_rooms_[user] = room;
+std::shared_ptr<UserShare> Server::share_of(uid_t user) {
+  std::erase_if(shares_, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto known = shares_[user].lock()) return known;
+  const auto room = std::make_shared<UserShare>(UserShare{.most = options_.user_events});
+  if (user != 0) room->most_answers = kMostUserAnswers;
+  shares_[user] = room;
   return room;
 }
 
@@ -169,7 +173,7 @@ void Server::admit(UniqueFd fd) {
   fd.release();
   const ClientId id{++last_id_};
   SessionLimits limits = options_.session;
-  limits.outbox.shared = event_room_of(peer->uid);
+  limits.outbox.shared = share_of(peer->uid);
   // The last to hold it may be what a request has left in another thread; its end belongs to this one.
   const auto end_here = [&io = io_](Session* last) {
     boost::asio::dispatch(io, [owned = std::unique_ptr<Session>(last)] {});

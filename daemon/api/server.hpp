@@ -57,7 +57,7 @@ class Server final : public SessionOwner {
   std::size_t living() const { return sessions_.size() + leaving_.size(); }
   bool room_for(const Peer& peer) const;
   std::size_t sessions_of(uid_t user) const;
-  std::shared_ptr<EventRoom> event_room_of(uid_t user);
+  std::shared_ptr<UserShare> share_of(uid_t user);
 
   boost::asio::io_context& io_;
   ServerOptions options_;
@@ -69,7 +69,7 @@ class Server final : public SessionOwner {
   std::map<ClientId, std::shared_ptr<Session>> sessions_;
   // Their clients have gone, and a request of theirs is still under way: what it holds is limited as theirs is.
   std::vector<std::weak_ptr<Session>> leaving_;
-  std::map<uid_t, std::weak_ptr<EventRoom>> event_rooms_;
+  std::map<uid_t, std::weak_ptr<UserShare>> shares_;
   std::uint64_t last_id_ = 0;
   std::uint64_t turned_away_ = 0;  // since the log was told last
   std::chrono::steady_clock::time_point tell_turned_away_{};

@@ -50,6 +50,8 @@ void Session::start() {
 void Session::leave_controller() {
   if (!std::exchange(known_, false)) return;
   ++ticket_;
+  outbox_.share()->subscriptions -= subscriptions_.size();
+  subscriptions_.clear();
   owner_.services().controller.client_gone(id_);
 }
 
@@ -122,6 +124,7 @@ void Session::begin(std::string_view text) {
     return fail(refused.error, refused.id);
   }
   run_.emplace();
+  run_->charge = std::make_unique<AnswerCharge>(outbox_.share());
   run_->message = std::move(message);
   advance();
 }
@@ -158,6 +161,9 @@ void Session::run_item() {
 
 void Session::complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result) {
   if (ticket != ticket_ || !run_ || !run_->waiting || closed_) return;
+  if (!notify && result && !outbox_.may_answer(result->size()))
+    result = Error{Reason::limit_exceeded, "your connections leave too much of what was answered before unread",
+                   "read the answers, or close connections that nobody reads from"};
   if (!notify)
     append_answer(result ? proto::make_response(id, std::move(*result)) : proto::make_error(id, result.error()));
   run_->waiting = false;
@@ -165,6 +171,7 @@ void Session::complete(std::uint64_t ticket, const std::string& id, bool notify,
 }
 
 void Session::append_answer(std::string text) {
+  run_->charge->take(text.size());
   if (run_->answered++ > 0) run_->answers += ',';
   if (run_->answers.empty() && !run_->message.batch)
     run_->answers = std::move(text);
@@ -175,6 +182,7 @@ void Session::append_answer(std::string text) {
 void Session::finish_run() {
   Run run = std::move(*run_);
   run_.reset();
+  run.charge.reset();
   if (run.answered > 0) outbox_.answer(run.message.batch ? "[" + run.answers + "]" : std::move(run.answers));
   outbox_.release();
 }
@@ -350,13 +358,14 @@ void Session::notify(std::string_view method, std::string_view params_json) {
 
 void Session::subscribed(std::uint64_t subscription) {
   subscriptions_.insert(subscription);
+  ++outbox_.share()->subscriptions;
   outbox_.expect(subscription);
   boost::system::error_code smaller;
   socket_.set_option(Socket::send_buffer_size(kSendBuffer), smaller);
 }
 
 void Session::unsubscribed(std::uint64_t subscription) {
-  subscriptions_.erase(subscription);
+  outbox_.share()->subscriptions -= subscriptions_.erase(subscription);
   outbox_.seal(subscription);
 }
 

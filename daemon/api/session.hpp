@@ -5,7 +5,8 @@
 // of a session that is gone fall into the void.
 //
 // Flow: reading stops while a request is under way or more than answer_limit bytes of answers are unsent, so a client
-// that doesn't read cannot make the daemon's memory grow. Events have their own bounded buffer (outbox.hpp).
+// that doesn't read cannot make the daemon's memory grow; and an answer that a user's connections have no room for, as
+// they leave others unread, is an error instead. Events have their own bounded buffer (outbox.hpp).
 //
 // End: when the client has gone (hang-up, write error), at once. When it has only closed its writing side, after the
 // last answer, or, with subscriptions, when it closes the rest. After a message that leaves the stream without a known
@@ -78,6 +79,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   void unsubscribed(std::uint64_t subscription) override;
   bool owns(std::uint64_t subscription) const override { return subscriptions_.contains(subscription); }
   std::size_t subscription_count() const override { return subscriptions_.size(); }
+  std::size_t user_subscription_count() const override { return outbox_.share()->subscriptions; }
 
  private:
   // A message under way: its items run in order, its answers are one text at the end.
@@ -87,6 +89,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
     bool waiting = false;  // for the completion of item next - 1
     std::string answers;
     std::size_t answered = 0;
+    std::unique_ptr<AnswerCharge> charge;
   };
 
   void pump();

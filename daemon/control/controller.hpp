@@ -21,6 +21,9 @@ namespace probed::control {
 
 template <class T>
 using Reply = std::function<void(Result<T>)>;
+// The text of an answer, made where the list is made, as both may take a while: on any thread.
+template <class T>
+using Shape = std::function<std::string(const std::vector<T>&)>;
 
 struct TargetView {
   TargetId id;
@@ -221,16 +224,16 @@ class Controller {
   // pattern: [MODULE:]GLOB
   // What is found is told only while the process runs the program that was looked at, and the client may trace it.
   virtual void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-                         Reply<std::vector<symbols::Function>> reply) = 0;
+                         Shape<symbols::Function> shape, Reply<std::string> reply) = 0;
   // location: as in a definition
-  virtual void variables(Client& client, pid_t pid, std::string location,
-                         Reply<std::vector<dwarf::VisibleVariable>> reply) = 0;
+  virtual void variables(Client& client, pid_t pid, std::string location, Shape<dwarf::VisibleVariable> shape,
+                         Reply<std::string> reply) = 0;
   // file: [MODULE:]FILE
-  virtual void lines(Client& client, pid_t pid, std::string file, std::size_t limit,
-                     Reply<std::vector<symbols::SourceLine>> reply) = 0;
+  virtual void lines(Client& client, pid_t pid, std::string file, std::size_t limit, Shape<symbols::SourceLine> shape,
+                     Reply<std::string> reply) = 0;
   // pattern: [[MODULE:]PROVIDER:]NAME
-  virtual void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-                    Reply<std::vector<symbols::UsdtProbe>> reply) = 0;
+  virtual void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit, Shape<symbols::UsdtProbe> shape,
+                    Reply<std::string> reply) = 0;
 };
 
 }  // namespace probed::control

@@ -165,7 +165,7 @@ void ControllerImpl::report_queue_losses() {
 
 // ---- subscriptions --------------------------------------------------------------------------------------------------
 
-bool ControllerImpl::matches(const Subscription& subscription, const Probe& probe) const {
+bool ControllerImpl::matches(const Subscription& subscription, const Probe& probe, Sight& sight) const {
   const SubscribeRequest& wanted = subscription.request;
   if (wanted.pid && *wanted.pid != probe.pid) return false;
   const auto& names = subscription.wanted;
@@ -173,7 +173,10 @@ bool ControllerImpl::matches(const Subscription& subscription, const Probe& prob
     return names.contains(std::to_string(number(p.shown()))) || names.contains(p.name) || names.contains(p.full_name());
   };
   if (wanted.probes && !is_named(probe, named)) return false;
-  return probe.owner == subscription.client->id() || subscription.client->may_trace(probe.pid);
+  if (probe.owner == subscription.client->id()) return true;
+  const auto [known, first] = sight.try_emplace({subscription.client->id(), probe.pid}, false);
+  if (first) known->second = subscription.client->may_trace(probe.pid);
+  return known->second;
 }
 
 // Whoever gets a probe's events is told of its process's end, too.
@@ -183,9 +186,9 @@ void ControllerImpl::listen(Subscription& subscription, Probe& probe) {
     t->second.interested.insert(subscription.client->id());
 }
 
-void ControllerImpl::link(Probe& probe) {
+void ControllerImpl::link(Probe& probe, Sight& sight) {
   for (auto& [id, subscription] : subscriptions_)
-    if (matches(subscription, probe)) listen(subscription, probe);
+    if (matches(subscription, probe, sight)) listen(subscription, probe);
   widest_audience_ = std::max(widest_audience_, probe.audience.size());
   probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
 }
@@ -217,8 +220,9 @@ Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest
     if (const auto t = targets_.find(*subscription.request.pid); t != targets_.end())
       t->second.interested.insert(client.id());
   std::vector<ProbeId> changed;
+  Sight sight;
   for (auto& [id, probe] : probes_) {
-    if (!matches(subscription, probe)) continue;
+    if (!matches(subscription, probe, sight)) continue;
     if (probe.audience.empty()) probe.reported_missed = missed_of(probe);  // nobody was there to be told
     listen(subscription, probe);
     widest_audience_ = std::max(widest_audience_, probe.audience.size());

@@ -70,14 +70,14 @@ class ControllerImpl final : public Controller {
   void set_armed(bool armed, Reply<std::vector<Failed>> reply) override;
   void set_optimize(bool enabled, Reply<void> reply) override;
   Status status() const override;
-  void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-                 Reply<std::vector<symbols::Function>> reply) override;
-  void variables(Client& client, pid_t pid, std::string location,
-                 Reply<std::vector<dwarf::VisibleVariable>> reply) override;
-  void lines(Client& client, pid_t pid, std::string file, std::size_t limit,
-             Reply<std::vector<symbols::SourceLine>> reply) override;
-  void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-            Reply<std::vector<symbols::UsdtProbe>> reply) override;
+  void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit, Shape<symbols::Function> shape,
+                 Reply<std::string> reply) override;
+  void variables(Client& client, pid_t pid, std::string location, Shape<dwarf::VisibleVariable> shape,
+                 Reply<std::string> reply) override;
+  void lines(Client& client, pid_t pid, std::string file, std::size_t limit, Shape<symbols::SourceLine> shape,
+             Reply<std::string> reply) override;
+  void usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit, Shape<symbols::UsdtProbe> shape,
+            Reply<std::string> reply) override;
 
  private:
   class TracerListener;
@@ -239,8 +239,10 @@ class ControllerImpl final : public Controller {
   void drain_known();
   void report_queue_losses();
   void report_queue_losses_in_time();
-  bool matches(const Subscription& subscription, const Probe& probe) const;
-  void link(Probe& probe);
+  // What clients may trace, for as long as one thing is done: asking costs a look at many files of /proc.
+  using Sight = std::map<std::pair<ClientId, pid_t>, bool>;
+  bool matches(const Subscription& subscription, const Probe& probe, Sight& sight) const;
+  void link(Probe& probe, Sight& sight);
   void listen(Subscription& subscription, Probe& probe);
   void unlink(const Subscription& subscription);
   void tell_streaming(std::vector<ProbeId> ids);
@@ -266,7 +268,7 @@ class ControllerImpl final : public Controller {
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
   template <typename T, typename List>
-  void look_up(const Client& client, pid_t pid, Reply<std::vector<T>> reply, List list);
+  void look_up(const Client& client, pid_t pid, Shape<T> shape, Reply<std::string> reply, List list);
   const FeedState::Thread& thread_in(FeedState& state, pid_t pid, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {

@@ -374,6 +374,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   std::map<std::pair<std::size_t, std::string>, ProbeId> leaders;  // by definition and static probe
   std::unordered_map<const tracer::ReturnProbe*, ProbeId> entries;
   const auto glob = probes_.find(plan.from);
+  Sight sight;
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
     const ProbeSpec& spec = request.probes[planned.spec];
@@ -428,7 +429,7 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
     probe.pace.most = request.max_rate;
     if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
     plan.ids.push_back(id);
-    link(probe);
+    link(probe, sight);
   }
   return {};
 }
@@ -748,15 +749,17 @@ std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const {
 
 // On a worker: a list of the target's symbols.
 template <typename T, typename List>
-void ControllerImpl::look_up(const Client& client, pid_t pid, Reply<std::vector<T>> reply, List list) {
+void ControllerImpl::look_up(const Client& client, pid_t pid, Shape<T> shape, Reply<std::string> reply, List list) {
   struct Found {
     std::shared_ptr<const symbols::TargetSymbols> symbols;
-    Result<std::vector<T>> list;
+    std::string list;
   };
-  const auto make = [this, pid, list = std::move(list)]() -> Result<Found> {
+  const auto make = [this, pid, shape = std::move(shape), list = std::move(list)]() -> Result<Found> {
     auto symbols = symbols::TargetSymbols::load(pid, modules_);
     if (!symbols) return std::move(symbols).error();
-    return Found{*symbols, list(**symbols)};
+    const Result<std::vector<T>> found = list(**symbols);
+    if (!found) return found.error();
+    return Found{*symbols, shape(*found)};
   };
   at_work(client.user(), Work::look, make, [this, who = client.id(), pid, reply](Result<Found> found) {
     if (!found) return reply(std::move(found).error());
@@ -766,33 +769,33 @@ void ControllerImpl::look_up(const Client& client, pid_t pid, Reply<std::vector<
 }
 
 void ControllerImpl::functions(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-                               Reply<std::vector<symbols::Function>> reply) {
-  look_up<symbols::Function>(client, pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
-    return symbols.list_functions(pattern, limit);
-  });
+                               Shape<symbols::Function> shape, Reply<std::string> reply) {
+  look_up<symbols::Function>(
+      client, pid, std::move(shape), std::move(reply),
+      [pattern = std::move(pattern), limit](const auto& symbols) { return symbols.list_functions(pattern, limit); });
 }
 
-void ControllerImpl::variables(Client& client, pid_t pid, std::string location,
-                               Reply<std::vector<dwarf::VisibleVariable>> reply) {
+void ControllerImpl::variables(Client& client, pid_t pid, std::string location, Shape<dwarf::VisibleVariable> shape,
+                               Reply<std::string> reply) {
   auto parsed = lang::parse_definition(location);
   if (!parsed) return reply(std::move(parsed).error());
   look_up<dwarf::VisibleVariable>(
-      client, pid, std::move(reply),
+      client, pid, std::move(shape), std::move(reply),
       [where = std::move(parsed->location)](const auto& symbols) { return symbols.list_variables(where); });
 }
 
 void ControllerImpl::lines(Client& client, pid_t pid, std::string file, std::size_t limit,
-                           Reply<std::vector<symbols::SourceLine>> reply) {
-  look_up<symbols::SourceLine>(client, pid, std::move(reply), [file = std::move(file), limit](const auto& symbols) {
-    return symbols.list_lines(file, limit);
-  });
+                           Shape<symbols::SourceLine> shape, Reply<std::string> reply) {
+  look_up<symbols::SourceLine>(
+      client, pid, std::move(shape), std::move(reply),
+      [file = std::move(file), limit](const auto& symbols) { return symbols.list_lines(file, limit); });
 }
 
 void ControllerImpl::usdt(Client& client, pid_t pid, std::string pattern, std::size_t limit,
-                          Reply<std::vector<symbols::UsdtProbe>> reply) {
-  look_up<symbols::UsdtProbe>(client, pid, std::move(reply), [pattern = std::move(pattern), limit](const auto& symbols) {
-    return symbols.list_usdt(pattern, limit);
-  });
+                          Shape<symbols::UsdtProbe> shape, Reply<std::string> reply) {
+  look_up<symbols::UsdtProbe>(
+      client, pid, std::move(shape), std::move(reply),
+      [pattern = std::move(pattern), limit](const auto& symbols) { return symbols.list_usdt(pattern, limit); });
 }
 
 // ---- global switches ------------------------------------------------------------------------------------------------

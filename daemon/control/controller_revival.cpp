@@ -426,7 +426,8 @@ Probe& ControllerImpl::add_place(const Item& item) {
   place.program->no_detour = leader.program->no_detour;
   follow(place, leader.id);
   Probe& added = probes_.emplace(place.id, std::move(place)).first->second;
-  link(added);
+  Sight sight;
+  link(added, sight);
   return added;
 }
 

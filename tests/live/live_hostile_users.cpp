@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/live/probing.hpp"
 #include "tests/live/users.hpp"
@@ -103,7 +106,10 @@ class Programs {
  public:
   Programs() { ::chmod(dir_.path().c_str(), 0755); }
   std::unique_ptr<Process> run(const std::string& name, const std::string& as) {
-    fs::copy_file(target_path(name), dir_ / as);
+    return run_file(target_path(name), as);
+  }
+  std::unique_ptr<Process> run_file(const std::string& file, const std::string& as) {
+    fs::copy_file(file, dir_ / as);
     SpawnOptions options;
     options.user = "nobody";
     options.directory = "/";
@@ -192,6 +198,73 @@ TEST_CASE("a user who keeps twelve connections busy makes neither root wait nor 
   }
   both.daemon.process().signal(SIGTERM);
   CHECK(both.daemon.process().wait() == Exit{0, 0});
+}
+
+TEST_CASE("a user has so many subscriptions in all, and root's probes in thousands of places don't wait for them") {
+  NEEDS_USERS();
+  Nobody both;
+  REQUIRE(both.usable());
+  constexpr int kEach = 256, kInAll = 1024;
+  std::vector<std::unique_ptr<RpcClient>> connections;
+  for (int i = 0; i < kInAll / kEach; ++i) {
+    connections.push_back(both.another());
+    for (int k = 0; k < kEach; ++k) REQUIRE(connections.back()->call("events.subscribe").contains("subscription"));
+  }
+  CHECK(both.client->refusal("events.subscribe") == "limit-exceeded");
+  Target crowd("crowd", {"1"});
+  RpcClient root(both.daemon.socket());
+  CHECK(root.call("events.subscribe").contains("subscription"));
+  Json params = add_params(crowd.pid(), {"crowd_*"});
+  params["maxRate"] = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const Json added = root.request("probe.add", params, Millis{60'000});
+  CHECK_MESSAGE(added.contains("result"), added.dump().substr(0, 300));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  connections.pop_back();
+  CHECK(eventually([&] { return both.client->request("events.subscribe").contains("result"); }));
+}
+
+TEST_CASE("what a user has asked for and doesn't read is bounded, and makes nobody wait") {
+  NEEDS_USERS();
+  Nobody both;
+  REQUIRE(both.usable());
+  Programs programs;
+  const auto many = programs.run_file(required_environment("MANY_FUNCTIONS"), "many");
+  const std::string request = request_text("symbols.functions", {{"pid", many->pid()}, {"glob", "*"}}) + "\n";
+  const auto own_mib = [&] {
+    const std::string status = read_file("/proc/" + std::to_string(both.daemon.pid()) + "/status");
+    return std::atol(status.c_str() + status.find("RssAnon:") + 8) / 1024;
+  };
+  const auto first = both.client->request("symbols.functions", {{"pid", many->pid()}, {"glob", "*"}}, Millis{30'000});
+  REQUIRE(first.contains("result"));
+  const auto answer_mib = static_cast<long>(first.dump().size() >> 20) + 1;
+  std::vector<std::unique_ptr<RpcClient>> deaf;
+  for (int i = 0; i < 100; ++i) {
+    deaf.push_back(both.another());
+    REQUIRE(deaf.back()->send_raw(request));
+  }
+  // Root is answered all the while.
+  RpcClient root(both.daemon.socket());
+  long most_mib = 0;
+  std::chrono::steady_clock::duration longest{};
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
+  while (std::chrono::steady_clock::now() < until) {
+    const auto begin = std::chrono::steady_clock::now();
+    REQUIRE(root.request("daemon.status", Json::object(), Millis{30'000}).contains("result"));
+    longest = std::max(longest, std::chrono::steady_clock::now() - begin);
+    most_mib = std::max(most_mib, own_mib());
+    std::this_thread::sleep_for(Millis{10});
+  }
+  MESSAGE("answers of " << answer_mib << " MiB: at most " << most_mib << " MiB, root waited "
+                        << std::chrono::duration_cast<Millis>(longest).count() << " ms at most");
+  CHECK(longest < std::chrono::seconds(3));
+  CHECK(most_mib < 64 + 6 * answer_mib + 128);
+  // Those that found no room are told.
+  std::size_t refused = 0;
+  for (auto& client : deaf)
+    if (const auto line = client->receive_line(Millis{30'000}))
+      refused += line->substr(0, 400).find("limit-exceeded") != std::string::npos;
+  CHECK(refused > 0);
 }
 
 }  // namespace probed::live

@@ -116,7 +116,7 @@ TEST_CASE("the event buffer is bounded, and has room again when its contents hav
 }
 
 TEST_CASE("the outboxes of one user share their room, and what one leaves is the others'") {
-  const auto room = std::make_shared<api::EventRoom>(api::EventRoom{30, 0});
+  const auto room = std::make_shared<api::UserShare>(api::UserShare{.most = 30});
   const OutboxLimits limits{20, 100, 1000, room, 0};
   ReadyOutbox first(limits);
   CHECK(first.offer(1, std::string(14, 'a')));
@@ -133,7 +133,7 @@ TEST_CASE("the outboxes of one user share their room, and what one leaves is the
 }
 
 TEST_CASE("those of a user who don't read take nothing from one who does") {
-  const auto room = std::make_shared<api::EventRoom>(api::EventRoom{100, 0});
+  const auto room = std::make_shared<api::UserShare>(api::UserShare{.most = 100});
   const OutboxLimits limits{1000, 100, 1000, room, 50};
   ReadyOutbox stuck(limits), reader(limits);
   while (stuck.offer(1, std::string(9, 'a'))) {
@@ -149,7 +149,7 @@ TEST_CASE("those of a user who don't read take nothing from one who does") {
 
 // They are of the same user's room.
 TEST_CASE("buffers are kept for the next events as long as there is room for others' events, too") {
-  const auto room = std::make_shared<api::EventRoom>(api::EventRoom{10'000, 0});
+  const auto room = std::make_shared<api::UserShare>(api::UserShare{.most = 10'000});
   const auto fill = [](Outbox& outbox) {
     for (std::uint64_t i = 0; i < 12; ++i) CHECK(outbox.offer(1 + i % 2, std::string(600, 'x')));
   };

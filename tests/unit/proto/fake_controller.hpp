@@ -191,28 +191,31 @@ class FakeController final : public control::Controller {
     return s;
   }
   void functions(control::Client&, pid_t pid, std::string glob, std::size_t limit,
-                 control::Reply<std::vector<symbols::Function>> reply) override {
+                 control::Shape<symbols::Function> shape, control::Reply<std::string> reply) override {
     note("functions " + glob, pid);
     auto found = function_views;
     if (limit != 0 && found.size() > limit) found.resize(limit);
-    answer([reply, found] { reply(found); });
+    answer([reply, shape, found] { reply(shape(found)); });
   }
 
-  void variables(control::Client&, pid_t pid, std::string location, control::Reply<std::vector<dwarf::VisibleVariable>> reply) override {
+  void variables(control::Client&, pid_t pid, std::string location, control::Shape<dwarf::VisibleVariable> shape,
+                 control::Reply<std::string> reply) override {
     note("variables " + location, pid);
-    answer([reply] { reply(std::vector<dwarf::VisibleVariable>{{"x", "int", "parameter", ""}}); });
+    answer([reply, shape] { reply(shape(std::vector<dwarf::VisibleVariable>{{"x", "int", "parameter", ""}})); });
   }
 
-  void lines(control::Client&, pid_t pid, std::string file, std::size_t,
-             control::Reply<std::vector<symbols::SourceLine>> reply) override {
+  void lines(control::Client&, pid_t pid, std::string file, std::size_t, control::Shape<symbols::SourceLine> shape,
+             control::Reply<std::string> reply) override {
     note("lines " + file, pid);
-    answer([reply] { reply(std::vector<symbols::SourceLine>{{"/src/a.c", 3, RemoteAddr{0x1000}, "f", "a"}}); });
+    answer([reply, shape] {
+      reply(shape(std::vector<symbols::SourceLine>{{"/src/a.c", 3, RemoteAddr{0x1000}, "f", "a"}}));
+    });
   }
 
-  void usdt(control::Client&, pid_t pid, std::string pattern, std::size_t,
-            control::Reply<std::vector<symbols::UsdtProbe>> reply) override {
+  void usdt(control::Client&, pid_t pid, std::string pattern, std::size_t, control::Shape<symbols::UsdtProbe> shape,
+            control::Reply<std::string> reply) override {
     note("usdt " + pattern, pid);
-    answer([reply] { reply(std::vector<symbols::UsdtProbe>()); });
+    answer([reply, shape] { reply(shape(std::vector<symbols::UsdtProbe>())); });
   }
 
  private:
