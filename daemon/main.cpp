@@ -176,6 +176,7 @@ void warn_of_seccomp() {
 int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // ulimit -f: the call fails then (write(2), EFBIG), as on a full disk
   raise_file_limit();
   give_memory_back();
   warn_of_seccomp();
@@ -267,6 +268,7 @@ int run(const Options& options) {
 }  // namespace probed
 
 int main(int argc, char** argv) {
+  probed::fill_standard_descriptors();
   int status = 0;
   const auto options = probed::parse_options(argc, argv, status);
   if (!options) return status;

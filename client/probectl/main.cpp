@@ -3,8 +3,10 @@
 
 #include "client/probectl/commands.hpp"
 #include "client/probectl/options.hpp"
+#include "daemon/base/fd.hpp"
 
 int main(int argc, char** argv) {
+  probed::fill_standard_descriptors();
   const auto parsed = probed::client::parse_options({argv + 1, argv + argc});
   if (const auto* exit = std::get_if<probed::client::Exit>(&parsed)) {
     std::fputs(exit->out.c_str(), stdout);

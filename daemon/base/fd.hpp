@@ -1,6 +1,7 @@
-// An owned file descriptor, and whether anybody is at its other end.
+// An owned file descriptor, whether anybody is at its other end, and the first three.
 #pragma once
 
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -38,6 +39,13 @@ class UniqueFd {
 inline bool hung_up(int fd) {
   pollfd p{fd, 0, 0};
   return ::poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// Puts /dev/null where standard input, output or error are closed: what is opened next would be taken for them. First
+// of all in main().
+inline void fill_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) ::_exit(127);
 }
 
 }  // namespace probed

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "tests/live/probing.hpp"
 
@@ -391,6 +392,43 @@ TEST_CASE("K14: forty thousand probes of one glob are armed, streamed and taken 
   CHECK(left_unharmed(many.pid(), before, PageCopies::may_stay));
   many.close_input();
   CHECK(many.wait() == Exit{0, 0});
+}
+
+TEST_CASE("with standard input, output and error closed a trace does what it does, and its file has events only") {
+  TempDir dir;
+  for (const char* closed : {">&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"}) {
+    CAPTURE(std::string(closed));
+    Target target("counter", {"1", "0"});
+    target.go();
+    const std::string file = dir / "events";
+    const CommandResult traced = run_command({"sh", "-c",
+                                              "exec \"$PROBECTL_BIN\" trace --json -p " + text_of(target.pid()) +
+                                                  " -e work --count 3 --overwrite -o " + file + " " + closed});
+    CHECK(traced.ok());
+    std::istringstream lines(read_file(file));
+    std::size_t events = 0;
+    for (std::string line; std::getline(lines, line); ++events) CHECK_MESSAGE(line.starts_with("{\"probe\""), line);
+    CHECK(events == 3);
+    target.send("stop\n");
+    CHECK(target.finish().ok());
+  }
+}
+
+TEST_CASE("a limit of file sizes ends no daemon: the journal it keeps from being written is told of") {
+  for (const char* limit : {"--fsize=4096", "--fsize=24576"}) {
+    CAPTURE(std::string(limit));
+    Watched target("family");
+    TempDir dir;
+    Process daemon({"prlimit", limit, required_environment("PROBED_BIN"), "--socket", dir / "s"});
+    REQUIRE(daemon.next_error_line().value_or("").find("listening") != std::string::npos);
+    RpcClient client(dir / "s");
+    const Json added = client.request("probe.add", add_params(target.pid(), {"libc:str*", "work"}));
+    CHECK_MESSAGE(added.is_object(), added.dump());
+    CHECK(client.request("daemon.status").contains("result"));
+    daemon.signal(SIGTERM);
+    CHECK(daemon.wait() == Exit{0, 0});
+    CHECK(target.unharmed());
+  }
 }
 
 TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
