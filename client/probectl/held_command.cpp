@@ -40,7 +40,7 @@ struct Child {
 Error cannot_run(std::string_view name, int error) {
   const bool in_path = error == ENOENT && name.find('/') == name.npos;
   return {Reason::bad_params,
-          fmt::format("cannot run {}: {}", name, text_of_errno(error)),
+          fmt::format("cannot run {}: {}", name.empty() ? "''" : name, text_of_errno(error)),
           in_path ? "it was looked for in $PATH: a file beside you is ./NAME" : "",
           {}};
 }

@@ -53,7 +53,18 @@ std::string why_no_pid(std::string& text) {
   return number == 1 ? "process 1 (init) is never traced: the system ends with it" : "";
 }
 const CLI::Validator kPidRange(why_no_pid, "");
-const auto kPositive = plain(CLI::PositiveNumber, "is no positive number");
+// Neither "nan" nor "inf", which are numbers to the library.
+const auto kPositive = plain(CLI::Validator(
+                                 [](std::string& text) {
+                                   const bool number =
+                                       !text.empty() && text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+                                   return number ? CLI::PositiveNumber(text) : std::string("no number");
+                                 },
+                                 ""),
+                             "is no positive number");
+const auto kNotEmpty =
+    plain(CLI::Validator([](std::string& text) { return text.empty() ? std::string("empty") : std::string(); }, ""),
+          "is empty: give a name, or leave the option out");
 
 void add_pid(CLI::App& sub, Options& o, bool required, const char* help = "the process") {
   auto* option = sub.add_option("-p,--pid", o.pid, help)->type_name("PID")->check(kPidRange);
@@ -67,7 +78,8 @@ void add_pid_positional(CLI::App& sub, Options& o) {
 void add_stream_options(CLI::App& sub, Options& o) {
   sub.add_option("--count", o.count, "end after N events")->type_name("N")->check(kPositive);
   sub.add_option("--duration", o.seconds, "end after so many seconds")->type_name("SEC")->check(kPositive);
-  auto* file = sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE");
+  auto* file =
+      sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE")->check(kNotEmpty);
   auto* append = sub.add_flag("--append", o.append, "go on behind what is in FILE")->needs(file);
   sub.add_flag("--overwrite", o.overwrite, "throw away what is in FILE")->needs(file)->excludes(append);
   auto* sort = sub.add_flag_callback(
@@ -246,6 +258,7 @@ constexpr SubCommand kSubCommands[] = {
 
 void add_common(CLI::App& app, Options& o, bool& json) {
   app.add_option("--socket", o.socket, "the daemon's socket [$PROBED_SOCKET, /run/probed/probed.sock]")
+      ->check(kNotEmpty)
       ->type_name("PATH");
   app.add_flag("--json", json, "one JSON object a line");
 }

@@ -82,6 +82,7 @@ class Trace {
   void watch_target();
   int give_up(const Error& error);
   void clean_up();
+  void count_children();
   void let_targets_go();
   bool goes_on_in_programs() const { return parts_.command || options_.follow_fork; }
   Result<void> attach();
@@ -197,7 +198,7 @@ void Trace::take_program(pid_t pid, JsonView params) {
     targets_[pid] = comm;
     return;
   }
-  untraced_.ran(comm);
+  untraced_.ran(comm, pid != pid_);
   if (pid != pid_) return;
   stream_.say(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));
   stream_.end(End::target_gone);
@@ -562,6 +563,7 @@ void Trace::clean_up() {
   };
   const auto ids = ids_params();
   if (!probes_.empty()) count_reply(finish_call("probe.disable", ids));
+  count_children();  // a target that only these probes have attached goes with them
   for (const auto subscription : subscriptions_)
     finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", subscription));
   if (!probes_.empty()) {
@@ -573,6 +575,17 @@ void Trace::clean_up() {
   let_targets_go();
 }
 
+void Trace::count_children() {
+  const auto targets = finish_call("target.list", "{}");
+  if (targets)
+    (*targets)["targets"].each_element([&](JsonView target) {
+      const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
+      const auto children = target["childrenLetGo"].u64();
+      if (children && targets_.contains(pid)) untraced_.let_go(pid, *children);
+      return true;
+    });
+}
+
 // Everybody's probes go with a detach, so it is left to whoever else has some in this target.
 void Trace::let_targets_go() {
   const auto targets = finish_call("target.list", "{}");
@@ -580,9 +593,7 @@ void Trace::let_targets_go() {
   if (targets)
     (*targets)["targets"].each_element([&](JsonView target) {
       const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
-      if (!targets_.contains(pid)) return true;
-      if (const auto children = target["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
-      if (target["probes"].u64() == 0u) unused.push_back(pid);
+      if (targets_.contains(pid) && target["probes"].u64() == 0u) unused.push_back(pid);
       return true;
     });
   if (!attached_) return;
@@ -641,7 +652,7 @@ void Trace::print_account() {
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
   note_starved();
-  if (const auto untraced = untraced_.text(); !untraced.empty()) note(untraced);
+  if (const auto untraced = untraced_.text(options_.follow_fork); !untraced.empty()) note(untraced);
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)
     note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",

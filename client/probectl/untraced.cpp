@@ -28,7 +28,7 @@ bool is_kind(std::string_view word) {
 
 }  // namespace
 
-std::string Untraced::text() const {
+std::string Untraced::text(bool follows) const {
   std::string text;
   std::uint64_t count = 0;
   std::string names;
@@ -42,6 +42,7 @@ std::string Untraced::text() const {
   if (count > 1) text = fmt::format("{} processes ran other programs ({}) and were not traced there", count, names);
   std::uint64_t children = 0;
   for (const auto& [pid, number] : let_go_) children += number;
+  if (children == 0 && children_ran_ && !follows) text += " (--follow-fork traces children)";
   if (children == 0) return text;
   if (!text.empty()) text += "; ";
   return text + fmt::format("{} not traced (--follow-fork traces children)",
