@@ -184,7 +184,7 @@ Millis arm_and_die(Target& target, std::optional<Millis> kill_after) {
 
 // Every byte is the program's own again, too. Arming goes on for a while behind the answer: jumps.
 TEST_CASE("a daemon that is killed while it arms leaves everybody asleep") {
-  const int kills = chosen_cycles(20);
+  const int kills = chosen_cycles(8);
   for (const std::string threads : {"8", "100"}) {
     CAPTURE(threads);
     Target whole("asleep", {threads});
