@@ -68,9 +68,10 @@ void raise_file_limit() {
 }
 
 // Blocks of this size and more are given back as soon as they are freed, whatever stands behind them in the heap: what
-// waits for clients (64 KiB each time), debug information. Otherwise a daemon that some clients were behind of stays as
-// large as it was then. mallopt(3); setting it keeps the limit from rising by itself.
-void give_memory_back() { ::mallopt(M_MMAP_THRESHOLD, 64 << 10); }
+// waits for clients (OutboxLimits::batch_size and some more each time), debug information. Otherwise a daemon that some
+// clients were behind of stays as large as it was then. Not the 64 KiB into which files are read all the time: 16 page
+// faults each. mallopt(3); setting it keeps the limit from rising by itself.
+void give_memory_back() { ::mallopt(M_MMAP_THRESHOLD, (64 << 10) + 128); }
 
 // systemd makes it for the service (RuntimeDirectory=); without systemd, nobody else does. /run is root's.
 Result<void> make_default_directory(const Options& options) {

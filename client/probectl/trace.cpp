@@ -563,12 +563,12 @@ void Trace::clean_up() {
   };
   const auto ids = ids_params();
   if (!probes_.empty()) count_reply(finish_call("probe.disable", ids));
-  count_children();  // a target that only these probes have attached goes with them
   for (const auto subscription : subscriptions_)
     finish_call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", subscription));
   if (!probes_.empty()) {
     count_reply(finish_call("probe.profile", "{}"));
     if (!parts_.daemon) look_at_starved();  // who is no administrator is told of his targets alone
+    count_children();  // a target that only these probes have attached goes with them
     count_reply(finish_call("probe.remove", ids));
   }
   look_at_starved();

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -40,6 +41,18 @@ constexpr milliseconds kBirth{200};     // how long it may take to make one
 
 // Documentation/admin-guide/mm/pagemap.rst
 constexpr std::uint64_t kPresent = 1ull << 63, kSwapped = 1ull << 62;
+
+// PROCMAP_QUERY and its argument (Linux 6.11, include/uapi/linux/fs.h), which Debian 12's headers don't have.
+struct MappingQuery {
+  std::uint64_t size = sizeof(MappingQuery), flags = 0, address = 0;
+  std::uint64_t start = 0, end = 0, vma_flags = 0, page_size = 0, offset = 0, inode = 0;
+  std::uint32_t dev_major = 0, dev_minor = 0, name_size = 0, build_id_size = 0;
+  std::uint64_t name = 0, build_id = 0;
+};
+constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
+
+// Nobody but who may access devices maps anything below it (/proc/sys/vm/mmap_min_addr, as distributions have it).
+constexpr std::uint64_t kLeastAddress = 64 << 10;
 
 struct Request {
   pid_t task = 0;
@@ -207,10 +220,13 @@ void give_back(UniqueFd fetcher) {
 struct PresentPages::Process {
   std::size_t fetch(std::uint64_t at, std::size_t pages);
   std::size_t count(std::uint64_t at, std::size_t size);
+  std::uint64_t of_no_file(std::uint64_t at);
 
   pid_t pid = 0;
   std::atomic<pid_t> task{0};
   UniqueFd pagemap;
+  std::once_flag maps_opened;
+  UniqueFd maps;                                // none: the kernel answers no queries
   std::atomic<Clock::time_point> not_before{};  // nothing is fetched, as somebody didn't answer
 };
 
@@ -248,6 +264,21 @@ PresentPages::PresentPages(pid_t pid, pid_t task) {
 
 std::size_t PresentPages::count(std::uint64_t at, std::size_t size) const {
   return process_ && size > 0 ? process_->count(at, size) : size;
+}
+
+// Up to where nothing is mapped, or memory of no file, which the kernel gives whoever asks: most bad pointers lead
+// there. `at` where that isn't so, or isn't known.
+std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
+  if (at < kLeastAddress) return kLeastAddress;
+  std::call_once(maps_opened, [this] {
+    maps.reset(::open(("/proc/" + std::to_string(task.load()) + "/maps").c_str(), O_RDONLY | O_CLOEXEC));
+    MappingQuery any{.address = kLeastAddress};
+    if (::ioctl(maps.get(), kQueryMapping, &any) != 0 && errno != ENOENT) maps.reset();
+  });
+  if (!maps) return at;
+  MappingQuery query{.address = at};
+  if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return query.inode == 0 ? query.end : at;
+  return errno == ENOENT ? at + kPage : at;
 }
 
 // How many of the pages have been fetched, from the first on.
@@ -293,6 +324,10 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
     const auto missing = std::ranges::find_if(known, [](std::uint64_t e) { return (e & (kPresent | kSwapped)) == 0; });
     page += static_cast<std::uint64_t>(missing - known.begin());
     if (missing == known.end()) continue;
+    if (const std::uint64_t until_there = of_no_file(page * kPage); until_there > page * kPage) {
+      page = std::max(page + 1, until_there / kPage);
+      continue;
+    }
     const auto rest = static_cast<std::size_t>(known.end() - missing);
     const std::size_t fetched = fetch(page * kPage, rest);
     page += std::min(fetched, rest);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "daemon/base/momentary.hpp"
@@ -18,10 +19,11 @@ int read_file(const std::string& path, std::string& content, std::size_t limit) 
 int read_rest(int fd, std::string& content, std::size_t limit) {
   std::string gathered;
   for (;;) {
-    constexpr std::size_t kChunk = 64 * 1024;  // seq_file hands out at most a page or a few at a time
-    const std::size_t have = gathered.size();
-    gathered.resize(have + kChunk);
-    const ssize_t n = ::read(fd, gathered.data() + have, kChunk);
+    // Most are short, and what is asked for is cleared first. seq_file hands out at most a page or a few at a time.
+    constexpr std::size_t kLeast = 4 * 1024, kMost = 64 * 1024;
+    const std::size_t have = gathered.size(), chunk = std::clamp(have, kLeast, kMost);
+    gathered.resize(have + chunk);
+    const ssize_t n = ::read(fd, gathered.data() + have, chunk);
     const int why = errno;
     gathered.resize(have + (n > 0 ? static_cast<std::size_t>(n) : 0));
     if (n < 0 && why == EINTR) continue;

@@ -79,6 +79,18 @@ TEST_CASE("children that weren't followed are told of") {
   CHECK_MESSAGE(shell.errors.find("not traced") != std::string::npos, shell.errors);
 }
 
+TEST_CASE("children that weren't followed are told of while their parent lives, too") {
+  const Daemon daemon;
+  Process shell({"sh", "-c", "while :; do ( : ); done"});  // no other program
+  const CommandResult traced =
+      probectl(daemon, {"trace", "-p", std::to_string(shell.pid()), "-e", "libc:wait4", "--duration", "0.5"});
+  CHECK(traced.ok());
+  CHECK_MESSAGE(traced.err.find(" children were not traced (--follow-fork traces children)") != std::string::npos,
+                traced.err);
+  shell.signal(SIGKILL);
+  CHECK(shell.wait());
+}
+
 TEST_CASE("what a definition names may come with a later program, or never; a program runs on in any case") {
   const Daemon daemon;
   const File file;

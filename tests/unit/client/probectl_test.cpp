@@ -191,7 +191,7 @@ std::size_t lines_in(const std::string& text) {
 }
 
 constexpr char kOrder[] =
-    "probe.add events.subscribe probe.enable probe.disable events.unsubscribe probe.profile probe.remove";
+    "probe.add events.subscribe probe.enable probe.disable events.unsubscribe probe.profile target.list probe.remove";
 
 TEST_CASE("a trace starts a private daemon, says so, streams, accounts for every hit and leaves nothing behind") {
   Fixture fixture;
