@@ -325,7 +325,7 @@ TEST_CASE("a stream in full flow does not block control calls of its own connect
   Events events(client);
   counter.target.go();
   CHECK(events.reach(1));
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const auto start = Clock::now();
     client.call("daemon.status");
     remove_all(client, add(client, counter.pid(), {"work+0x" SECOND}));
