@@ -67,12 +67,15 @@ struct Reply {
 // ---- in processes of their own; one thread each, and nothing of the daemon's is of any use there
 // ----------------------
 
-[[noreturn]] void serve(int socket) {
-  ::prctl(PR_SET_NAME, "probed-fetcher");
-  // Somebody stands still until it has answered.
+// Somebody stands still until there is an answer.
+void go_first() {
   sched_param lowest{};
   lowest.sched_priority = ::sched_get_priority_min(SCHED_RR);
   if (::sched_setscheduler(0, SCHED_RR, &lowest) != 0) ::setpriority(PRIO_PROCESS, 0, -20);
+}
+
+[[noreturn]] void serve(int socket) {
+  ::prctl(PR_SET_NAME, "probed-fetcher");
   std::array<char, kMostPages> bytes{};
   std::array<iovec, kMostPages> remote{};
   for (Request request;;) {
@@ -117,6 +120,7 @@ void send_descriptor(int socket, int fd) {
 [[noreturn]] void make_fetchers(int socket) {
   ::prctl(PR_SET_NAME, "probed-fetchers");
   ::setsid();
+  go_first();
   if (::chdir("/") != 0) ::_exit(1);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
   int alive = 0;
