@@ -1,7 +1,6 @@
 #include "daemon/guard.hpp"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "daemon/base/own_files.hpp"
+#include "daemon/base/realtime.hpp"
 #include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
@@ -151,11 +151,7 @@ UniqueFd start_guard(const std::string& state_directory, const std::string& log_
 
 // On a full machine, too, what the daemon has left is to be put back before much runs into it. Some milliseconds of
 // work; whoever may not ask for that (sched_setscheduler(2): CAP_SYS_NICE) works as others do.
-void go_first() {
-  sched_param lowest{};
-  lowest.sched_priority = ::sched_get_priority_min(SCHED_RR);
-  ::sched_setscheduler(0, SCHED_RR, &lowest);
-}
+void go_first() { take_realtime_priority(); }
 
 // Whatever ends the daemon and its group is not to end the guard before its work is done. It holds none of the daemon's
 // descriptors but its log.

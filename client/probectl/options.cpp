@@ -54,17 +54,16 @@ std::string why_no_pid(std::string& text) {
 }
 const CLI::Validator kPidRange(why_no_pid, "");
 // Neither "nan" nor "inf", which are numbers to the library.
-const auto kPositive = plain(CLI::Validator(
-                                 [](std::string& text) {
-                                   const bool number =
-                                       !text.empty() && text.find_first_not_of("0123456789.eE+-") == std::string::npos;
-                                   return number ? CLI::PositiveNumber(text) : std::string("no number");
-                                 },
-                                 ""),
-                             "is no positive number");
-const auto kNotEmpty =
-    plain(CLI::Validator([](std::string& text) { return text.empty() ? std::string("empty") : std::string(); }, ""),
-          "is empty: give a name, or leave the option out");
+std::string why_not_positive(std::string& text) {
+  const bool number = text.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  return number && CLI::PositiveNumber(text).empty() ? "" : "'" + text + "' is no positive number";
+}
+const CLI::Validator kPositive(why_not_positive, "");
+
+std::string why_empty(std::string& text) {
+  return text.empty() ? "'' is empty: give a name, or leave the option out" : "";
+}
+const CLI::Validator kNotEmpty(why_empty, "");
 
 void add_pid(CLI::App& sub, Options& o, bool required, const char* help = "the process") {
   auto* option = sub.add_option("-p,--pid", o.pid, help)->type_name("PID")->check(kPidRange);

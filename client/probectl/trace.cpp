@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -82,6 +83,7 @@ class Trace {
   void watch_target();
   int give_up(const Error& error);
   void clean_up();
+  void each_own_target(const std::function<void(pid_t pid, JsonView target)>& look);
   void count_children();
   void let_targets_go();
   bool goes_on_in_programs() const { return parts_.command || options_.follow_fork; }
@@ -568,35 +570,36 @@ void Trace::clean_up() {
   if (!probes_.empty()) {
     count_reply(finish_call("probe.profile", "{}"));
     if (!parts_.daemon) look_at_starved();  // who is no administrator is told of his targets alone
-    count_children();  // a target that only these probes have attached goes with them
-    count_reply(finish_call("probe.remove", ids));
   }
+  count_children();  // a target that only these probes have attached goes with them
+  if (!probes_.empty()) count_reply(finish_call("probe.remove", ids));
   look_at_starved();
   let_targets_go();
 }
 
-void Trace::count_children() {
+void Trace::each_own_target(const std::function<void(pid_t pid, JsonView target)>& look) {
   const auto targets = finish_call("target.list", "{}");
-  if (targets)
-    (*targets)["targets"].each_element([&](JsonView target) {
-      const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
-      const auto children = target["childrenLetGo"].u64();
-      if (children && targets_.contains(pid)) untraced_.let_go(pid, *children);
-      return true;
-    });
+  if (!targets) return;
+  (*targets)["targets"].each_element([&](JsonView target) {
+    const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
+    if (targets_.contains(pid)) look(pid, target);
+    return true;
+  });
+}
+
+void Trace::count_children() {
+  each_own_target([this](pid_t pid, JsonView target) {
+    if (const auto children = target["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
+  });
 }
 
 // Everybody's probes go with a detach, so it is left to whoever else has some in this target.
 void Trace::let_targets_go() {
-  const auto targets = finish_call("target.list", "{}");
-  std::vector<pid_t> unused;
-  if (targets)
-    (*targets)["targets"].each_element([&](JsonView target) {
-      const auto pid = static_cast<pid_t>(target["pid"].u64_or(0));
-      if (targets_.contains(pid) && target["probes"].u64() == 0u) unused.push_back(pid);
-      return true;
-    });
   if (!attached_) return;
+  std::vector<pid_t> unused;
+  each_own_target([&unused](pid_t pid, JsonView target) {
+    if (target["probes"].u64() == 0u) unused.push_back(pid);
+  });
   for (const pid_t pid : unused) finish_call("target.detach", pid_params(pid));
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
@@ -26,6 +25,7 @@
 #include "daemon/base/alone.hpp"
 #include "daemon/base/fd.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/realtime.hpp"
 
 namespace probed {
 namespace {
@@ -66,13 +66,6 @@ struct Reply {
 
 // ---- in processes of their own; one thread each, and nothing of the daemon's is of any use there
 // ----------------------
-
-// Somebody stands still until there is an answer.
-void go_first() {
-  sched_param lowest{};
-  lowest.sched_priority = ::sched_get_priority_min(SCHED_RR);
-  if (::sched_setscheduler(0, SCHED_RR, &lowest) != 0) ::setpriority(PRIO_PROCESS, 0, -20);
-}
 
 [[noreturn]] void serve(int socket) {
   ::prctl(PR_SET_NAME, "probed-fetcher");
@@ -120,7 +113,8 @@ void send_descriptor(int socket, int fd) {
 [[noreturn]] void make_fetchers(int socket) {
   ::prctl(PR_SET_NAME, "probed-fetchers");
   ::setsid();
-  go_first();
+  // Somebody stands still until there is an answer; fetchers inherit it.
+  if (!take_realtime_priority()) ::setpriority(PRIO_PROCESS, 0, -20);
   if (::chdir("/") != 0) ::_exit(1);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
   int alive = 0;

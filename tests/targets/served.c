@@ -2,7 +2,6 @@
 // gives no byte of the file away until it is told to. Commands, each is answered:
 //   call N     calls work(i, PAGE) N times, without touching the page; "called N"
 //   answer     reads are answered from now on, also those that wait; "answers"
-//   touch      "touched BYTE", read by itself
 //   quit
 //   map        "mapped"; "without" where there is no such file system to be had
 #include <errno.h>
@@ -120,8 +119,6 @@ int main(void) {
       printf("answers\n");
     } else if (strcmp(line, "map") == 0) {
       printf("%s\n", page ? "mapped" : "without");
-    } else if (strcmp(line, "touch") == 0) {
-      printf("touched %c\n", *page);
     }
   }
   if (server > 0) {
