@@ -164,8 +164,8 @@ void Outbox::seal(std::uint64_t id) {
       continue;
     }
     Outgoing out = finish(*item);
-    out.answers = out.body.size();
-    answers_unsent_.take(out.answers);
+    out.sealed = out.body.size();
+    sealed_bytes_ += out.sealed;
     answers_.push_back(std::move(out));
   }
   stream_ = std::move(others);
@@ -196,6 +196,7 @@ bool Outbox::keeps_spare() const {
 
 void Outbox::done(Outgoing&& sent) {
   answers_unsent_.give(sent.answers);
+  sealed_bytes_ -= sent.sealed;
   event_bytes_ -= sent.events;
   notification_bytes_ -= sent.notifications;
   give_room(sent.room);

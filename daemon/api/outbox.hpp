@@ -77,7 +77,8 @@ struct OutboxLimits {
 struct Outgoing {
   std::string header;  // of the framing
   std::string body;
-  std::size_t events = 0, answers = 0, notifications = 0;  // bytes charged to each account while unsent
+  // Bytes charged to each account while unsent; sealed: events that go before an answer.
+  std::size_t events = 0, answers = 0, sealed = 0, notifications = 0;
   std::size_t room = 0;                                    // and to the shared room, for events and their buffer
   std::size_t size() const { return header.size() + body.size(); }
 };
@@ -113,7 +114,7 @@ class Outbox {
   // It has been written, or never will be.
   void done(Outgoing&& sent);
 
-  std::size_t unsent_answers() const { return answers_unsent_.bytes(); }
+  std::size_t unsent_answers() const { return answers_unsent_.bytes() + sealed_bytes_; }
   std::size_t unsent_events() const { return event_bytes_; }
   bool overflowed() const { return notification_bytes_ > limits_.notifications; }
   bool empty() const { return answers_.empty() && stream_.empty(); }
@@ -154,7 +155,7 @@ class Outbox {
   std::vector<Subscription> subscriptions_;  // by id; those seen since their start
   std::vector<std::string> spare_;           // buffers of sent batches, to be used again
   AnswerCharge answers_unsent_;
-  std::size_t event_bytes_ = 0, notification_bytes_ = 0;
+  std::size_t event_bytes_ = 0, sealed_bytes_ = 0, notification_bytes_ = 0;
   // Since when more than the steady buffer is unsent; and whether that has been so for too long, and the client hasn't
   // caught up since.
   std::optional<std::chrono::steady_clock::time_point> behind_since_;

@@ -147,6 +147,24 @@ TEST_CASE("those of a user who don't read take nothing from one who does") {
   CHECK(room->used == 100);
 }
 
+TEST_CASE("events that go before a subscription's last answer take no room of the user's answers") {
+  const auto share = std::make_shared<api::UserShare>(api::UserShare{.most = 10'000, .most_answers = 100});
+  {
+    ReadyOutbox outbox(OutboxLimits{10'000, 1000, 1000, share, 0});
+    for (int i = 0; i < 20; ++i) CHECK(outbox.offer(1, std::string(50, 'x')));
+    outbox.seal(1);
+    CHECK(outbox.unsent_answers() > 1000);  // no request is read before they are
+    CHECK(outbox.may_answer(100));
+    outbox.answer(std::string(60, 'a'));
+    CHECK_FALSE(outbox.may_answer(41));
+    CHECK(drained(outbox).size() >= 2);
+    CHECK(outbox.unsent_answers() == 0);
+    CHECK(outbox.may_answer(100));
+    outbox.answer(std::string(60, 'a'));
+  }
+  CHECK(share->answers == 0);
+}
+
 // They are of the same user's room.
 TEST_CASE("buffers are kept for the next events as long as there is room for others' events, too") {
   const auto room = std::make_shared<api::UserShare>(api::UserShare{.most = 10'000});
