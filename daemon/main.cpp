@@ -83,14 +83,15 @@ Result<void> make_default_directory(const Options& options) {
   return {};
 }
 
-Result<api::Listener> listen_at(const Options& options) {
+// Before anything is made on disk: there may be no such group.
+Result<api::ListenOptions> listen_options(const Options& options) {
   api::ListenOptions listen{options.socket, options.socket_mode, std::nullopt};
   if (options.socket_group) {
     auto group = api::find_group(*options.socket_group);
     if (!group) return std::move(group).error();
     listen.group = *group;
   }
-  return api::Listener::at(listen);
+  return listen;
 }
 
 int fail(const Error& error) {
@@ -185,11 +186,13 @@ int run(const Options& options) {
   Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return fail(inherited.error());
+  const auto listen = listen_options(options);
+  if (!*inherited && !listen) return fail(listen.error());
   if (!*inherited)
     if (auto made = make_default_directory(options); !made) return fail(made.error());
   auto state = StateDirectory::open(state_directory(options));
   if (!state && !may_do_without(options, state.error())) return fail(state.error());
-  auto listener = *inherited ? Result<api::Listener>(std::move(**inherited)) : listen_at(options);
+  auto listener = *inherited ? Result<api::Listener>(std::move(**inherited)) : api::Listener::at(*listen);
   if (!listener && state) state->unmake();
   if (!listener) return fail(listener.error());
   if (state)

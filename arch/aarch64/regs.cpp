@@ -28,6 +28,12 @@ std::optional<std::size_t> register_offset(std::string_view name) {
   return numbered_register(name);
 }
 
+std::vector<std::string_view> register_names() {
+  return {"x0",  "x1",  "x2",  "x3",  "x4",  "x5",  "x6",  "x7",  "x8",  "x9",    "x10", "x11",
+          "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21",   "x22", "x23",
+          "x24", "x25", "x26", "x27", "x28", "x29", "x30", "sp",  "pc",  "pstate"};
+}
+
 std::optional<std::size_t> dwarf_register(unsigned number) {
   if (number == 31) return offsetof(Registers, stack_pointer);
   if (number > 31) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace probed::arch::aarch64 {
 
@@ -48,6 +49,8 @@ inline std::uint64_t return_address_register(const Registers& r) { return r.x[30
 // The offset in Registers of a register by the kernel's name (arch/arm64/kernel/ptrace.c: x0..x30, lr, sp, pc, pstate);
 // nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
+// Every register once, by the kernel's name.
+std::vector<std::string_view> register_names();
 
 // The same by the number that debug information gives it (DWARF for the Arm 64-bit Architecture, section 4.1). The
 // other one: of a register for floating-point numbers, v0 to v31.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "daemon/base/check.hpp"
 
@@ -16,6 +17,7 @@ struct Name {
 
 // The kernel's names (arch/x86/kernel/ptrace.c, regoffset_table), which the probe language is defined by, then the
 // assembler's for the same registers.
+constexpr std::size_t kKernelNames = 21;  // as many as come first
 constexpr Name kNames[] = {
     {"ax", offsetof(Registers, rax)},
     {"bx", offsetof(Registers, rbx)},
@@ -83,6 +85,12 @@ std::optional<std::size_t> register_offset(std::string_view name) {
   const auto* row = std::ranges::find(kNames, name, &Name::name);
   if (row == std::end(kNames)) return std::nullopt;
   return row->offset;
+}
+
+std::vector<std::string_view> register_names() {
+  std::vector<std::string_view> names;
+  for (const Name& row : std::span(kNames).first(kKernelNames)) names.push_back(row.name);
+  return names;
 }
 
 std::optional<std::size_t> dwarf_register(unsigned number) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace probed::arch::x86_64 {
 
@@ -36,6 +37,8 @@ inline std::uint64_t return_address_register(const Registers&) { return 0; }
 // The offset in Registers of a register by the kernel's name (ax, di, ip, sp, flags, r8, orig_ax, ...) or the
 // assembler's 64-bit name (rax, rdi, ...); nullopt: no such register.
 std::optional<std::size_t> register_offset(std::string_view name);
+// Every register once, by the kernel's name.
+std::vector<std::string_view> register_names();
 
 // The same by the number that debug information gives it (System V psABI, figure 3.36). The other one: of a register
 // for floating-point numbers, xmm0 to xmm15, counted from 0.

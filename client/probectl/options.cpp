@@ -8,7 +8,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "client/display.hpp"
 #include "client/probectl/report.hpp"
+#include "client/utf8.hpp"
 
 namespace probed::client {
 namespace {
@@ -263,6 +265,15 @@ void add_common(CLI::App& app, Options& o, bool& json) {
 }
 
 // What the parser cannot say: conditions over several options. Empty: all is well.
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const auto character = utf8::decode(text);
+    if (!character.valid) return false;
+    text.remove_prefix(character.length);
+  }
+  return true;
+}
+
 std::string conflict(const Options& o, bool has_mark) {
   const int targets = (o.pid ? 1 : 0) + (o.target_name.empty() ? 0 : 1) + (has_mark ? 1 : 0);
   if (o.command == Command::trace && targets != 1) return "give exactly one of -p PID, -n NAME and -- CMD ARG...";
@@ -272,6 +283,10 @@ std::string conflict(const Options& o, bool has_mark) {
     if (o.command == Command::trace && definition.starts_with('-'))
       return "'" + definition + "' removes a probe, and a trace removes its own by itself: use probectl remove";
   }
+  auto sent = o.probes;  // in JSON, which is UTF-8
+  sent.insert(sent.end(), {o.filter, o.pattern});
+  if (const auto bad = std::ranges::find_if_not(sent, is_utf8); bad != sent.end())
+    return "'" + display(*bad) + "' is no UTF-8 text: write it in that, or use * and ? for what can't be";
   const bool selects = o.command == Command::remove || o.command == Command::enable || o.command == Command::disable;
   if (selects && o.names.empty() && !o.all) return "name at least one probe, or give --all";
   return "";

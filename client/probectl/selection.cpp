@@ -20,6 +20,7 @@ struct Change {
   const char* method;
   const char* done;
 };
+constexpr std::size_t kMostSimilar = 3;
 constexpr Change kChanges[] = {
     {Command::remove, "probe.remove", "removed"},
     {Command::enable, "probe.enable", "enabled"},
@@ -30,6 +31,19 @@ std::string join(const std::vector<std::string>& words) {
   std::string text;
   for (const auto& word : words) text += (text.empty() ? "'" : ", '") + word + "'";
   return text;
+}
+
+// References to the first probes whose names one of the words is part of: "work" of p_work_0.
+std::string similar_to(const std::vector<std::string>& words, JsonView probes) {
+  std::string found;
+  std::size_t count = 0;
+  probes.each_element([&](JsonView probe) {
+    const std::string name = probe["name"].string();
+    const auto is_part = [&name](const std::string& word) { return name.find(word) != std::string::npos; };
+    if (std::ranges::any_of(words, is_part)) found += (count++ == 0 ? "" : ", ") + probe_reference(probe);
+    return count < kMostSimilar;
+  });
+  return found;
 }
 
 std::string changed_line(JsonView probe) {
@@ -159,16 +173,17 @@ Selection select_probes(JsonView probes, const std::vector<std::string>& which) 
   });
   for (const auto& word : which)
     if (left.erase(word) > 0) (is_id(word) ? selection.unknown_ids : selection.unknown_names).push_back(word);
+  if (!selection.unknown_names.empty()) selection.similar = similar_to(selection.unknown_names, probes);
   return selection;
 }
 
 std::optional<Error> unknown_names_error(const Selection& selection, const Options& options) {
   if (selection.unknown_names.empty()) return std::nullopt;
   const auto where = options.pid ? fmt::format(" in process {}", *options.pid) : "";
-  return Error{Reason::no_such_probe,
-               fmt::format("no probe is named {}{}", join(selection.unknown_names), where),
-               "`probectl list` shows those there are",
-               {}};
+  const std::string all = "`probectl list` shows those there are";
+  const auto hint = selection.similar.empty() ? all : fmt::format("there is {}; {}", selection.similar, all);
+  return Error{
+      Reason::no_such_probe, fmt::format("no probe is named {}{}", join(selection.unknown_names), where), hint, {}};
 }
 
 std::optional<int> run_selection(Connection& connection, const Options& options) {

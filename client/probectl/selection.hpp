@@ -21,6 +21,7 @@ bool names_probe(std::string_view which, JsonView probe);
 struct Selection {
   std::vector<std::string> ids;
   std::vector<std::string> unknown_names, unknown_ids;
+  std::string similar;  // some probes whose names contain an unknown one: "probes/p_f_0 (id 3), ..."
 };
 Selection select_probes(JsonView probes, const std::vector<std::string>& which);
 

@@ -120,7 +120,7 @@ class Trace {
   Stream stream_;
   UniqueFd pidfd_;
   struct Counters {
-    std::uint64_t hits = 0, missed = 0, abandoned = 0, unmatched = 0;
+    std::uint64_t hits = 0, missed = 0, filtered = 0, abandoned = 0, unmatched = 0;
   };
   std::map<std::uint64_t, Counters> probes_;  // by id, of our probes
   std::map<std::uint64_t, pid_t> placed_in_;  // those added when that process had started another program
@@ -340,10 +340,15 @@ void Trace::count(JsonView probes) {
   probes.each_element([&](JsonView probe) {
     const auto known = probes_.find(probe["id"].u64_or(0));
     if (known == probes_.end()) return true;
-    known->second.hits = std::max(known->second.hits, probe["hits"].u64_or(0));
-    known->second.missed = std::max(known->second.missed, probe["missed"].u64_or(0));
-    known->second.abandoned = std::max(known->second.abandoned, probe["abandoned"].u64_or(0));
-    known->second.unmatched = std::max(known->second.unmatched, probe["unmatched"].u64_or(0));
+    const auto raise = [&probe](std::uint64_t& counter, const char* name) {
+      counter = std::max(counter, probe[name].u64_or(0));
+    };
+    Counters& counters = known->second;
+    raise(counters.hits, "hits");
+    raise(counters.missed, "missed");
+    raise(counters.filtered, "filtered");
+    raise(counters.abandoned, "abandoned");
+    raise(counters.unmatched, "unmatched");
     return true;
   });
 }
@@ -646,6 +651,7 @@ void Trace::print_account() {
   for (const auto& [id, counters] : probes_) {
     sum.hits += counters.hits;
     sum.missed += counters.missed;
+    sum.filtered += counters.filtered;
     sum.abandoned += counters.abandoned;
     sum.unmatched += counters.unmatched;
   }
@@ -656,6 +662,7 @@ void Trace::print_account() {
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
   note_starved();
   if (const auto untraced = untraced_.text(options_.follow_fork); !untraced.empty()) note(untraced);
+  if (sum.filtered > 0) note(fmt::format("a filter turned {} away", count_of(sum.filtered, "hit")));
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)
     note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",

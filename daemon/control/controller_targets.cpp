@@ -138,6 +138,12 @@ static std::string how_text(const tracer::WaitStatus& how) {
   return how.kind() == Kind::killed ? fmt::format(" (killed by signal {})", how.signal()) : "";
 }
 
+// "; its probe is gone", "; its 3 probes are gone"; nothing where it had none.
+static std::string with_its_probes(std::size_t count) {
+  if (count == 0) return "";
+  return count == 1 ? "; its probe is gone" : fmt::format("; its {} probes are gone", count);
+}
+
 // ---- the order of operations ----------------------------------------------------------------------------------------
 
 Target& ControllerImpl::target(pid_t pid) {
@@ -442,7 +448,7 @@ void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer
   if (!it->second.members.empty()) return;  // the children it is followed into live on
   drain_all();
   const std::set<ClientId> interested = it->second.interested;
-  spdlog::info("process {} has ended{}; {} of its probes are gone", root, how ? how_text(*how) : "", probe_count(root));
+  spdlog::info("process {} has ended{}{}", root, how ? how_text(*how) : "", with_its_probes(probe_count(root)));
   mark_gone(root);
   std::string params = fmt::format(R"({{"pid":{})", root);
   if (how && how->kind() == tracer::WaitStatus::Kind::exited) params += fmt::format(R"(,"code":{})", how->code());
@@ -461,7 +467,7 @@ void ControllerImpl::on_process_execed(pid_t root, pid_t pid, bool kept, std::st
   drain_all();
   Target& t = it->second;
   const std::set<ClientId> interested = t.interested;
-  spdlog::info("process {} runs another program; {} of its probes are gone", root, probe_count(root));
+  spdlog::info("process {} runs another program{}", root, with_its_probes(probe_count(root)));
   mark_gone(root);
   t.loader_watch = {};
   t.exe = process::exe(root);

@@ -1,6 +1,5 @@
 // From parsed arguments to a fetch program. Pure apart from the context's symbol lookup; any thread.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "daemon/base/check.hpp"
@@ -15,17 +14,9 @@ using Code = FetchOp::Code;
 
 namespace {
 
-// The kernel's names on every architecture (regs_query_register_offset); those this one has are offered.
-constexpr std::array<std::string_view, 54> kRegisterNames = {
-    "ax",  "bx",  "cx",  "dx",    "si",  "di",  "bp",  "sp",  "r8",  "r9",     "r10",     "r11", "r12", "r13",
-    "r14", "r15", "ip",  "flags", "x0",  "x1",  "x2",  "x3",  "x4",  "x5",     "x6",      "x7",  "x8",  "x9",
-    "x10", "x11", "x12", "x13",   "x14", "x15", "x16", "x17", "x18", "x19",    "x20",     "x21", "x22", "x23",
-    "x24", "x25", "x26", "x27",   "x28", "x29", "x30", "lr",  "pc",  "pstate", "orig_ax", "cs"};
-
 std::string register_hint() {
   std::string hint = "registers:";
-  for (const std::string_view name : kRegisterNames)
-    if (native::register_offset(name)) hint.append(" %").append(name);
+  for (const std::string_view name : native::register_names()) hint.append(" %").append(name);
   hint += "; $arg1 is the first argument on every machine";
   return hint;
 }

@@ -44,6 +44,14 @@ bool is_group_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), [](char c) { return is_ident(c) || c == '-'; });
 }
 
+// Behind "p", "r3" or "p:NAME" nothing follows: most likely the place was meant to be there.
+std::string no_location_hint(std::string_view head, std::string_view name) {
+  const std::string kind(head.substr(0, head.find(':')));
+  if (name.empty()) return "write " + kind + " [MODULE:]LOCATION ARGS";
+  const std::string place(name);
+  return "behind the colon stands the event's name: write " + kind + ' ' + place + ", or " + kind + ":NAME " + place;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : all_(text) { out_.text = text; }
@@ -148,7 +156,7 @@ class Parser {
       const std::size_t colon = head.text.find(':');
       if (colon != head.text.npos) name = {head.text.substr(colon + 1), head.column + colon + 1};
       if (i_ == end_)
-        return bad_definition(end_, "no location after " + quoted(head.text), "write p:NAME [MODULE:]LOCATION ARGS");
+        return bad_definition(end_, "no location after " + quoted(head.text), no_location_hint(head.text, name.text));
     }
     if (auto e = location()) return e;
     if (name.column > 0)

@@ -2,6 +2,7 @@
 #include "daemon/tracer/engine.hpp"
 
 #include <fmt/format.h>
+#include <linux/capability.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/capability.hpp"
 #include "daemon/base/check.hpp"
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
@@ -19,6 +21,7 @@
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/left_landings.hpp"
+#include "daemon/tracer/may_not_trace.hpp"
 #include "daemon/tracer/sharing.hpp"
 
 namespace probed::tracer {
@@ -138,7 +141,7 @@ Result<std::size_t> Engine::seize_threads(Process& process) {
         return refuse(
             Reason::permission_denied,
             fmt::format("process {} ({}) may not be traced: {}", pid, process::comm(pid), std::strerror(error)),
-            "run probed as root or with CAP_SYS_PTRACE, and see /proc/sys/kernel/yama/ptrace_scope");
+            hint_may_not_trace(has_capability(CAP_SYS_PTRACE), yama_scope()));
       }
     }
     if (!found) found = forget_replaced_leader(process);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/base/capability.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_calls.hpp"
 
@@ -31,18 +32,12 @@ bool is_forced(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGSYS || signal == SIGTRAP;
 }
 
-bool has_admin_capability() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3]{};
-  return ::syscall(SYS_capget, &header, data) == 0 && (data[0].effective >> CAP_SYS_ADMIN & 1) != 0;
-}
-
 // Why PTRACE_O_SUSPEND_SECCOMP has failed with this error: the conditions of kernel/ptrace.c, check_ptrace_options(),
 // in its order.
 const char* why_seccomp_stays(int error) {
   if (error == EINVAL)
     return "it is under a seccomp filter, which this kernel can't suspend (it lacks CONFIG_CHECKPOINT_RESTORE)";
-  if (!has_admin_capability())
+  if (!has_capability(CAP_SYS_ADMIN))
     return "it is under a seccomp filter, which only a daemon with CAP_SYS_ADMIN may suspend";
   if (under_seccomp(::gettid()))
     return "it is under a seccomp filter, which the daemon can't suspend because it runs under one itself (its "

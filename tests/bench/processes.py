@@ -58,6 +58,15 @@ def started(argv, how=signal.SIGTERM, **options):
         end(process, how)
 
 
+@contextlib.contextmanager
+def busy(loops):
+    """Meanwhile so many endless loops run, every second one in a session of its own, which the kernel gives a share of its own."""
+    with contextlib.ExitStack() as stack:
+        for i in range(loops):
+            stack.enter_context(started(["sh", "-c", "while :; do :; done"], start_new_session=i % 2 == 1))
+        yield
+
+
 def cpu_ns(pid):
     """Nanoseconds of CPU time that the process's present threads have had (the scheduler's own count)."""
     total = 0

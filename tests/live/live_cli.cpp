@@ -230,6 +230,21 @@ TEST_CASE("at the default socket a daemon that isn't for this user is as good as
   }
 }
 
+TEST_CASE("a daemon that refuses its options at the default socket leaves nothing in /run") {
+  if (::geteuid() != 0) SKIP_TEST("needs root");
+  const char* const try_it = R"(
+mount -t tmpfs none /run || exit 99
+unset PROBED_SOCKET XDG_RUNTIME_DIR
+"$1" --socket-group no-such-group-here && exit 97
+ls -A /run)";
+  const CommandResult refused =
+      run_command({"/usr/bin/unshare", "--mount", "/bin/sh", "-c", try_it, "sh", required_environment("PROBED_BIN")});
+  if (refused.exit == Exit{1, 0} || refused.exit == Exit{99, 0}) SKIP_TEST("no mount namespace: " + refused.err);
+  CHECK(refused.ok());
+  CHECK_MESSAGE(refused.err.find("no-such-group-here") != std::string::npos, refused.err);
+  CHECK(refused.out == "");
+}
+
 TEST_CASE("the socket may be named by the environment") {
   Daemon daemon;
   SpawnOptions options;
@@ -266,6 +281,19 @@ TEST_CASE("with --json every sub-command prints one object a line") {
     for (const std::string& line : lines_of(result.out)) CHECK(parse_json(line).is_object());
     CHECK(result.out.ends_with("\n"));
   }
+  CHECK(target.unharmed());
+}
+
+TEST_CASE("a name that is only part of a probe's is told with those that it is part of") {
+  Daemon daemon;
+  Watched target("family");
+  CHECK(probectl(daemon, {"add", "-p", text_of(target.pid()), "work", "work+0x" SECOND}).ok());
+  for (const Arguments& command : {Arguments{"stream", "work"}, {"remove", "ork"}, {"enable", "p_work"}}) {
+    const CommandResult result = probectl(daemon, command);
+    CHECK(result.exit == Exit{1, 0});
+    CHECK_MESSAGE(result.err.find("there is probes/p_work_0 (id ") != std::string::npos, result.err);
+  }
+  CHECK(probectl(daemon, {"remove", "--all"}).ok());
   CHECK(target.unharmed());
 }
 
@@ -680,6 +708,8 @@ TEST_CASE("trace --json prints the daemon's event objects, one a line; --filter 
   }
   CHECK(seen == std::vector<long>{5, 6, 8, 9});
   CHECK(trace.account().hits == 4);
+  CHECK_MESSAGE(trace.process().errors().find("a filter turned 6 hits away") != std::string::npos,
+                trace.process().errors());
 }
 
 TEST_CASE("--follow-fork traces the children too") {

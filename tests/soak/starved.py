@@ -19,7 +19,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "bench"))
 from daemon import daemon  # noqa: E402
-from processes import PATIENCE, children_of, started  # noqa: E402
+from processes import PATIENCE, busy, children_of, started  # noqa: E402
 from working import Working  # noqa: E402
 
 GOAL_MS = 100
@@ -99,14 +99,6 @@ def run(build, directory, target, tier, how):
     while tracer_of(target.pid) != 0 and time.monotonic() < deadline:
         time.sleep(0.005)
     return *seconds, target.mark()[1]
-
-
-@contextlib.contextmanager
-def busy(loops):
-    with contextlib.ExitStack() as stack:
-        for i in range(loops):
-            stack.enter_context(started(["sh", "-c", "while :; do :; done"], start_new_session=i % 2 == 1))
-        yield
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ TEST_CASE("aarch64 registers are found by the kernel's names") {
   CHECK(register_offset("pstate") == 264u);
   for (const char* name : {"", "x", "x31", "x00", "x01", "x100", "w0", "ax", "X0", "x-1"})
     CHECK_MESSAGE(!register_offset(name).has_value(), name);
+  CHECK(register_names().size() == 34);
+  for (const auto name : register_names()) CHECK_MESSAGE(register_offset(name).has_value(), name);
 }
 
 TEST_CASE("aarch64 arguments are in x0 to x7, then from sp on") {

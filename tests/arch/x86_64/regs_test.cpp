@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace probed::arch::x86_64 {
@@ -41,6 +42,10 @@ TEST_CASE("registers are known by the kernel's names and by the assembler's") {
     CHECK_MESSAGE(register_offset(row.kernel) == row.offset, row.kernel);
     CHECK_MESSAGE(register_offset(row.assembler) == row.offset, row.assembler);
   }
+  // Each is named once to those who are told which there are.
+  const auto names = register_names();
+  for (const Row& row : rows) CHECK_MESSAGE(std::ranges::find(names, row.kernel) != names.end(), row.kernel);
+  for (const auto name : names) CHECK(std::ranges::any_of(rows, [&](const Row& row) { return row.kernel == name; }));
 }
 
 TEST_CASE("names that are no registers are not found") {

@@ -156,6 +156,8 @@ TEST_CASE("wrong usage is explained in words of the command line, not of the par
       {{"trace", "-p"}, "--pid needs a value: PID"},
       {{"trace", "-p", "7", "handle"}, "write -e 'handle'"},
       {{"trace", "-p", "7", "-e", "-:x"}, "use probectl remove"},
+      {{"trace", "-p", "7", "-e", "w\xffrk"}, "is no UTF-8 text"},
+      {{"add", "-p", "7", "work", "--filter", "a ~ \"\xff\""}, "is no UTF-8 text"},
       {{"trcae"}, "there is no sub-command 'trcae'; did you mean trace?"},
       {{"lst"}, "did you mean list?"},
       {{"trace", "-p", "7", "-e", "f", "--json", "--format", "text"}, "--json and --format text contradict each other"},

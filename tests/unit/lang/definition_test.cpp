@@ -151,6 +151,12 @@ TEST_CASE("a comment is no part of a definition, and what only looks like one is
   CHECK(parse_definition("rx:n /bin/true:0x1234").error().message.find("\"rx:n\"") != std::string::npos);
 }
 
+TEST_CASE("who writes the place where the event's name belongs is told how to write it") {
+  CHECK(parse_definition("r:work").error().hint.ends_with("write r work, or r:NAME work"));
+  CHECK(parse_definition("p:g/work").error().hint.ends_with("write p g/work, or p:NAME g/work"));
+  CHECK(parse_definition("r5").error().hint == "write r5 [MODULE:]LOCATION ARGS");
+}
+
 TEST_CASE("every kind of argument parses to its node") {
   const Row rows[] = {
       {"%di", "arg1=reg(di)~x64"},
