@@ -836,14 +836,28 @@ CallPad AddressSpace::call_pad(pid_t pid) {
   return pad;
 }
 
-void AddressSpace::erase_call_pads() {
+void AddressSpace::erase_call_pads(bool others) {
   for (const RemoteAddr pad : pads_used_) erase_call_pad(memory_, pad, Erase::free);
+  if (pads_left_ && !others)
+    for (const RemoteAddr pad : *pads_left_) erase_call_pad(memory_, pad, Erase::anyway);
   call_pad_ = {};
   pads_used_.clear();
+  pads_left_.reset();
 }
 
-void AddressSpace::keep_pad_at(RemoteAddr pc) {
-  std::erase_if(pads_used_, [pc](RemoteAddr pad) { return in_call_pad(pad, pc); });
+void AddressSpace::keep_pads_of(pid_t pid, pid_t tid, const native::Registers& regs) {
+  const RemoteAddr pc{regs.pc()};
+  const auto stands_in = [pc](RemoteAddr pad) { return in_call_pad(pad, pc); };
+  std::erase_if(pads_used_, stands_in);
+  if (!pads_left_) {
+    pads_left_ = call_pads(memory_, pid);
+    for (const RemoteAddr pad : pads_used_) pads_left_->erase(pad);
+  }
+  if (pads_left_->empty()) return;
+  std::erase_if(*pads_left_, stands_in);
+  const auto maps = symbols::read_maps(pid);
+  if (!maps) return pads_left_->clear();
+  for (const RemoteAddr pad : pads_in_stack(memory_, *maps, *pads_left_, pid, tid, regs)) pads_left_->erase(pad);
 }
 
 std::vector<XolAreas::Area> AddressSpace::areas_to_unmap() const {

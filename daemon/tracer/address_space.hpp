@@ -43,22 +43,22 @@ struct Site {
   // What is known of the code around it, and where its file is loaded; null: nothing, it isn't optimised.
   std::shared_ptr<const arch::CodeFlow> flow;
   std::uint64_t bias = 0;
-  const char* why_not = nullptr;  // set: it isn't optimised, whatever its programs; of static life time
-  bool may_be_other_code = false;  // 32-bit code of a 64-bit process, as far as is known
-  bool executed = false;           // a thread was seen to, as native code
-  std::shared_ptr<Jump> jump;     // its own alone; null: none
-  bool queued = false;            // waits for the optimiser
+  const char* why_not = nullptr;     // set: it isn't optimised, whatever its programs; of static life time
+  bool may_be_other_code = false;    // 32-bit code of a 64-bit process, as far as is known
+  bool executed = false;             // a thread was seen to, as native code
+  std::shared_ptr<Jump> jump;        // its own alone; null: none
+  bool queued = false;               // waits for the optimiser
   std::uint8_t trapped_waiting = 0;  // hits since then, up to what makes it hot
   // Where no ordinary jump fits a punned one may. It takes memory of its own, so the site has to be hit often first.
   enum class Pun : std::uint8_t { no, possible, wanted, failed };
   Pun pun = Pun::no;
   const char* why_no_pun = nullptr;  // set: failed; of static life time
   RemoteAddr led_astray;             // where its punned jump led when the program changed what is behind it; 0: nowhere
-  unsigned trapped = 0;        // hits since it is possible
-  bool rewritten = false;      // by the program, while it was armed: it stays a breakpoint
-  std::uint8_t set_backs = 0;  // times that its jump had to be taken out for the program's sake
+  unsigned trapped = 0;              // hits since it is possible
+  bool rewritten = false;            // by the program, while it was armed: it stays a breakpoint
+  std::uint8_t set_backs = 0;        // times that its jump had to be taken out for the program's sake
   std::chrono::steady_clock::time_point no_jump_before{};  // since the last of them
-  unsigned absent = 0;         // arguments that its detour could not read since then
+  unsigned absent = 0;                                     // arguments that its detour could not read since then
   std::chrono::steady_clock::time_point absent_since{};
 
   bool wanted() const;  // some program is enabled
@@ -197,10 +197,13 @@ class AddressSpace {
 
   // Where a thread may make calls for us.
   CallPad call_pad(pid_t pid);
-  // Takes those that have been used out again: the last thread is about to be let go. Not the one that a thread stood in
-  // which has been let go already (keep_pad_at).
-  void erase_call_pads();
-  void keep_pad_at(RemoteAddr pc);
+  // Takes those that have been used out again, and what a daemon that was killed has left of them: the last thread is
+  // about to be let go. Not the one that a thread stood in, or comes back to from a handler, which has been let go
+  // already (keep_pads_of). `others`: another process shares the memory: then only those that have been used.
+  void erase_call_pads(bool others);
+  bool has_pads_left() const { return pads_left_ && !pads_left_->empty(); }
+  // Of each thread, when it is let go.
+  void keep_pads_of(pid_t pid, pid_t tid, const arch::native::Registers& regs);
   // What was injected, in the order to take it out in: the page that calls may be made in is the last.
   std::vector<XolAreas::Area> areas_to_unmap() const;
 
@@ -252,6 +255,7 @@ class AddressSpace {
   std::map<RemoteAddr, Semaphore> semaphores_;
   RemoteAddr syscall_insn_, call_pad_;
   std::set<RemoteAddr> pads_used_;
+  std::optional<std::set<RemoteAddr>> pads_left_;  // by a daemon that was killed, and nobody stands in them
   RemoteAddr scratch_;
   bool closed_ = false;
   bool misses_breakpoints_ = false;

@@ -4,7 +4,8 @@
 #include <array>
 #include <cstring>
 
-#include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/ptrace.hpp"
+#include "daemon/tracer/quiesce.hpp"
 #include "daemon/tracer/xol.hpp"
 
 namespace probed::tracer {
@@ -15,8 +16,8 @@ using arch::CallPadHead;
 using native::kCallPadData;
 using native::kCallPadSize;
 
-constexpr std::uint64_t kPads = 2;    // in one place: one for who comes when a daemon has died on the other
-constexpr std::uint64_t kMargin = 64;  // behind the last byte that isn't zero
+constexpr std::uint64_t kPads = 2;         // in one place: one for who comes when a daemon has died on the other
+constexpr std::uint64_t kMargin = 64;      // behind the last byte that isn't zero
 constexpr std::size_t kLandingStart = 16;  // bytes that tell most pages from a landing's
 static_assert(kCallPadData + sizeof(native::CallRecord) <= kCallPadSize);
 
@@ -134,6 +135,12 @@ CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
   return {&memory, {}, {}};
 }
 
+std::set<RemoteAddr> call_pads(TargetMemory& memory, pid_t pid) {
+  std::set<RemoteAddr> found;
+  for_each_pad(memory, pid, [&](const CallPad& pad, bool) { found.insert(pad.at); });
+  return found;
+}
+
 std::set<std::uint64_t> calls_to_come(TargetMemory& memory, pid_t pid) {
   std::set<std::uint64_t> found;
   for_each_busy(memory, pid, [&](const CallPad& pad) { found.insert(pad.at.value); });
@@ -165,5 +172,17 @@ void erase_call_pads(TargetMemory& memory, pid_t pid) {
 }
 
 bool in_call_pad(RemoteAddr pad, RemoteAddr pc) { return pad && pc >= pad && pc < pad + kCallPadSize; }
+
+std::set<RemoteAddr> pads_in_stack(TargetMemory& memory, std::span<const symbols::Mapping> maps,
+                                   const std::set<RemoteAddr>& pads, pid_t pid, pid_t tid,
+                                   const native::Registers& regs) {
+  std::set<RemoteAddr> found;
+  if (pads.empty()) return found;
+  Places places;
+  for (const RemoteAddr pad : pads)
+    for (std::uint64_t i = 0; i < kCallPadData; ++i) places.add(pad + i, pad);
+  scan_stack(places, maps, memory, regs.sp(), ptrace::thread_pointer(tid, regs), tid == pid, found);
+  return found;
+}
 
 }  // namespace probed::tracer

@@ -1,10 +1,10 @@
-// Where in a target borrowed threads make system calls for us (remote_syscall.hpp), so that one whose tracer dies in the
-// middle finds its way back (arch/orphan.hpp).
+// Where in a target borrowed threads make system calls for us (remote_syscall.hpp), so that one whose tracer dies in
+// the middle finds its way back (arch/orphan.hpp).
 //
 // There must be such a place before anything can be mapped: what nothing uses of the last page of executable memory,
-// behind the end of what was mapped, that of the vdso before all. (Where that has no room, native::kPadsInFiles, they are
-// in the landing's page, and there is none before that.) Pads are found again by their marks, also by whoever comes after
-// a killed daemon, and in copies of the memory. When the last thread is let go there are zeros again.
+// behind the end of what was mapped, that of the vdso before all. (Where that has no room, native::kPadsInFiles, they
+// are in the landing's page, and there is none before that.) Pads are found again by their marks, also by whoever comes
+// after a killed daemon, and in copies of the memory. When the last thread is let go there are zeros again.
 //
 // Owning thread: the tracer thread.
 #pragma once
@@ -17,6 +17,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
+#include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/memory.hpp"
 
 namespace probed::tracer {
@@ -35,6 +36,9 @@ struct CallPad {
 // A pad that no thread is on its way back through; at == 0: none can be had.
 CallPad find_call_pad(TargetMemory& memory, pid_t pid);
 
+// All that are there, whoever has made them.
+std::set<RemoteAddr> call_pads(TargetMemory& memory, pid_t pid);
+
 // Where threads stand that a tracer has sent to a pad and that have not made its call yet.
 std::set<std::uint64_t> calls_to_come(TargetMemory& memory, pid_t pid);
 
@@ -48,5 +52,11 @@ void erase_call_pad(TargetMemory& memory, RemoteAddr pad, Erase which);
 // All that are free; for who has every thread stopped.
 void erase_call_pads(TargetMemory& memory, pid_t pid);
 bool in_call_pad(RemoteAddr pad, RemoteAddr pc);
+
+// Those of `pads` that a thread comes back to from a handler: its stack refers to them. The thread is stopped. `maps`:
+// of its process.
+std::set<RemoteAddr> pads_in_stack(TargetMemory& memory, std::span<const symbols::Mapping> maps,
+                                   const std::set<RemoteAddr>& pads, pid_t pid, pid_t tid,
+                                   const arch::native::Registers& regs);
 
 }  // namespace probed::tracer

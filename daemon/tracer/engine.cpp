@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 using ptrace::Outcome;
 
 constexpr auto kJobTimeout = 5s;
-constexpr auto kWidenAfter = 20ms;  // one thread was asked to stop and didn't: ask all that a stop does no harm
+constexpr auto kWidenAfter = 20ms;        // one thread was asked to stop and didn't: ask all that a stop does no harm
 constexpr auto kWidenToAllAfter = 500ms;  // then those whose calls might fail
 constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
@@ -519,7 +519,8 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
     if (!give_back_copies(tracee, space)) return false;
   }
   space.take_out_islands();
-  if (space.xol().areas().empty()) return space.erase_call_pads(), true;
+  const bool others = space.has_pads_left() && !processes_sharing_memory(tracee.process->id.pid).empty();
+  if (space.xol().areas().empty()) return space.erase_call_pads(others), true;
   const Layout layout = Layout::of(space.memory());
   const bool alive = with_remote_calls(tracee, space, [&](RemoteSyscalls& remote) {
     for (const XolAreas::Area& area : space.areas_to_unmap()) {
@@ -528,7 +529,7 @@ bool Engine::leave_no_trace(Tracee& tracee, AddressSpace& space) {
       remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
     }
   });
-  if (alive) space.erase_call_pads();
+  if (alive) space.erase_call_pads(others);
   return alive;
 }
 
@@ -606,7 +607,8 @@ Waiter::Clock::time_point Engine::widens_at(const Process& process, const Job& j
 void Engine::run_jobs(Tracee& tracee) {
   const pid_t tid = tracee.tid, pid = tracee.process->id.pid;
   const auto is_here = [&] {
-    return tracees_.contains(tid) && std::ranges::none_of(ended_meanwhile_, [&](const Stop& s) { return s.tid == tid; });
+    return tracees_.contains(tid) &&
+           std::ranges::none_of(ended_meanwhile_, [&](const Stop& s) { return s.tid == tid; });
   };
   tracee.process->runs_jobs = tid;
   Process* process = tracee.process;
@@ -641,8 +643,7 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
     if (process->detaching) consider(process->ask_all_at);
     if (process->give_back_at) consider(*process->give_back_at);
     if (process->leave_together_until) consider(*process->leave_together_until);
-    for (const Job& job : process->jobs)
-      consider(widens_at(*process, job));
+    for (const Job& job : process->jobs) consider(widens_at(*process, job));
   }
   return next;
 }

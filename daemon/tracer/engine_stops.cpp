@@ -203,7 +203,7 @@ void Engine::release(Tracee& tracee, int signal) {
     if (!give_back_copies(tracee, *space)) return;
   }
   if (owes && !leave_actions(tracee)) return;
-  if (space) space->keep_pad_at(RemoteAddr{regs.pc()});
+  if (space && space->touched()) space->keep_pads_of(process.id.pid, tracee.tid, regs);
   if (last && !leave_no_trace(tracee, *space)) return;
   ptrace::detach(tracee.tid, signal);
   forget_tracee(tracee.tid);

@@ -482,14 +482,12 @@ std::set<RemoteAddr> pads_in_stacks(TargetMemory& memory, const Threads& threads
   std::set<RemoteAddr> found;
   const auto maps = symbols::read_maps(threads.pid());
   if (pads.empty() || !maps) return {};
-  Places places;
-  for (const std::uint64_t pad : pads)
-    for (std::uint64_t i = 0; i < native::kCallPadData; ++i) places.add(RemoteAddr{pad + i}, RemoteAddr{pad});
+  std::set<RemoteAddr> asked;
+  for (const std::uint64_t pad : pads) asked.insert(RemoteAddr{pad});
   ptrace::Registers regs;
-  for (const auto& [tid, stop] : threads.stopped()) {
-    if (ptrace::get_registers(tid, regs) != Outcome::ok) continue;
-    scan_stack(places, *maps, memory, regs.sp(), ptrace::thread_pointer(tid, regs), tid == threads.pid(), found);
-  }
+  for (const auto& [tid, stop] : threads.stopped())
+    if (ptrace::get_registers(tid, regs) == Outcome::ok)
+      found.merge(pads_in_stack(memory, *maps, asked, threads.pid(), tid, regs));
   return found;
 }
 

@@ -19,10 +19,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
 
+#include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -219,8 +221,8 @@ TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken
 
 // ---- the daemon alone -----------------------------------------------------------------------------------------------
 
-// Its tracer outlives it by the moment in which everything is let go: there is no moment in which a program that handles
-// SIGTRAP itself, or blocks it, or a load behind a bad pointer, meets a breakpoint that nobody answers for.
+// Its tracer outlives it by the moment in which everything is let go: there is no moment in which a program that
+// handles SIGTRAP itself, or blocks it, or a load behind a bad pointer, meets a breakpoint that nobody answers for.
 TEST_CASE("a daemon that is killed under breakpoints of programs that handle or block SIGTRAP themselves harms none") {
   std::mt19937 random(seed());
   TempDir directory;
@@ -252,8 +254,9 @@ TEST_CASE("a daemon that is killed under breakpoints of programs that handle or 
 }
 
 TEST_CASE("a daemon that is killed under breakpoints of threads that block every signal leaves them alive") {
-  kill_again_and_again({"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}, "quit"},
-                       kills() / 3, {Killed::daemon});
+  kill_again_and_again(
+      {"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}, "quit"},
+      kills() / 3, {Killed::daemon});
 }
 
 // So many that the landing's table is written together with the text that it speaks of.
@@ -439,6 +442,46 @@ TEST_CASE("who can't see the process of a journal says so, and deletes nothing")
   CHECK_FALSE(has_journals(socket + ".state"));
   target.send("quit\n");
   CHECK(target.finish().ok());
+}
+
+// As one that was killed in the middle of a call that it had a thread make, with threads that can't be stopped.
+void leave_pad_in_vdso(pid_t pid) {
+  const std::string maps = read_file("/proc/" + std::to_string(pid) + "/maps");
+  const std::size_t line = maps.rfind('\n', maps.find("[vdso]")) + 1;
+  REQUIRE(line > 0);
+  const std::uint64_t end = std::stoull(maps.substr(maps.find('-', line) + 1), nullptr, 16);
+  const std::uint64_t pad = end - arch::native::kCallPadSize;
+  std::vector<std::uint8_t> bytes = arch::native::build_call_pad(pad);
+  bytes.resize(arch::native::kCallPadData);
+  arch::CallPadHead head;
+  head.busy = 1;
+  const auto* const words = reinterpret_cast<const std::uint8_t*>(&head);
+  bytes.insert(bytes.end(), words, words + sizeof head);
+  std::fstream memory("/proc/" + std::to_string(pid) + "/mem", std::ios::in | std::ios::out | std::ios::binary);
+  memory.seekp(static_cast<std::streamoff>(pad));
+  memory.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  REQUIRE(memory.flush().good());
+}
+
+TEST_CASE("what a killed daemon has left where threads make calls for it goes when the next one lets the target go") {
+  if (!arch::native::kPadsInFiles) SKIP_TEST("calls are made in the landing's page here, which goes with it");
+  for (const bool by_detach : {true, false}) {
+    CAPTURE(by_detach);
+    Target target("soaked", {"2"});
+    const TargetState before = state_of(target.pid());
+    target.go();
+    REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 3; }));
+    leave_pad_in_vdso(target.pid());
+    CHECK(vdso_difference(target.pid()) != "");
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    add(client, target.pid(), {"work", "r:back nest"});
+    by_detach ? void(client.call("target.detach", {{"pid", target.pid()}})) : daemon.process().signal(SIGTERM);
+    CHECK(left_unharmed(target.pid(), before));
+    check_computes(target);
+    target.send("quit\n");
+    CHECK(target.finish().ok());
+  }
 }
 
 // One that sleeps uninterruptibly can't be: the SIGTRAP action of the daemon that was killed stays.
