@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "daemon/base/fault_in.hpp"
 #include "daemon/base/own_files.hpp"
 #include "daemon/base/realtime.hpp"
 #include "daemon/tracer/left_behind.hpp"
@@ -56,7 +57,10 @@ Result<void> make_directory(const std::string& path, bool& made) {
   return {};
 }
 
-void recover(const std::string& directory) { tracer::recover_all(directory, kRecoverPatience); }
+void recover(const std::string& directory) {
+  PresentPages::want_fetchers();
+  tracer::recover_all(directory, kRecoverPatience);
+}
 
 }  // namespace
 

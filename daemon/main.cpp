@@ -23,6 +23,7 @@
 #include "daemon/api/server.hpp"
 #include "daemon/base/fault_in.hpp"
 #include "daemon/base/fd.hpp"
+#include "daemon/base/fetchers.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
@@ -37,8 +38,8 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
-constexpr auto kWorkPatience = 2s;  // for look-ups under way, at the end
-constexpr auto kEndPatience = 15s;  // for the tracer's thread, which has let everything go
+constexpr auto kWorkPatience = 2s;   // for look-ups under way, at the end
+constexpr auto kEndPatience = 15s;   // for the tracer's thread, which has let everything go
 constexpr auto kReadoptLimit = 10s;  // after which clients are served, whatever is in place by then
 constexpr auto kStartPatience = 2s;  // for targets of a killed daemon that another tracer holds
 
@@ -182,7 +183,7 @@ int run(const Options& options) {
   raise_file_limit();
   give_memory_back();
   warn_of_seccomp();
-  PresentPages::start_fetchers();
+  PresentPages::want_fetchers();
   Momentary::keep_some();
   auto inherited = api::Listener::from_systemd();
   if (!inherited) return fail(inherited.error());
@@ -277,6 +278,7 @@ int main(int argc, char** argv) {
   const auto options = probed::parse_options(argc, argv, status);
   if (!options) return status;
   probed::set_up_log(options->log_level);
+  if (options->fetchers_fd >= 0) return probed::fetchers::run(options->fetchers_fd);
   if (options->guard_fd >= 0) return probed::run_guard(options->guard_fd, options->state_dir);
   if (options->recover) return probed::recover_by_hand(probed::state_directory(*options));
   return probed::run(*options);

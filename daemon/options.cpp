@@ -84,6 +84,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
       "--keep-probes", options.keep_probes,
       "persistent probes (probectl add) outlive this daemon, however it ends: the next one with this option and "
       "the same --state-dir puts them back");
+  app.add_option("--fetchers", options.fetchers_fd)->group("");  // base/fetchers.hpp
   app.add_flag("--recover", options.recover, "put back what a killed daemon has left in its targets, and exit");
   app.add_option("--guard", options.guard_fd)->group("");  // guard.hpp
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")

@@ -17,6 +17,7 @@ struct Options {
   std::string state_dir;     // empty: not given; see guard.hpp
   bool keep_probes = false;  // persistent probes outlive this daemon
   bool recover = false;      // put right what a killed daemon has left, and end
+  int fetchers_fd = -1;      // these are the fetchers; their daemon's end is at the other end of that socket
   int guard_fd = -1;         // this is a guard, which waits for the end of that descriptor
   mode_t socket_mode = 0600;
   std::optional<std::string> socket_group;

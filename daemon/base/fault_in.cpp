@@ -2,13 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,28 +12,34 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/alone.hpp"
+#include "daemon/base/descriptor_message.hpp"
 #include "daemon/base/fd.hpp"
+#include "daemon/base/fetchers.hpp"
 #include "daemon/base/process.hpp"
-#include "daemon/base/realtime.hpp"
+#include "daemon/base/visits.hpp"
 
 namespace probed {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using fetchers::kMostPages;
+using fetchers::kPage;
+using fetchers::Made;
+using fetchers::Reply;
+using fetchers::Request;
+using fetchers::Wish;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kPage = 4096;     // bytes; both architectures'
-constexpr std::size_t kMostPages = 64;  // of one request
-constexpr std::size_t kMostIdle = 4;    // fetchers that wait for the next request
-constexpr int kMostFetchers = 32;       // alive, most of them for a file system that doesn't answer
-constexpr milliseconds kBirth{200};     // how long it may take to make one
+constexpr std::size_t kMostIdle = 4;  // fetchers that wait for the next request
+constexpr milliseconds kBirth{200};   // how long it may take to make one
+constexpr milliseconds kAgain{1000};  // between two tries to start their parent
 
 // Documentation/admin-guide/mm/pagemap.rst
 constexpr std::uint64_t kPresent = 1ull << 63, kSwapped = 1ull << 62;
@@ -54,171 +56,175 @@ constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
 // Nobody but who may access devices maps anything below it (/proc/sys/vm/mmap_min_addr, as distributions have it).
 constexpr std::uint64_t kLeastAddress = 64 << 10;
 
-struct Request {
-  pid_t task = 0;
-  std::uint32_t pages = 0;
-  std::uint64_t at = 0;
-};
-struct Reply {
-  std::uint32_t pages = 0;  // could be read
-  std::int32_t error = 0;   // of the next one
+template <class T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+struct Fetcher {
+  UniqueFd connection;
+  pid_t pid = 0;
 };
 
-// ---- in processes of their own; one thread each, and nothing of the daemon's is of any use there
-// ----------------------
+// Those that there are, as this process knows them.
+class Fetchers {
+ public:
+  enum class Lack : std::uint8_t { none, not_wanted, too_many, not_now };
+  struct Taken {
+    Fetcher fetcher;
+    Lack lack = Lack::none;
+  };
 
-[[noreturn]] void serve(int socket) {
-  ::prctl(PR_SET_NAME, "probed-fetcher");
-  std::array<char, kMostPages> bytes{};
-  std::array<iovec, kMostPages> remote{};
-  for (Request request;;) {
-    if (::recv(socket, &request, sizeof request, 0) != sizeof request) ::_exit(0);
-    const std::size_t pages = std::min<std::size_t>(request.pages, kMostPages);
-    for (std::size_t i = 0; i < pages; ++i) remote[i] = {reinterpret_cast<void*>(request.at + i * kPage), 1};
-    const iovec local{bytes.data(), pages};
-    Reply reply;
-    while (reply.pages < pages) {
-      const ssize_t n =
-          ::process_vm_readv(request.task, &local, 1, remote.data() + reply.pages, pages - reply.pages, 0);
-      if (n <= 0) {
-        reply.error = n < 0 ? errno : EFAULT;
-        break;
+  void want() { wanted_ = true; }
+  bool wanted() const { return wanted_; }
+
+  // Somebody's memory is visited from now on.
+  void expect_visits() {
+    const auto lock = lock_unless_alone(mutex_);
+    if (!parent_) start_parent();
+    VisitBoard* const board = visit_board();
+    if (board && board->strangers.fetch_add(1) == 0 && parent_) tell({Wish::Kind::watch, 0, 0, 0});
+  }
+
+  // An idle one, or a new one, for the memory of that user's process.
+  Taken take(uid_t user) {
+    const auto lock = lock_unless_alone(mutex_);
+    if (!wanted_) return {{}, Lack::not_wanted};
+    if (!idle_.empty()) {
+      Taken taken{std::move(idle_.back()), Lack::none};
+      idle_.pop_back();
+      return taken;
+    }
+    const Wish wish{Wish::Kind::make, ++number_, user, 0};
+    if (!tell(wish)) return {{}, Lack::not_now};
+    return await(wish.number);
+  }
+
+  void give_back(Fetcher fetcher) {
+    const auto lock = lock_unless_alone(mutex_);
+    if (idle_.size() < kMostIdle) idle_.push_back(std::move(fetcher));
+  }
+
+  // It waits for a file system of that user's.
+  void end(const Fetcher& fetcher, uid_t user) {
+    const auto lock = lock_unless_alone(mutex_);
+    if (parent_) tell({Wish::Kind::end, 0, user, fetcher.pid});
+  }
+
+ private:
+  bool tell(Wish wish) {
+    if (parent_ && send_packet(parent_.get(), bytes_of(wish), -1)) return true;
+    return start_parent() && send_packet(parent_.get(), bytes_of(wish), -1);
+  }
+
+  // Answers to earlier wishes, which came too late for them, are not lost.
+  Taken await(std::uint32_t number) {
+    const auto until = Clock::now() + kBirth;
+    while (becomes_readable(parent_.get(), until)) {
+      Made made;
+      Taken taken;
+      const std::ptrdiff_t n = receive_packet(parent_.get(), bytes_of(made), taken.fetcher.connection);
+      if (n == -EINTR || n == -EAGAIN) continue;
+      if (n != sizeof made) break;  // it has ended; the next wish starts another one
+      taken.fetcher.pid = made.fetcher;
+      if (made.number != number) {
+        if (made.outcome == Made::Outcome::made && idle_.size() < kMostIdle) idle_.push_back(std::move(taken.fetcher));
+        continue;
       }
-      reply.pages += static_cast<std::uint32_t>(n);
+      if (made.outcome == Made::Outcome::made) return taken;
+      return {{}, made.outcome == Made::Outcome::too_many ? Lack::too_many : Lack::not_now};
     }
-    if (::send(socket, &reply, sizeof reply, MSG_NOSIGNAL) != sizeof reply) ::_exit(0);
+    return {{}, Lack::not_now};
   }
-}
 
-void send_descriptor(int socket, int fd) {
-  char byte = fd >= 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  ::sendmsg(socket, &message, MSG_NOSIGNAL);
-}
-
-// Makes a fetcher for each byte that comes, until there is nobody left to want one.
-[[noreturn]] void make_fetchers(int socket) {
-  ::prctl(PR_SET_NAME, "probed-fetchers");
-  ::setsid();
-  // Somebody stands still until there is an answer; fetchers inherit it.
-  if (!take_realtime_priority()) ::setpriority(PRIO_PROCESS, 0, -20);
-  if (::chdir("/") != 0) ::_exit(1);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
-  int alive = 0;
-  for (char byte = 0; ::recv(socket, &byte, 1, 0) == 1;) {
-    while (alive > 0 && ::waitpid(-1, nullptr, WNOHANG) > 0) --alive;
-    int ends[2] = {-1, -1};
-    if (alive >= kMostFetchers || ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-      send_descriptor(socket, -1);
-      continue;
+ public:
+  // False: not in time.
+  static bool becomes_readable(int fd, Clock::time_point until) {
+    for (;;) {
+      const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+      pollfd asked{fd, POLLIN, 0};
+      const int n = ::poll(&asked, 1, static_cast<int>(std::max<milliseconds::rep>(left.count(), 0)));
+      if (n > 0) return true;
+      if (n == 0 || errno != EINTR) return false;
     }
-    const pid_t child = ::fork();
+  }
+
+ private:
+  // A program of its own, and nobody's child: it isn't waited for. It has none of our descriptors.
+  bool start_parent() {
+    if (alone() || Clock::now() - started_ < kAgain) return false;
+    started_ = Clock::now();
+    parent_.reset();
+    idle_.clear();
+    if (!board_) board_ = make_visit_board();
+    if (board_ && !visit_board()) set_visit_board(map_visit_board(board_.get()));
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return fails();
+    UniqueFd ours(ends[0]), theirs(ends[1]), null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    const std::string number = std::to_string(theirs.get());
+    const char* arguments[] = {"probed", "--fetchers", number.c_str(), nullptr};
+    const pid_t child = null ? ::fork() : -1;
     if (child == 0) {
-      ::close(socket);
-      ::close(ends[0]);
-      serve(ends[1]);
+      ::setsid();
+      if (::fork() != 0) ::_exit(0);
+      // Not the log, either: who reads that to its end would wait for it.
+      for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
+      ::fcntl(theirs.get(), F_SETFD, 0);
+      ::execv("/proc/self/exe", const_cast<char* const*>(arguments));
+      ::_exit(127);
     }
-    if (child > 0) ++alive;
-    send_descriptor(socket, child > 0 ? ends[0] : -1);
-    ::close(ends[0]);
-    ::close(ends[1]);
+    if (child < 0) return fails();
+    ::waitpid(child, nullptr, 0);
+    parent_ = std::move(ours);
+    Wish begin{Wish::Kind::begin, 0, 0, 0};
+    return send_packet(parent_.get(), bytes_of(begin), board_.get());
   }
-  ::_exit(0);
-}
+  static bool fails() {
+    spdlog::warn("what a target hasn't touched of its files can't be read now: no process can be made for that");
+    return false;
+  }
 
-// ---- in the daemon
-// ---------------------------------------------------------------------------------------------------
-
-struct Fetchers {
-  std::mutex mutex;
-  UniqueFd maker;              // none: nobody fetches
-  std::vector<UniqueFd> idle;  // a connection to one each
+  std::mutex mutex_;
+  std::atomic<bool> wanted_{false};
+  UniqueFd parent_, board_;
+  std::vector<Fetcher> idle_;
+  std::uint32_t number_ = 0;
+  Clock::time_point started_{};
 };
-Fetchers& fetchers() {
+
+Fetchers& all_fetchers() {
   static Fetchers all;
   return all;
 }
 
-// False: not in time.
-bool becomes_readable(int fd, milliseconds patience) {
-  const auto deadline = Clock::now() + patience;
-  for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-    pollfd wanted{fd, POLLIN, 0};
-    const int n = ::poll(&wanted, 1, static_cast<int>(std::max<milliseconds::rep>(left.count(), 0)));
-    if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
-  }
+uid_t user_of(pid_t pid) {
+  const auto credentials = process::credentials(pid);
+  return credentials ? credentials->ruid : 0;
 }
 
-UniqueFd receive_descriptor(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return {};
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  if (!header || header->cmsg_type != SCM_RIGHTS) return {};
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return UniqueFd(fd);
-}
-
-bool somebody_fetches() {
-  const auto lock = lock_unless_alone(fetchers().mutex);
-  return static_cast<bool>(fetchers().maker);
-}
-
-// An idle one, or a new one; none: there can't be one now.
-UniqueFd take_fetcher(bool& any) {
-  Fetchers& all = fetchers();
-  const auto lock = lock_unless_alone(all.mutex);
-  any = static_cast<bool>(all.maker);
-  if (!any) return {};
-  if (!all.idle.empty()) {
-    UniqueFd taken = std::move(all.idle.back());
-    all.idle.pop_back();
-    return taken;
-  }
-  const char byte = 1;
-  if (::send(all.maker.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1 && becomes_readable(all.maker.get(), kBirth))
-    return receive_descriptor(all.maker.get());
-  // What it would say later would be taken for the answer to another wish.
-  spdlog::warn("memory of targets is read without help from now on: a file system that doesn't answer can stop it");
-  all.maker.reset();
-  any = false;
-  return {};
-}
-
-void give_back(UniqueFd fetcher) {
-  Fetchers& all = fetchers();
-  const auto lock = lock_unless_alone(all.mutex);
-  if (all.idle.size() < kMostIdle) all.idle.push_back(std::move(fetcher));
+// What the fetchers' parent has done for us meanwhile.
+void tell_of_ended() {
+  static std::atomic<std::uint32_t> told{0};
+  const VisitBoard* const board = visit_board();
+  if (!board) return;
+  const std::uint32_t now = board->ended.load(std::memory_order_relaxed);
+  if (now == told.load(std::memory_order_relaxed) || told.exchange(now) == now) return;
+  spdlog::warn(
+      "process {} kept its tracer waiting for a file system that a user serves (FUSE) and that didn't answer: that "
+      "file "
+      "system's connection was ended",
+      board->ended_for.load());
 }
 
 }  // namespace
 
 struct PresentPages::Process {
+  Process();
+  ~Process();
   std::size_t fetch(std::uint64_t at, std::size_t pages);
   std::size_t count(std::uint64_t at, std::size_t size);
   std::uint64_t of_no_file(std::uint64_t at);
+  ssize_t look(std::uint64_t page, std::span<std::uint64_t> entries) const;
 
   pid_t pid = 0;
   std::atomic<pid_t> task{0};
@@ -228,22 +234,12 @@ struct PresentPages::Process {
   std::atomic<Clock::time_point> not_before{};  // nothing is fetched, as somebody didn't answer
 };
 
-void PresentPages::start_fetchers() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
-  UniqueFd ours(ends[0]), theirs(ends[1]);
-  // Nobody's child: it isn't waited for.
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::fork() != 0) ::_exit(0);
-    ::dup2(theirs.get(), STDIN_FILENO);
-    ::close_range(STDIN_FILENO + 1, ~0u, 0);  // the log, too: who reads that to its end would wait for them
-    make_fetchers(STDIN_FILENO);
-  }
-  if (child < 0) return;
-  ::waitpid(child, nullptr, 0);
-  fetchers().maker = std::move(ours);
+PresentPages::Process::Process() { all_fetchers().expect_visits(); }
+PresentPages::Process::~Process() {
+  if (VisitBoard* const board = visit_board()) board->strangers.fetch_sub(1);
 }
+
+void PresentPages::want_fetchers() { all_fetchers().want(); }
 
 PresentPages::PresentPages() = default;
 PresentPages::~PresentPages() = default;
@@ -251,7 +247,7 @@ PresentPages::PresentPages(PresentPages&&) noexcept = default;
 PresentPages& PresentPages::operator=(PresentPages&&) noexcept = default;
 
 PresentPages::PresentPages(pid_t pid, pid_t task) {
-  if (!somebody_fetches()) return;
+  if (!all_fetchers().wanted()) return;
   UniqueFd pagemap(::open(("/proc/" + std::to_string(task) + "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
   if (!pagemap) return;
   process_ = std::make_unique<Process>();
@@ -261,7 +257,9 @@ PresentPages::PresentPages(pid_t pid, pid_t task) {
 }
 
 std::size_t PresentPages::count(std::uint64_t at, std::size_t size) const {
-  return process_ && size > 0 ? process_->count(at, size) : size;
+  if (!process_ || size == 0) return size;
+  tell_of_ended();
+  return process_->count(at, size);
 }
 
 // Up to where nothing is mapped, or memory of no file, which the kernel gives whoever asks: most bad pointers lead
@@ -275,33 +273,40 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
   });
   if (!maps) return at;
   MappingQuery query{.address = at};
+  const Visit visit(task);
   if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return query.inode == 0 ? query.end : at;
   return errno == ENOENT ? at + kPage : at;
 }
 
-// How many of the pages have been fetched, from the first on.
+// How many of the pages have been touched, from the first on.
 std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
+  const auto give_up = [&](std::string_view why) {
+    if (!why.empty()) spdlog::warn("process {}: its memory at {:#x} isn't there, and {}", pid, at, why);
+    not_before = Clock::now() + kPause;
+    return std::size_t{0};
+  };
   for (const bool again : {true, false}) {
     if (Clock::now() < not_before.load()) return 0;
-    bool any = false;
-    UniqueFd fetcher = take_fetcher(any);
-    if (!any) return pages;
-    const Request request{task, static_cast<std::uint32_t>(std::min(pages, kMostPages)), at};
+    const uid_t user = user_of(pid);
+    auto [fetcher, lack] = all_fetchers().take(user);
+    if (lack == Fetchers::Lack::not_wanted) return pages;
+    if (lack == Fetchers::Lack::too_many)
+      return give_up("too many wait already for file systems that don't answer, to fetch it");
+    if (lack != Fetchers::Lack::none) return give_up("nobody can fetch it now");
+    Request request{task, static_cast<std::uint32_t>(std::min(pages, kMostPages)), at};
     Reply reply;
-    const bool asked = fetcher && ::send(fetcher.get(), &request, sizeof request, MSG_NOSIGNAL) == sizeof request;
-    const bool answered = asked && becomes_readable(fetcher.get(), kPatience);
-    if (answered && ::recv(fetcher.get(), &reply, sizeof reply, MSG_DONTWAIT) != sizeof reply) continue;  // killed
-    if (!answered) {
-      spdlog::warn(
-          "process {}: its memory at {:#x} isn't there, and the file system that it is mapped from doesn't answer", pid,
-          at);
-      not_before = Clock::now() + kPause;
-      return 0;
+    UniqueFd none;
+    // One that waited for its next request may have been killed.
+    if (!send_packet(fetcher.connection.get(), bytes_of(request), -1)) continue;
+    if (!Fetchers::becomes_readable(fetcher.connection.get(), Clock::now() + kPatience)) {
+      all_fetchers().end(fetcher, user);
+      return give_up("the file system that it is mapped from doesn't answer");
     }
-    give_back(std::move(fetcher));
+    if (receive_packet(fetcher.connection.get(), bytes_of(reply), none) != sizeof reply) continue;
+    all_fetchers().give_back(std::move(fetcher));
     if (reply.pages > 0) return reply.pages;
     // Only its tracer may read it (Yama, ptrace_scope 1): that is the user's own daemon, who can stop nobody else.
-    if (reply.error == EPERM) return pages;
+    if (reply.error == EPERM && ::geteuid() != 0) return pages;
     if (reply.error != ESRCH || !again) return 0;
     task = process::task_with_memory(pid);
   }
@@ -314,10 +319,12 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
     return page <= first ? 0 : std::min<std::size_t>(size, page * kPage - at);
   };
   std::array<std::uint64_t, kMostPages> entries;
+  std::uint64_t fetched_until = first;  // those before have been touched; what isn't there all the same can't be had
   for (std::uint64_t page = first; page < end;) {
     const std::size_t wanted = std::min<std::size_t>(end - page, entries.size());
-    const ssize_t n = ::pread(pagemap.get(), entries.data(), wanted * 8, static_cast<off_t>(page * 8));
-    if (n <= 0) return size;  // no such memory: its end, or the kernel's half
+    const ssize_t n = look(page, std::span(entries).first(wanted));
+    if (n < 0) return until(page);
+    if (n == 0) return size;  // no such memory: its end, or the kernel's half
     const auto known = std::span(entries).first(static_cast<std::size_t>(n) / 8);
     const auto missing = std::ranges::find_if(known, [](std::uint64_t e) { return (e & (kPresent | kSwapped)) == 0; });
     page += static_cast<std::uint64_t>(missing - known.begin());
@@ -326,12 +333,23 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
       page = std::max(page + 1, until_there / kPage);
       continue;
     }
+    if (page < fetched_until) return until(page);
     const auto rest = static_cast<std::size_t>(known.end() - missing);
     const std::size_t fetched = fetch(page * kPage, rest);
-    page += std::min(fetched, rest);
     if (fetched == 0) return until(page);
+    if (::geteuid() != 0 || !all_fetchers().wanted()) page += std::min(fetched, rest);
+    fetched_until = page + std::min(fetched, rest);
   }
   return size;
+}
+
+// pread(2)'s answer.
+ssize_t PresentPages::Process::look(std::uint64_t page, std::span<std::uint64_t> entries) const {
+  const Visit visit(task);
+  for (;;) {
+    const ssize_t n = ::pread(pagemap.get(), entries.data(), entries.size_bytes(), static_cast<off_t>(page * 8));
+    if (n >= 0 || errno != EINTR) return n;
+  }
 }
 
 }  // namespace probed

@@ -6,11 +6,13 @@
 // (fs/fuse/dev.c, request_wait_answer), and an access by way of /proc/PID/mem keeps the process from changing its
 // mappings meanwhile (mm/memory.c, __access_remote_vm). So who reads or writes a stranger's memory first looks whether
 // its pages are there (/proc/PID/pagemap; those that are swapped out are nobody's but the kernel's), and has those that
-// aren't touched by a small process that nothing depends on, by process_vm_readv(2), which keeps nobody from anything
-// while it waits (mm/filemap.c, maybe_unlock_mmap_for_io). What it doesn't fetch in time counts as unreadable.
+// aren't touched by a small process that nothing depends on, by process_vm_readv(2), whose first try keeps nobody from
+// anything while it waits (mm/filemap.c, maybe_unlock_mmap_for_io). What it doesn't fetch in time counts as unreadable,
+// and it is killed.
 //
 // A page may go between the look and the access; what a breakpoint of ours has been written to doesn't, as that is
-// memory of the process's own.
+// memory of the process's own. And a process that means harm can have its memory locked for good, so that the look
+// itself waits: visits.hpp, fetchers.hpp.
 //
 // Any thread.
 #pragma once
@@ -40,9 +42,9 @@ class PresentPages {
 
   static constexpr std::chrono::milliseconds kPatience{200}, kPause{1000};
 
-  // Makes the process that those who fetch come from. To be called when there is one thread yet, and no descriptor that
-  // matters: it has copies of all for a moment. Without it nobody fetches, and everything counts as present.
-  static void start_fetchers();
+  // From now on there is a process that those who fetch come from as soon as it is needed. Without it nobody fetches,
+  // and everything counts as present.
+  static void want_fetchers();
 
  private:
   struct Process;

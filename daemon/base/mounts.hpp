@@ -63,8 +63,8 @@ std::string mount_objection(std::string_view mountinfo_line, uid_t own_user);
 // Whether it is a regular file, without asking the file system (AT_STATX_DONT_SYNC).
 bool is_regular_file(int fd);
 
-// What an O_PATH descriptor leads to, for reading: a regular file on an ordinary file system. Never waits, neither for a
-// FIFO's writer nor for who holds a lease (fcntl(2), F_SETLEASE).
+// What an O_PATH descriptor leads to, for reading: a regular file on an ordinary file system. Never waits, neither for
+// a FIFO's writer nor for who holds a lease (fcntl(2), F_SETLEASE).
 Opened reopen(const UniqueFd& path, Mounts& mounts);
 // A link of /proc/PID, as exe and map_files/* are: the kernel leads to the file itself, no name is looked up.
 Opened open_link(const std::string& link, Mounts& mounts);

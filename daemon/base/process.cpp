@@ -16,11 +16,12 @@
 #include <memory>
 #include <optional>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/base/fault_in.hpp"
+#include "daemon/base/fd.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/base/mounts.hpp"
+#include "daemon/base/visits.hpp"
 
 namespace probed::process {
 namespace {
@@ -171,9 +172,9 @@ std::uint64_t program_mark(pid_t pid) {
     std::memcpy(&entry, vector.data() + at, sizeof entry);
     if (entry.a_type != AT_RANDOM) continue;
     std::array<std::uint8_t, 16> random{};
-    if (PresentPages(pid, task).count(entry.a_un.a_val, random.size()) != random.size() ||
-        ::pread(memory.get(), random.data(), random.size(), static_cast<off_t>(entry.a_un.a_val)) != 16)
-      return 0;
+    if (PresentPages(pid, task).count(entry.a_un.a_val, random.size()) != random.size()) return 0;
+    const Visit visit(task);
+    if (::pread(memory.get(), random.data(), random.size(), static_cast<off_t>(entry.a_un.a_val)) != 16) return 0;
     // FNV-1a: the bytes themselves are the program's secret.
     std::uint64_t mark = 0xcbf29ce484222325;
     for (const std::uint8_t byte : random) mark = (mark ^ byte) * 0x100000001b3;
@@ -206,6 +207,7 @@ static std::string strings_of_start(pid_t pid, const char* name, std::size_t mos
   if (start == 0 || end < start || end - start > kMostOfStart) return {};
   const std::size_t size = static_cast<std::size_t>(end - start);
   if (PresentPages(pid, pid).count(start, size) != size) return {};
+  const Visit visit(pid);
   return read_file(proc_path(pid, name), text, most) == 0 ? text : std::string();
 }
 

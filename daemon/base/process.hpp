@@ -36,8 +36,8 @@ Result<Stat> read_stat(pid_t pid);
 // Errors: as read_stat.
 Result<TargetId> target_id(pid_t pid);
 
-// What tells the program that a process runs from one that it ran before, or will run: made of the random bytes that the
-// kernel gives each program it starts (getauxval(3), AT_RANDOM). 0: gone, or its memory may not be read.
+// What tells the program that a process runs from one that it ran before, or will run: made of the random bytes that
+// the kernel gives each program it starts (getauxval(3), AT_RANDOM). 0: gone, or its memory may not be read.
 std::uint64_t program_mark(pid_t pid);
 // /proc/sys/kernel/random/boot_id: pids and start times begin anew with each. Empty: it can't be read.
 std::string boot_id();
@@ -52,7 +52,8 @@ std::string environment(pid_t pid, std::size_t most);
 // not permitted.
 std::string exe(pid_t pid);
 // A task of the process through which its memory can be seen: itself, or another thread once the main thread has exited
-// (then mem, maps, exe, auxv and map_files of /proc/PID are empty, while /proc/PID/task is not). pid when there is none.
+// (then mem, maps, exe, auxv and map_files of /proc/PID are empty, while /proc/PID/task is not). pid when there is
+// none.
 pid_t task_with_memory(pid_t pid);
 
 // It is exiting, or one of the kernel's own (fs/proc/array.c, proc_pid_statm: nothing but zeros). False also when it

@@ -2,6 +2,7 @@
 #include "daemon/symbols/debug_file.hpp"
 
 #include <lzma.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -123,8 +123,9 @@ Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
                                           : "process " + std::to_string(pid_) + " has no module " + std::string(module);
   // PROVIDER:NAME looks alike, unless it is the name of a file.
   const bool is_file = module.find_first_of("./") != module.npos;
-  const std::string advice = is_file ? "; a probe that is added with --pending waits for one that is loaded later"
-                                     : "; probectl functions --usdt -p " + std::to_string(pid_) + " lists static probes";
+  const std::string advice = is_file
+                                 ? "; a probe that is added with --pending waits for one that is loaded later"
+                                 : "; probectl functions --usdt -p " + std::to_string(pid_) + " lists static probes";
   return {Reason::no_such_module, what, names.empty() ? "" : "loaded are " + join(names) + advice, {}};
 }
 

@@ -10,6 +10,7 @@
 
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/visits.hpp"
 #include "daemon/symbols/open_maps.hpp"
 
 namespace probed::symbols {
@@ -124,7 +125,9 @@ Result<std::vector<Mapping>> read_maps(pid_t pid) {
 
 Result<Maps> open_maps(pid_t pid) {
   std::string text;
-  const std::string path = "/proc/" + std::to_string(process::task_with_memory(pid)) + "/maps";
+  const pid_t task = process::task_with_memory(pid);
+  const std::string path = "/proc/" + std::to_string(task) + "/maps";
+  const Visit visit(task);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int why = file ? read_rest(file.get(), text, kMaxMapsText) : errno;
   if (why == 0) return Maps{parse_maps(text), std::move(file)};

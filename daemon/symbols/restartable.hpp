@@ -1,8 +1,8 @@
 // Restartable sequences (rseq(2)): code that the kernel sends to an abort handler when its thread is interrupted in it.
 // Whoever executes such an instruction elsewhere takes that away from it. Pure but for the reading of memory.
 //
-// Format: struct rseq_cs of linux/rseq.h, 32 bytes each, in section __rseq_cs, where compilers' and libraries' macros put
-// them; the addresses in it are relocated, so they are read from the target's memory.
+// Format: struct rseq_cs of linux/rseq.h, 32 bytes each, in section __rseq_cs, where compilers' and libraries' macros
+// put them; the addresses in it are relocated, so they are read from the target's memory.
 #pragma once
 
 #include <cstdint>

@@ -175,7 +175,7 @@ class TargetSymbols::Impl {
   pid_t pid_ = 0;
   std::optional<TargetFiles> files_;  // there once load() has begun
   UniqueFd memory_, maps_;
-  PresentPages present_;  // of memory_
+  PresentPages present_;                    // of memory_
   std::vector<std::string> program_names_;  // comm and the base name of argv[0]: what users call the main program
   std::vector<std::string> debug_roots_;
   FetchById fetch_;

@@ -11,6 +11,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/visits.hpp"
 #include "daemon/symbols/function_exits.hpp"
 #include "daemon/symbols/open_maps.hpp"
 #include "daemon/symbols/target_files.hpp"
@@ -275,6 +276,7 @@ TargetSymbols::Exits TargetSymbols::Impl::exits_of(RemoteAddr entry) const {
 bool TargetSymbols::Impl::read_memory(RemoteAddr from, std::span<std::byte> out) const {
   while (!out.empty()) {
     const std::size_t size = present_.count(from.value, out.size());
+    const Visit visit(pid_);
     const ssize_t n = ::pread(memory_.get(), out.data(), size, static_cast<off_t>(from.value));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;

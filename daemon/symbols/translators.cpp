@@ -20,10 +20,10 @@ bool is_valgrind(std::string_view exe) {
 // qemu-user, by the processors it emulates: qemu-system-*, qemu-img and qemu-ga are ordinary programs.
 bool is_qemu_user(std::string_view name) {
   static constexpr std::string_view kCpus[] = {
-      "aarch64",    "aarch64_be",   "alpha",  "arm",     "armeb",    "hexagon", "hppa",    "i386",   "loongarch64",
-      "m68k",       "microblaze",   "mips",   "mips64",  "mips64el", "mipsel",  "mipsn32", "or1k",   "microblazeel",
-      "mipsn32el",  "ppc",          "ppc64",  "ppc64le", "riscv32",  "riscv64", "s390x",   "sh4",    "sh4eb",
-      "sparc",      "sparc32plus",  "sparc64", "x86_64", "xtensa",   "xtensaeb"};
+      "aarch64",   "aarch64_be",  "alpha",   "arm",     "armeb",    "hexagon", "hppa",    "i386", "loongarch64",
+      "m68k",      "microblaze",  "mips",    "mips64",  "mips64el", "mipsel",  "mipsn32", "or1k", "microblazeel",
+      "mipsn32el", "ppc",         "ppc64",   "ppc64le", "riscv32",  "riscv64", "s390x",   "sh4",  "sh4eb",
+      "sparc",     "sparc32plus", "sparc64", "x86_64",  "xtensa",   "xtensaeb"};
   if (!name.starts_with("qemu-")) return false;
   name.remove_prefix(5);
   if (name.ends_with("-static")) name.remove_suffix(7);
@@ -41,12 +41,9 @@ struct Library {
   What what;
 };
 constexpr Library kLibraries[] = {
-    {"pinbin", "Pin", What::own_process},
-    {"libpindwarf.so", "Pin", What::own_process},
-    {"libpin3dwarf.so", "Pin", What::own_process},
-    {"libdynamorio.so", "DynamoRIO", What::own_process},
-    {"frida-agent", "Frida", What::some_threads},
-    {"frida-gadget", "Frida", What::some_threads},
+    {"pinbin", "Pin", What::own_process},          {"libpindwarf.so", "Pin", What::own_process},
+    {"libpin3dwarf.so", "Pin", What::own_process}, {"libdynamorio.so", "DynamoRIO", What::own_process},
+    {"frida-agent", "Frida", What::some_threads},  {"frida-gadget", "Frida", What::some_threads},
 };
 
 }  // namespace

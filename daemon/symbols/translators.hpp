@@ -1,8 +1,9 @@
 // Programs that run another program's code as a translation of it: valgrind, Pin, DynamoRIO; qemu-user, box64, FEX; and
 // Frida's Stalker, which does so for some threads.
 //
-// What they translate is read and never executed where it is mapped, so a breakpoint there is hit by nobody. Worse, they
-// may translate the breakpoint. Known by the names of their files: nothing else tells them from an ordinary program.
+// What they translate is read and never executed where it is mapped, so a breakpoint there is hit by nobody. Worse,
+// they may translate the breakpoint. Known by the names of their files: nothing else tells them from an ordinary
+// program.
 //
 // Pure. Any thread.
 #pragma once

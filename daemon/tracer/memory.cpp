@@ -10,6 +10,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/visits.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/text_pages.hpp"
 
@@ -26,6 +27,7 @@ bool addressable(RemoteAddr a, std::size_t size) { return a.value <= static_cast
 TargetMemory TargetMemory::open(pid_t pid) {
   TargetMemory memory;
   const pid_t task = process::task_with_memory(pid);
+  memory.task_ = task;
   memory.fd_.reset(::open(("/proc/" + std::to_string(task) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
   const int why = errno;
   if (memory.fd_) memory.present_ = PresentPages(pid, task);
@@ -47,6 +49,7 @@ bool TargetMemory::read_thread_pointer(std::int32_t tid, std::uint64_t& pointer)
 std::string TargetMemory::maps_text() const {
   constexpr std::size_t kPiece = 64 * 1024;
   std::string text;
+  const Visit visit(task_);
   for (std::size_t got = 0; maps_;) {
     text.resize(got + kPiece);
     const ssize_t n = pread(maps_.get(), text.data() + got, kPiece, static_cast<off_t>(got));
@@ -61,17 +64,27 @@ std::string TargetMemory::maps_text() const {
 
 bool TargetMemory::has_ended() const {
   char first = 0;
+  const Visit visit(task_);
   return fd_ && pread(fd_.get(), &first, 1, 0) == 0;
 }
 
 std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to) const {
-  if (fd_) return pread(fd_.get(), to.data(), present_.count(from.value, to.size()), static_cast<off_t>(from.value));
+  if (fd_) {
+    const std::size_t size = present_.count(from.value, to.size());
+    const Visit visit(task_);
+    return pread(fd_.get(), to.data(), size, static_cast<off_t>(from.value));
+  }
+  const Visit visit(stopped_);
   const iovec local{to.data(), to.size()}, remote{reinterpret_cast<void*>(from.value), to.size()};
   return process_vm_readv(stopped_, &local, 1, &remote, 1, 0);
 }
 
 std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byte> from) {
-  if (fd_) return pwrite(fd_.get(), from.data(), present_.count(to.value, from.size()), static_cast<off_t>(to.value));
+  if (fd_) {
+    const std::size_t size = present_.count(to.value, from.size());
+    const Visit visit(task_);
+    return pwrite(fd_.get(), from.data(), size, static_cast<off_t>(to.value));
+  }
   // A word at a time, never beyond the aligned word: the next page may not be mapped.
   const std::uint64_t aligned = to.value / sizeof(long) * sizeof(long), skip = to.value - aligned;
   const std::size_t size = std::min(from.size(), sizeof(long) - static_cast<std::size_t>(skip));

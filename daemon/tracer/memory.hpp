@@ -59,6 +59,7 @@ class TargetMemory final : public events::MemoryReader {
 
   UniqueFd fd_, maps_;
   PresentPages present_;
+  pid_t task_ = 0;  // whose files these are
   TextPages* pages_ = nullptr;
   pid_t stopped_ = 0;  // there was no descriptor left: the thread to go through, which must stand still for a write
 };

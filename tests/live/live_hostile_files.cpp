@@ -8,9 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "tests/live/probing.hpp"
 #include "tests/live/users.hpp"
@@ -174,10 +176,11 @@ TEST_CASE("memory that is a file of a file system that doesn't answer is unreada
     RpcClient client(daemon.socket());
     Watched served("served"), other("family");
     if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
-    const Json probe = client.call("probe.add", {{"pid", served.pid()},
-                                                 {"x-step", step},
-                                                 {"probes", {{{"definition", "work i=$arg1:s64 a=+0($arg2):x8 s=+0($arg2):string"},
-                                                              {"optimize", false}}}}});
+    const Json probe = client.call(
+        "probe.add",
+        {{"pid", served.pid()},
+         {"x-step", step},
+         {"probes", {{{"definition", "work i=$arg1:s64 a=+0($arg2):x8 s=+0($arg2):string"}, {"optimize", false}}}}});
     Events events(client);
     CHECK(served.ask("call 20") == "called 20");
     CHECK(!waits_in_kernel(daemon));
@@ -197,6 +200,84 @@ TEST_CASE("memory that is a file of a file system that doesn't answer is unreada
     daemon.process().signal(SIGTERM);
     CHECK(daemon.process().wait() == Exit{0, 0});
     CHECK(served.unharmed());
+    served.target.send("quit\n");
+    CHECK(served.target.finish().ok());
+    CHECK(other.unharmed());
+  }
+}
+
+std::set<pid_t> processes_named(std::string_view name) {
+  std::set<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string number = entry.path().filename();
+    if (number.find_first_not_of("0123456789") != number.npos) continue;
+    if (read_file(entry.path() / "comm") == std::string(name) + "\n") found.insert(std::stoi(number));
+  }
+  return found;
+}
+
+TEST_CASE("a daemon whose fetchers have been killed gets others, and waits for no file system meanwhile") {
+  const std::set<pid_t> others = processes_named("probed-fetchers");
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched served("served");
+  if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
+  Json params = add_params(served.pid(), {""});
+  params["probes"][0] = {{"definition", "work i=$arg1:s64 a=+0($arg2):x8"}, {"optimize", false}};
+  client.call("probe.add", params);
+  Events events(client);
+  const auto kill_them = [&] {
+    unsigned killed = 0;
+    for (const pid_t pid : processes_named("probed-fetchers"))
+      if (!others.contains(pid) && ::kill(pid, SIGKILL) == 0) ++killed;
+    return killed == 1;
+  };
+  CHECK(eventually(kill_them));
+  CHECK(served.ask("call 20") == "called 20");
+  CHECK(!waits_in_kernel(daemon));
+  REQUIRE(events.reach(20));
+  for (const Json& event : events.all()) CHECK_MESSAGE(event.at("args").at("a").is_null(), event.dump());
+  CHECK(served.ask("answer") == "answers");
+  const auto is_read = [&] {
+    served.ask("call 1");
+    events.reach(events.all().size() + 1);
+    return events.all().back().at("args").at("a") == "0x41";
+  };
+  CHECK(eventually(is_read, Millis{20'000}));
+  daemon.process().signal(SIGTERM);
+  CHECK(daemon.process().wait() == Exit{0, 0});
+  CHECK(served.unharmed());
+  served.target.send("quit\n");
+  CHECK(served.target.finish().ok());
+}
+
+// Whoever reads of it then waits in the kernel, the tracer too, and every target of it; nothing helps but the end of
+// that file system.
+TEST_CASE("a process that has its own memory locked, by a file system of a user's, holds nobody up for long") {
+  for (const bool step : {false, true}) {
+    CAPTURE(step);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Watched served("served", {"65534"}), other("family");
+    if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
+    Json params = add_params(served.pid(), {"work i=$arg1:s64 a=+0(%sp):x64"}, {{"x-step", step}});
+    params["probes"][0] = {{"definition", "work i=$arg1:s64 a=+0(%sp):x64"}, {"optimize", false}};
+    client.call("probe.add", params);
+    CHECK(served.ask("lock") == "locks");
+    const auto is_locked = [&] {
+      return std::ranges::any_of(thread_states(served.pid()), [](const auto& thread) { return thread.second == 'D'; });
+    };
+    CHECK(eventually(is_locked));
+    served.target.send("call 20\n");
+    CHECK(eventually([&] { return waits_in_kernel(daemon); }));
+    CHECK(client.request("probe.add", add_params(other.pid(), {"work"}), kSoon).contains("result"));
+    CHECK(served.target.next_line().value_or("") == "called 20");
+    CHECK(eventually([&] { return !waits_in_kernel(daemon); }));
+    const auto said = [&] { return daemon.process().errors().find("connection was ended") != std::string::npos; };
+    CHECK_MESSAGE(eventually(said), daemon.process().errors());
+    daemon.process().signal(SIGTERM);
+    CHECK(daemon.process().wait() == Exit{0, 0});
+    CHECK(tracer_of(served.pid()) == 0);
     served.target.send("quit\n");
     CHECK(served.target.finish().ok());
     CHECK(other.unharmed());
