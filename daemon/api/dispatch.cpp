@@ -498,8 +498,8 @@ Result<void> authorize(const Row& row, const Call& call) {
   return {};
 }
 
-// Whatever is found out about a process is told, errors too, only if the peer may trace it then as well: meanwhile it may
-// have executed a set-user-ID program. Handlers that have changed something undo it by the same rule, before this.
+// Whatever is found out about a process is told, errors too, only if the peer may trace it then as well: meanwhile it
+// may have executed a set-user-ID program. Handlers that have changed something undo it by the same rule, before this.
 Completion told_if_allowed(const Call& call, pid_t pid) {
   const auto start_of = [](pid_t process) {
     const auto id = process::target_id(process);
@@ -525,6 +525,13 @@ Error unknown_method(std::string_view name) {
 
 }  // namespace
 
+bool changes_something(std::string_view method) {
+  constexpr std::array<std::string_view, 12> kThatDo{
+      "target.attach", "target.detach", "target.resume",    "probe.add",          "probe.remove",  "probe.enable",
+      "probe.disable", "daemon.arm",    "events.subscribe", "events.unsubscribe", "daemon.disarm", "daemon.optimize"};
+  return std::ranges::find(kThatDo, method) != kThatDo.end();
+}
+
 void dispatch(const Services& services, const std::shared_ptr<Connection>& connection, const proto::Request& request,
               Completion done) {
   const auto row = std::ranges::find(kRows, std::string_view(request.method), &Row::method);
@@ -533,7 +540,8 @@ void dispatch(const Services& services, const std::shared_ptr<Connection>& conne
   if (auto valid = proto::validate(*method, request.params); !valid) return done(std::move(valid).error());
   Call call{services, connection, request.params, std::move(done)};
   if (auto allowed = authorize(*row, call); !allowed) return call.done(std::move(allowed).error());
-  if (const auto pid = pid_of(call.params); pid && row->access == Access::target) call.done = told_if_allowed(call, *pid);
+  if (const auto pid = pid_of(call.params); pid && row->access == Access::target)
+    call.done = told_if_allowed(call, *pid);
   row->handler(call);
 }
 

@@ -34,12 +34,15 @@ class Connection : public control::Client {
 struct Services {
   control::Controller& controller;
   const Authorizer& authorizer;
-  std::size_t event_buffer = 0;         // bytes, for initialize to tell
-  std::size_t max_subscriptions = 256;  // of one connection
+  std::size_t event_buffer = 0;               // bytes, for initialize to tell
+  std::size_t max_subscriptions = 256;        // of one connection
   std::size_t max_user_subscriptions = 1024;  // of all connections of a user; root is exempt
 };
 
 using Completion = std::function<void(Result<std::string>)>;  // the result as JSON text
+
+// Of a method: then its answer is to be told, as it says what has been done.
+bool changes_something(std::string_view method);
 
 void dispatch(const Services& services, const std::shared_ptr<Connection>& connection, const proto::Request& request,
               Completion done);

@@ -32,8 +32,8 @@ namespace probed::api {
 
 // What all connections of one user hold, and may hold.
 struct UserShare {
-  std::size_t most = 0;  // bytes of events, besides each outbox' own share
-  std::size_t used = 0;  // events unsent, and buffers that are kept for the next ones
+  std::size_t most = 0;                 // bytes of events, besides each outbox' own share
+  std::size_t used = 0;                 // events unsent, and buffers that are kept for the next ones
   std::size_t most_answers = SIZE_MAX;  // bytes
   std::size_t answers = 0;              // put together or unsent
   std::size_t subscriptions = 0;
@@ -79,7 +79,7 @@ struct Outgoing {
   std::string body;
   // Bytes charged to each account while unsent; sealed: events that go before an answer.
   std::size_t events = 0, answers = 0, sealed = 0, notifications = 0;
-  std::size_t room = 0;                                    // and to the shared room, for events and their buffer
+  std::size_t room = 0;  // and to the shared room, for events and their buffer
   std::size_t size() const { return header.size() + body.size(); }
 };
 

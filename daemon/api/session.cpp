@@ -136,6 +136,11 @@ void Session::advance() {
   if (run_ && !run_->waiting) finish_run();
 }
 
+static Error no_room() {
+  return {Reason::limit_exceeded, "your connections leave too much of what was answered before unread",
+          "read the answers, or close connections that nobody reads from"};
+}
+
 void Session::run_item() {
   auto& item = run_->message.items[run_->next++];
   if (const auto* refused = std::get_if<proto::Refused>(&item))
@@ -147,8 +152,15 @@ void Session::run_item() {
     return complete(ticket, request.id, request.notify,
                     Error{Reason::limit_exceeded,
                           "the answers to this batch have grown too long; this part was not run", "split the batch"});
-  auto done = [weak = weak_from_this(), ticket, id = request.id, notify = request.notify](Result<std::string> result) {
-    if (const auto self = weak.lock()) self->complete(ticket, id, notify, std::move(result));
+  // Before anything is done. Most answers are shorter.
+  constexpr std::size_t kUsualAnswer = 64 << 10;
+  if (!request.notify && !outbox_.may_answer(kUsualAnswer)) return complete(ticket, request.id, false, no_room());
+  auto done = [weak = weak_from_this(), ticket, id = request.id, notify = request.notify,
+               told = changes_something(request.method)](Result<std::string> result) {
+    const auto self = weak.lock();
+    if (!self) return;
+    if (!notify && !told && result && !self->outbox_.may_answer(result->size())) result = no_room();
+    self->complete(ticket, id, notify, std::move(result));
   };
   // The library throws when a value isn't of the type asked for. Validation has made sure of that, so it would be our
   // bug, but not one to end everybody's probes for.
@@ -161,9 +173,6 @@ void Session::run_item() {
 
 void Session::complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result) {
   if (ticket != ticket_ || !run_ || !run_->waiting || closed_) return;
-  if (!notify && result && !outbox_.may_answer(result->size()))
-    result = Error{Reason::limit_exceeded, "your connections leave too much of what was answered before unread",
-                   "read the answers, or close connections that nobody reads from"};
   if (!notify)
     append_answer(result ? proto::make_response(id, std::move(*result)) : proto::make_error(id, result.error()));
   run_->waiting = false;

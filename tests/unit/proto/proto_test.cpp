@@ -108,7 +108,8 @@ TEST_CASE("the parser keeps values, order of arrays and 64-bit integers") {
 
 TEST_CASE("strings of any bytes are written losslessly") {
   CHECK(quoted("a\"b\\c\n\t\r\x01\x7f") == R"("a\"b\\c\n\t\r\u0001\u007f")");
-  CHECK(quoted("\xc2\x9b[1m\xc2\x80\xc2\x9f\xc2\xa0") == "\"\\u009b[1m\\u0080\\u009f\xc2\xa0\"");  // a terminal obeys these
+  CHECK(quoted("\xc2\x9b[1m\xc2\x80\xc2\x9f\xc2\xa0") ==
+        "\"\\u009b[1m\\u0080\\u009f\xc2\xa0\"");  // a terminal obeys these
   CHECK(quoted("é€😀") == "\"é€😀\"");
   CHECK(quoted("\x80\xff") == R"("\udc80\udcff")");
   CHECK(quoted("\xc0\xaf") == R"("\udcc0\udcaf")");
@@ -426,6 +427,15 @@ TEST_CASE("every method of the tables has a handler, and the other way round") {
   for (const auto name : api::handled_methods()) handled.insert(name);
   CHECK(described == handled);
   CHECK(described.size() == methods().size());
+}
+
+TEST_CASE("what has been done is told even where there is no room for answers; what only reads is refused there") {
+  for (const auto name : api::handled_methods()) {
+    const std::string_view verb = name.substr(name.find('.') + 1);
+    const bool reads = name.starts_with("symbols.") || verb == "list" || verb == "profile" || verb == "format" ||
+                       verb == "status" || verb == "initialize" || verb == "discover";
+    CHECK_MESSAGE(api::changes_something(name) != reads, name);
+  }
 }
 
 TEST_CASE("the description in the tree is the one the tables make") {
