@@ -16,8 +16,8 @@
 //                   insn.emulable.
 //   exits.hpp     where a function is left, in terms of arch/exits.hpp: plan_exits(), return_slot(), step_out()
 //   detour.hpp    code for jump-optimised probes, in terms of arch/detour.hpp: detour_features(), build_runtime(),
-//                   build_detour(), detour_jump(), kFindsPointerInMemory. The code's contract with the rest: capture part and tail as
-//                   arch::Detour describes them; records, lanes and counters as arch::channel does.
+//                   build_detour(), detour_jump(), kFindsPointerInMemory. The code's contract with the rest: capture
+//                   part and tail as arch::Detour describes them; records, lanes and counters as arch::channel does.
 //   region.hpp    which bytes the jump to a detour may replace, in terms of arch/region.hpp: analyse_code(),
 //                   plan_region(), plan_pun(), pun_range(), short_jump()
 //   orphan.hpp    the code that threads land in when their tracer has died, in terms of arch/orphan.hpp: kHasLanding,

@@ -32,15 +32,15 @@ enum class Refusal : std::uint8_t {
 
 // How control leaves an instruction.
 enum class Flow : std::uint8_t {
-  next,           // falls through only (faults aside)
-  jump,           // direct, unconditional
-  cond_jump,      // direct, conditional: jcc, loop, jrcxz; cbz, tbz, b.cond
-  call,           // direct
+  next,       // falls through only (faults aside)
+  jump,       // direct, unconditional
+  cond_jump,  // direct, conditional: jcc, loop, jrcxz; cbz, tbz, b.cond
+  call,       // direct
   indirect_jump,
   indirect_call,
   ret,
   syscall,
-  transaction,    // xbegin: falls through, or aborts to its target
+  transaction,  // xbegin: falls through, or aborts to its target
 };
 
 // Facts about one decoded instruction; made once when a probe is planned, stored, acted on later.
@@ -48,11 +48,11 @@ struct Insn {
   std::uint8_t length = 0;  // bytes; 0 when undecodable
   Flow flow = Flow::next;
   Refusal refusal = Refusal::none;
-  bool pc_relative = false;   // has a PC-relative memory or address operand
-  bool may_block = false;     // a system call: may sleep for ever, restart, or never return
-  bool repeats = false;       // a rep-prefixed string instruction: interruptible in the middle, pc stays
-  bool sees_trap_flag = false;  // pushf/popf, syscall (r11), mov to ss: must never be single-stepped
-  bool emulable = false;      // emulate() does it exactly from registers alone
+  bool pc_relative = false;             // has a PC-relative memory or address operand
+  bool may_block = false;               // a system call: may sleep for ever, restart, or never return
+  bool repeats = false;                 // a rep-prefixed string instruction: interruptible in the middle, pc stays
+  bool sees_trap_flag = false;          // pushf/popf, syscall (r11), mov to ss: must never be single-stepped
+  bool emulable = false;                // emulate() does it exactly from registers alone
   std::optional<std::uint64_t> target;  // of a direct branch, absolute
 };
 
@@ -71,22 +71,23 @@ struct CopyPoint {
   enum class Meaning : std::uint8_t {
     before,  // nothing has happened yet: same as pc == original address
     middle,  // some of it has happened: step on until an `after` point or out of the copy; a synchronous fault here
-             // is made to look as if nothing had happened by adding undo_sp to sp and setting pc to the original address
+             // is made to look as if nothing had happened by adding undo_sp to sp and setting pc to the original
+             // address
     after,   // all of it has happened: same as pc == original_pc once the link register fix below is applied
   };
   std::uint8_t offset = 0;
   Meaning meaning = Meaning::before;
-  std::int8_t undo_sp = 0;          // bytes, for middle
-  bool fix_link = false;            // for after: set the syscall-clobbered register (rcx on x86-64) to link
-  std::uint64_t original_pc = 0;    // where the original program would stand
-  std::uint64_t link = 0;           // also on the `before` point of a system call: relocate.hpp says why
+  std::int8_t undo_sp = 0;        // bytes, for middle
+  bool fix_link = false;          // for after: set the syscall-clobbered register (rcx on x86-64) to link
+  std::uint64_t original_pc = 0;  // where the original program would stand
+  std::uint64_t link = 0;         // also on the `before` point of a system call: relocate.hpp says why
 };
 
 // The relocated form of one instruction: position-dependent code for one slot, ending in a jump to where the original
 // would go on. One relocator serves the stepped copy, the boosted copy and the detour's tail.
 struct Copy {
   std::array<std::uint8_t, kMaxCopySize> code{};
-  std::uint8_t size = 0;            // bytes of code and data used
+  std::uint8_t size = 0;              // bytes of code and data used
   std::array<CopyPoint, 6> points{};  // every instruction boundary of the copy, ascending offset
   std::uint8_t point_count = 0;
 

@@ -304,7 +304,7 @@ struct DetourPoint {
 struct DetourSaves {
   std::int32_t size = 0;
   std::int16_t rax = 0, flags = 0, rcx = 0, rdx = 0, rsi = -1, rdi = -1;  // -1: it hasn't; flags: as lahf; seto al
-  std::int16_t x8_and_x17 = -1;  // on aarch64 the others have one place each
+  std::int16_t x8_and_x17 = -1;                                           // on aarch64 the others have one place each
 };
 
 // What a thread at DetourRuntime::call_trap asks for.

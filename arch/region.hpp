@@ -21,8 +21,8 @@
 //   punned  site: e9 rel32 -> memory of ours: e9 rel32 -> detour   the region is one instruction of less than 5 bytes;
 //           what the jump has no room for are the bytes that follow, as they are, taken for the rest of its distance
 //
-// All that is written for a jump lies in one page: a process may give pages back one by one (MADV_DONTNEED), and what is
-// in the file appears again there.
+// All that is written for a jump lies in one page: a process may give pages back one by one (MADV_DONTNEED), and what
+// is in the file appears again there.
 //
 // The detour always holds the region's instructions, relocated, and goes on behind them. A branch, a return address, an
 // exception handler or a table that leads to a byte which has been overwritten, other than the region's first one,

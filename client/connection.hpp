@@ -100,7 +100,7 @@ class Connection {
 
   Result<void> send(std::string_view bytes, const WaitLimit& limit);
   Result<void> wait_to_send(const WaitLimit& limit);
-  Result<bool> receive();            // false: nothing there now
+  Result<bool> receive();  // false: nothing there now
   void take_last_words();
   Result<bool> dispatch_buffered();  // true: handled something
   Result<void> dispatch(std::string_view line);

@@ -207,9 +207,10 @@ constexpr std::array kAttach{
          "the process is about to exec: stop it at the new program's first instruction, send target.ready, wait for "
          "target.resume"),
     flag("persist", "it stays attached when this connection ends"),
-    flag("holdAtExecs",
-         "the same at each exec from now on, also of the children that it is followed into: such a child is a target of "
-         "its own then; target.left tells"),
+    flag(
+        "holdAtExecs",
+        "the same at each exec from now on, also of the children that it is followed into: such a child is a target of "
+        "its own then; target.left tells"),
 };
 constexpr std::array kAttachErrors{Reason::no_such_process,    Reason::permission_denied, Reason::already_traced,
                                    Reason::unsupported_target, Reason::target_gone,       Reason::out_of_memory};

@@ -371,7 +371,7 @@ class Analysis {
   std::vector<CodeRange> literals_;    // and tables: data in the text
   std::vector<std::uint64_t> unled_;   // behind what doesn't go on, in functions, and no nop
   std::vector<std::uint64_t> led_to_;  // by tables
-  std::vector<std::size_t> leaping_;  // functions with indirect jumps; indices, ascending
+  std::vector<std::size_t> leaping_;   // functions with indirect jumps; indices, ascending
 };
 
 }  // namespace

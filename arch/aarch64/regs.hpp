@@ -64,8 +64,8 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
-// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a first
-// argument of its own. AAPCS64 6.9: x8.
+// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a
+// first argument of its own. AAPCS64 6.9: x8.
 inline constexpr std::optional<std::size_t> kResultAddressRegister = offsetof(Registers, x) + 8 * kWordSize;
 // Whether small structures are handed over by the class of each of their words, and what returns one that is in memory
 // leaves its address where a number would be returned. AAPCS64 6.8.2, 6.9: neither.
@@ -100,8 +100,8 @@ inline constexpr bool kRegistersTellCall = false;
 // The register set that holds the call's number, one int (linux/elf.h, NT_ARM_SYSTEM_CALL).
 inline constexpr int kSystemCallSet = 0x404;
 // What a thread loses by making a call, unless it is in one already: everything of its vector registers that isn't in
-// the register set of floating-point numbers (Documentation/arm64/sve.rst, "System call behaviour"). As that set's header says
-// (struct user_sve_header) it may have nothing of the kind; 0: so it has not. Else its size.
+// the register set of floating-point numbers (Documentation/arm64/sve.rst, "System call behaviour"). As that set's
+// header says (struct user_sve_header) it may have nothing of the kind; 0: so it has not. Else its size.
 inline constexpr std::optional<int> kSetLostInCalls = 0x405;  // NT_ARM_SVE
 inline constexpr std::size_t kLostSetHeader = 16;
 inline std::size_t lost_set_size(std::span<const std::byte, kLostSetHeader> header) {

@@ -151,8 +151,8 @@ class Analysis {
     seen_.resize(seen_.size() + bytes.size());
   }
 
-  // Gaps hold data, too, which swallow the begins of instructions: so the walk begins anew at every place that something
-  // leads to, and whatever looks like a branch is taken for one, wherever it is.
+  // Gaps hold data, too, which swallow the begins of instructions: so the walk begins anew at every place that
+  // something leads to, and whatever looks like a branch is taken for one, wherever it is.
   void walk_gaps() {
     in_gaps_ = true;
     for (const Gap& gap : gaps_) {
@@ -540,8 +540,8 @@ class Analysis {
     }
   }
 
-  // What a function adds to another's address may lead a jump that isn't understood into that one's middle, counted from
-  // its begin or back from its end.
+  // What a function adds to another's address may lead a jump that isn't understood into that one's middle, counted
+  // from its begin or back from its end.
   void judge_taken() {
     std::vector<std::size_t> doubtful;
     for (const auto& [from, to] : takes_) {
@@ -606,9 +606,10 @@ class Analysis {
   };
   std::vector<Across> across_;
   std::vector<Across> found_;  // instructions that the first walk has missed: functions, and where they begin
-  std::vector<Across> takes_;  // whose addresses functions take with lea, or have as constants: often the next one's, too
+  // Whose addresses functions take with lea, or have as constants: often the next one's, too.
+  std::vector<Across> takes_;
   std::vector<CodeRange> padding_, table_ranges_;
-  std::vector<CodeRange> read_;           // text that some code reads, calls or jumps through; may overlap
+  std::vector<CodeRange> read_;  // text that some code reads, calls or jumps through; may overlap
   std::size_t words_read_ = 0;
   std::size_t walked_ = 0;                // the function that is being walked through: its index
   std::vector<std::uint64_t> unled_;      // behind what doesn't go on, in functions, and no padding
@@ -616,12 +617,12 @@ class Analysis {
   std::vector<std::uint64_t> odd_calls_;  // where functions call themselves, but not at their begins
   // Functions with indirect jumps or calls, that set rsp, that return to where they want; indices, ascending.
   std::vector<std::size_t> leaping_, stacks_set_, returning_;
-  std::vector<std::size_t> jumping_;  // those of leaping_ with jumps
-  std::vector<Gap> gaps_;  // ascending
-  std::vector<bool> seen_;  // for each byte of gaps: a walk was there
+  std::vector<std::size_t> jumping_;    // those of leaping_ with jumps
+  std::vector<Gap> gaps_;               // ascending
+  std::vector<bool> seen_;              // for each byte of gaps: a walk was there
   std::vector<std::uint64_t> entered_;  // places, in gaps or not, that weren't walked from yet
-  bool in_gaps_ = false;  // functions are all walked through
-  bool after_end_ = false;  // the function just walked through ends in something that doesn't go on
+  bool in_gaps_ = false;                // functions are all walked through
+  bool after_end_ = false;              // the function just walked through ends in something that doesn't go on
 };
 
 }  // namespace

@@ -51,19 +51,19 @@ inline constexpr std::uint64_t kCopyReach = 0x6000'0000;
 inline constexpr std::uint32_t kOtherCalls = AUDIT_ARCH_I386;
 // Those of them that can be made again when they return EINTR, see tracer/interrupted_calls.hpp.
 inline constexpr std::uint16_t kOtherMadeAgain[] = {
-    3,   4,              // read, write
-    82,  142, 308, 413,  // select, _newselect, pselect6, pselect6_time64
-    309, 414,            // ppoll, ppoll_time64
-    102, 117,            // socketcall, ipc
-    145, 146,            // readv, writev
-    177, 421,            // rt_sigtimedwait, rt_sigtimedwait_time64
-    180, 181, 333, 334,  // pread64, pwrite64, preadv, pwritev
-    240, 422,            // futex, futex_time64
-    247, 426,            // io_getevents, io_uring_enter
-    256, 319, 441,       // epoll_wait, epoll_pwait, epoll_pwait2
-    337, 345, 417,       // recvmmsg, sendmmsg, recvmmsg_time64
+    3,   4,                        // read, write
+    82,  142, 308, 413,            // select, _newselect, pselect6, pselect6_time64
+    309, 414,                      // ppoll, ppoll_time64
+    102, 117,                      // socketcall, ipc
+    145, 146,                      // readv, writev
+    177, 421,                      // rt_sigtimedwait, rt_sigtimedwait_time64
+    180, 181, 333, 334,            // pread64, pwrite64, preadv, pwritev
+    240, 422,                      // futex, futex_time64
+    247, 426,                      // io_getevents, io_uring_enter
+    256, 319, 441,                 // epoll_wait, epoll_pwait, epoll_pwait2
+    337, 345, 417,                 // recvmmsg, sendmmsg, recvmmsg_time64
     362, 364, 369, 370, 371, 372,  // connect, accept4, sendto, sendmsg, recvfrom, recvmsg
-    400, 401, 420,       // msgsnd, msgrcv, semtimedop_time64
+    400, 401, 420,                 // msgsnd, msgrcv, semtimedop_time64
 };
 
 }  // namespace probed::arch::x86_64

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int32_t kSigTrap = 5, kSiKernel = 0x80, kTrapTrace = 2, kSigBlock = 0;
 constexpr std::uint64_t kRtSigaction = 13, kRtSigprocmask = 14, kRtSigreturn = 15, kGetpid = 39, kGettid = 186,
                         kRtTgsigqueueinfo = 297, kSigsetSize = 8;
-constexpr std::int32_t kSiCode = 8;                       // in siginfo_t
+constexpr std::int32_t kSiCode = 8;                             // in siginfo_t
 constexpr std::int32_t kContextRip = 168, kContextFlags = 176;  // in ucontext
 constexpr std::int32_t kTrapFlag = 1 << 8, kResumeFlag = 1 << 16;
 

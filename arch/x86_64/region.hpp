@@ -15,10 +15,10 @@ CodeFlow analyse_code(const CodeSource& source);
 // breakpoint in its place, which always comes first, would not be taken for one either.
 RegionResult plan_region(const CodeFlow& flow, const RegionRequest& request);
 
-// The form `punned`, for a site that plan_region() refuses. What leads into the function behind the instruction is of no
-// concern, as no byte of another one is written. Refusals: no_function, no_instruction, what instructions are refused
-// for, neighbour, function_end, page_end; branch_target: something leads into the middle of the instruction; no_island: the
-// instruction is long enough for a jump of its own.
+// The form `punned`, for a site that plan_region() refuses. What leads into the function behind the instruction is of
+// no concern, as no byte of another one is written. Refusals: no_function, no_instruction, what instructions are
+// refused for, neighbour, function_end, page_end; branch_target: something leads into the middle of the instruction;
+// no_island: the instruction is long enough for a jump of its own.
 RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request);
 // bytes: the site's 5 bytes as they are, the first `length` (1 to 4) of them its instruction. The range may leave the
 // address space; jumping to any of it, detour_jump(site, address) ends with the bytes that follow the instruction.

@@ -94,12 +94,12 @@ std::vector<std::string_view> register_names() {
 }
 
 std::optional<std::size_t> dwarf_register(unsigned number) {
-  constexpr std::size_t kByNumber[] = {
-      offsetof(Registers, rax), offsetof(Registers, rdx), offsetof(Registers, rcx), offsetof(Registers, rbx),
-      offsetof(Registers, rsi), offsetof(Registers, rdi), offsetof(Registers, rbp), offsetof(Registers, rsp),
-      offsetof(Registers, r8),  offsetof(Registers, r9),  offsetof(Registers, r10), offsetof(Registers, r11),
-      offsetof(Registers, r12), offsetof(Registers, r13), offsetof(Registers, r14), offsetof(Registers, r15),
-      offsetof(Registers, rip)};
+  constexpr std::size_t kByNumber[] = {offsetof(Registers, rax), offsetof(Registers, rdx), offsetof(Registers, rcx),
+                                       offsetof(Registers, rbx), offsetof(Registers, rsi), offsetof(Registers, rdi),
+                                       offsetof(Registers, rbp), offsetof(Registers, rsp), offsetof(Registers, r8),
+                                       offsetof(Registers, r9),  offsetof(Registers, r10), offsetof(Registers, r11),
+                                       offsetof(Registers, r12), offsetof(Registers, r13), offsetof(Registers, r14),
+                                       offsetof(Registers, r15), offsetof(Registers, rip)};
   if (number >= std::size(kByNumber)) return std::nullopt;
   return kByNumber[number];
 }

@@ -52,8 +52,8 @@ struct ArgumentPlace {
   std::size_t offset = 0;
 };
 ArgumentPlace argument_place(unsigned number);
-// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a first
-// argument of its own (System V psABI 3.2.3).
+// The register in which the address for a result in memory is passed, if no argument can be there; nullopt: it is a
+// first argument of its own (System V psABI 3.2.3).
 inline constexpr std::optional<std::size_t> kResultAddressRegister = std::nullopt;
 // Whether small structures are handed over by the class of each of their words (System V psABI 3.2.3), and what returns
 // one that is in memory leaves its address where a number would be returned.

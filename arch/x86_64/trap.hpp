@@ -17,18 +17,14 @@ inline constexpr std::size_t kBreakpointSize = kBreakpoint.size();
 inline constexpr std::array<std::uint8_t, kBreakpointSize> kNop{0x90};
 
 // Where the breakpoint stands, from the pc of its SIGTRAP: #BP is a trap, its saved pc is behind the instruction.
-constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) {
-  return pc_after_trap - kBreakpointSize;
-}
+constexpr std::uint64_t breakpoint_address(std::uint64_t pc_after_trap) { return pc_after_trap - kBreakpointSize; }
 
 // The trap's pc is behind the breakpoint: where it stands tells that it was executed.
 inline constexpr bool kTrapMovesPc = true;
 
 // Whether the program itself has this thread trap after each instruction: the trap flag. (The kernel hides the one that
 // it sets for a tracer's step: arch/x86/kernel/ptrace.c, get_flags.)
-inline bool steps_itself(const Registers& regs) {
-  return (regs.eflags & 0x100) != 0;
-}
+inline bool steps_itself(const Registers& regs) { return (regs.eflags & 0x100) != 0; }
 
 // Whether an instruction that traps into a debugger starts here: cc, cd 03, f1, with any prefixes in front. Bytes that
 // end inside prefixes are no breakpoint.

@@ -161,7 +161,8 @@ Selection select_probes(JsonView probes, const std::vector<std::string>& which) 
     const std::string id(probe["id"].text()), name = probe["name"].string(), bare = name.substr(name.find('/') + 1);
     // What a pending glob has become is called by its id and name, too.
     const auto from = probe["from"];
-    const std::string glob_id(from["id"].text()), glob = from["name"].string(), bare_glob = glob.substr(glob.find('/') + 1);
+    const std::string glob_id(from["id"].text()), glob = from["name"].string(),
+                                                  bare_glob = glob.substr(glob.find('/') + 1);
     bool named = false;
     for (const auto& called : {id, name, bare, glob_id, glob, bare_glob}) {
       if (!wanted.contains(called) || (is_id(called) && called != id && called != glob_id)) continue;

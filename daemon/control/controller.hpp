@@ -33,13 +33,13 @@ struct TargetView {
   bool follow_fork = false;
   std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread of it stopped
   std::uint64_t starved_ns = 0;        // Status, since it was attached
-  std::uint64_t children_let_go = 0;  // that it has made and that weren't followed
+  std::uint64_t children_let_go = 0;   // that it has made and that weren't followed
 };
 
 struct AttachOptions {
   bool follow_fork = false;
   bool hold_at_entry =
-      false;  // the target is about to exec: stop it at the new program's entry, notify, wait for resume
+      false;             // the target is about to exec: stop it at the new program's entry, notify, wait for resume
   bool persist = false;  // it stays attached when the client has gone
   // The same at each exec from now on, also of the children it is followed into: these are targets of their own then.
   bool hold_at_execs = false;

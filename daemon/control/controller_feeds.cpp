@@ -19,9 +19,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kCommAge = 20ms;  // prctl(PR_SET_NAME) may change it at any time
 constexpr auto kAskAge = 20ms;
-constexpr std::size_t kMostThreads = 65536;  // whose names are kept
+constexpr std::size_t kMostThreads = 65536;      // whose names are kept
 constexpr std::size_t kMostUnknown = 128 << 10;  // records put aside: a burst of a new thread
-constexpr auto kUnknownFor = 200ms;          // then they are said to be the main thread's
+constexpr auto kUnknownFor = 200ms;              // then they are said to be the main thread's
 
 void read_comm(pid_t pid, pid_t tid, char (&comm)[16]) {
   const std::string path = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/comm";

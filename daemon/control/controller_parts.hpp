@@ -33,7 +33,7 @@ struct ControllerImpl::Plan {
   Analysis analysis = Analysis::none;
   std::vector<tracer::SiteCode> code;
   bool committed = false, in_place = false;  // given to the tracer; and it has said so
-  ProbeId from{};  // the pending glob that these are matches of; 0: none
+  ProbeId from{};                            // the pending glob that these are matches of; 0: none
 };
 
 // One probe to be put in place again, with all its places.

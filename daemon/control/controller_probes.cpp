@@ -224,7 +224,8 @@ void ControllerImpl::plan_in_pool(std::shared_ptr<Plan> plan) {
   };
   const auto make = [this, plan]() -> Result<Made> {
     std::shared_ptr<const symbols::TargetSymbols> symbols;
-    auto planned = plan_all(plan->request.pid, plan->request, plan->definitions, plan->overlay.get(), modules_, symbols);
+    auto planned =
+        plan_all(plan->request.pid, plan->request, plan->definitions, plan->overlay.get(), modules_, symbols);
     if (planned && std::ranges::any_of(planned->probes, shows_symbols)) read_all_symbols(*symbols);
     return Made{std::move(symbols), std::move(planned)};
   };

@@ -307,8 +307,10 @@ Result<void> ControllerImpl::check_same_program(ClientId who, pid_t pid, const s
 }
 
 Error ControllerImpl::took_too_long() {
-  return {Reason::timed_out, "reading the files of the process takes too long, or one of them is never read to its end",
-          "look where its program, its libraries and their debug files are: a file server may be gone", {}};
+  return {Reason::timed_out,
+          "reading the files of the process takes too long, or one of them is never read to its end",
+          "look where its program, its libraries and their debug files are: a file server may be gone",
+          {}};
 }
 
 Error ControllerImpl::client_has_gone() {
@@ -521,7 +523,8 @@ void ControllerImpl::on_child_execed(Target& parent, pid_t pid, bool kept, std::
 void ControllerImpl::on_process_ready(pid_t pid) {
   const auto it = targets_.find(pid);
   if (it == targets_.end()) return;
-  if (it->second.holder == ClientId::none && it->second.holds_execs == ClientId::none) return;  // it has gone on meanwhile
+  if (it->second.holder == ClientId::none && it->second.holds_execs == ClientId::none)
+    return;  // it has gone on meanwhile
   notify_interested(it->second, "target.ready", fmt::format(R"({{"pid":{}}})", pid));
 }
 

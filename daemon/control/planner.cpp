@@ -142,7 +142,8 @@ Error none_fits(const lang::Definition& definition, const std::vector<Skipped>& 
   const Skipped* typical = &skipped.front();
   std::ptrdiff_t most = 0;
   for (const Skipped& one : skipped) {
-    if (std::ranges::find(counted, one.why.reason, &std::pair<Reason, std::ptrdiff_t>::first) != counted.end()) continue;
+    if (std::ranges::find(counted, one.why.reason, &std::pair<Reason, std::ptrdiff_t>::first) != counted.end())
+      continue;
     counted.emplace_back(one.why.reason, as_many(one));
     if (counted.back().second > most) most = counted.back().second, typical = &one;
   }
@@ -202,8 +203,8 @@ Result<void> Planner::check_mapping(const symbols::Site& site) const {
                  {}};
   if (translator_ && translator_->translates(*mapping))
     return Error{Reason::unsupported_target,
-                 fmt::format("{} would never be hit: {} runs process {}, and executes a translation of that code", where,
-                             translator_->name, pid_),
+                 fmt::format("{} would never be hit: {} runs process {}, and executes a translation of that code",
+                             where, translator_->name, pid_),
                  translator_->hint(),
                  {}};
   if (!mapping->executable && translator_ && translator_->what == symbols::Translator::What::other_program)

@@ -198,7 +198,7 @@ struct Target {
   std::uint64_t starved_before = 0;  // ns: Status::starved_ns when it was attached
   std::uint64_t mark = 0;            // of its program (process::program_mark); only where probes are kept
   bool follow_fork = false;
-  ClientId holder{};  // who wants it held at its entry, and will let it go on; none: nobody
+  ClientId holder{};                  // who wants it held at its entry, and will let it go on; none: nobody
   ClientId holds_execs{};             // likewise at each exec
   std::uint64_t children_let_go = 0;  // that it has made and that weren't followed
   std::uint32_t threads = 0;

@@ -8,9 +8,9 @@
 namespace probed::dwarf {
 namespace {
 
-constexpr std::size_t kMaxEntries = 32u << 20;   // of a unit: what a compiler makes of the largest ones is a tenth
-constexpr std::size_t kMaxUnits = 1u << 20;      // of a file
-constexpr unsigned kMaxReferences = 16;          // from an instance to what it is an instance of
+constexpr std::size_t kMaxEntries = 32u << 20;  // of a unit: what a compiler makes of the largest ones is a tenth
+constexpr std::size_t kMaxUnits = 1u << 20;     // of a file
+constexpr unsigned kMaxReferences = 16;         // from an instance to what it is an instance of
 constexpr std::size_t kMaxAbbreviations = 1u << 16;
 constexpr std::uint32_t kMaxAttributes = 128;  // of one entry; compilers write a third of that
 
@@ -82,8 +82,8 @@ void Unit::parse_entries() const {
       read_value(c, specifications_[a.first + i].form, specifications_[a.first + i].constant);
     if (!c.good()) break;
     const auto index = static_cast<std::uint32_t>(entries_.size());
-    entries_.push_back({static_cast<std::uint32_t>(at - offset_), known->second, open.empty() ? 0 : open.back(),
-                        index + 1});
+    entries_.push_back(
+        {static_cast<std::uint32_t>(at - offset_), known->second, open.empty() ? 0 : open.back(), index + 1});
     if (a.has_children) open.push_back(index);
     if (open.empty()) break;  // the first one has no children
   }

@@ -133,7 +133,8 @@ class File {
   const Unit* unit_at(std::uint64_t offset) const;  // the one around this offset of .debug_info
   Die type_by_signature(std::uint64_t signature) const;
   const File* alternate() const { return alternate_.get(); }
-  // What may still be parsed, in entries and in attributes of abbreviations: a hostile file can make one byte cost much.
+  // What may still be parsed, in entries and in attributes of abbreviations: a hostile file can make one byte cost
+  // much.
   std::size_t& entry_budget() const { return entry_budget_; }
   std::size_t& abbreviation_budget() const { return abbreviation_budget_; }
   std::size_t memory_bytes() const;

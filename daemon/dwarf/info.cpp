@@ -142,7 +142,8 @@ void DebugInfo::attach_split(const SplitFiles& split) {
 std::string DebugInfo::lacking() const {
   if (lacking_.empty()) return {};
   return "a part of the debug information is in " + lacking_ +
-         ", which can't be found, may not be read, is damaged, or of another build: names and types that stand there aren't known";
+         ", which can't be found, may not be read, is damaged, or of another build: names and types that stand there "
+         "aren't known";
 }
 
 std::string DebugInfo::lacking_at(std::uint64_t address) const {

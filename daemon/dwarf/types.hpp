@@ -1,6 +1,7 @@
 // Types as the source code has them, reduced to what it takes to read and to show a value.
 //
-// The thread of whoever owns the file. Chains of qualifiers, of bases and of anonymous members are followed so far only.
+// The thread of whoever owns the file. Chains of qualifiers, of bases and of anonymous members are followed so far
+// only.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,11 @@ enum class TypeKind : std::uint8_t {
 struct Type {
   TypeKind kind = TypeKind::none;
   bool is_signed = false;
-  std::uint64_t size = 0;           // bytes; 0: not known
+  std::uint64_t size = 0;              // bytes; 0: not known
   std::optional<std::uint64_t> count;  // elements of an array; absent: not known
   unsigned dimension = 0;              // of the array's dimensions, which its one entry may have several of, the first
-  Die die;                          // without qualifiers and typedefs
-  Die element;                      // what a pointer points to, an array holds; as written; none: void
+  Die die;                             // without qualifiers and typedefs
+  Die element;                         // what a pointer points to, an array holds; as written; none: void
 
   bool is_number() const { return kind >= TypeKind::integer && kind <= TypeKind::enumeration; }
 };

@@ -35,8 +35,8 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 class Filter {
  public:
   // Errors: bad_filter with the column (0-based byte offset) of the fault.
-  // address: of the probe, of a return probe its function's entry; nullopt: not known yet, nor are the types of variables
-  // by name and of $retval: what is compared with these isn't checked, and the filter is not for use.
+  // address: of the probe, of a return probe its function's entry; nullopt: not known yet, nor are the types of
+  // variables by name and of $retval: what is compared with these isn't checked, and the filter is not for use.
   static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args, bool is_return = false,
                                 std::optional<std::uint64_t> address = std::nullopt);
   // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.

@@ -71,8 +71,8 @@ class ActionCalls {
   AddressSpace& space_;
 };
 
-// engine_landing.cpp. The landing becomes SIGTRAP's action where that is the default one now; it goes before the program
-// gets a SIGTRAP of its own, and is left behind before it is let go.
+// engine_landing.cpp. The landing becomes SIGTRAP's action where that is the default one now; it goes before the
+// program gets a SIGTRAP of its own, and is left behind before it is let go.
 void install_landing(Process& process, ActionCalls& calls);
 void remove_landing(Process& process, ActionCalls& calls);
 void leave_landing(Process& process, ActionCalls& calls);

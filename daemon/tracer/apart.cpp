@@ -28,7 +28,7 @@ constexpr int kFlags = CLONE_VM | CLONE_FILES | CLONE_FS;           // and no si
 constexpr unsigned kFirstSeconds = 3;
 std::atomic<pid_t> waiting{0};
 std::atomic<bool> dies{false};
-std::atomic<std::int64_t> ends_at{0};       // seconds of CLOCK_MONOTONIC
+std::atomic<std::int64_t> ends_at{0};        // seconds of CLOCK_MONOTONIC
 constexpr suseconds_t kAlarmEvery = 10'000;  // microseconds
 
 std::int64_t seconds_now() {

@@ -104,11 +104,11 @@ class RemoteFile {
   RemoteFile(pid_t tid, std::int64_t fd) : link_(fmt::format("/proc/{}/fd/{}", tid, fd)) { known_ = look(file_); }
 
   bool is_there() const {
-    struct stat now{};
+    struct stat now {};
     return known_ && look(now) && same(now);
   }
   bool is(int own) const {
-    struct stat now{};
+    struct stat now {};
     return known_ && ::fstat(own, &now) == 0 && same(now);
   }
 
@@ -117,7 +117,7 @@ class RemoteFile {
   bool same(const struct stat& other) const { return other.st_dev == file_.st_dev && other.st_ino == file_.st_ino; }
 
   std::string link_;
-  struct stat file_{};
+  struct stat file_ {};
   bool known_ = false;
 };
 
@@ -146,7 +146,9 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
     later.phase = later.batch.empty() ? Phase::idle : Phase::building;
     later.map_again = std::clamp(2 * later.map_again, kMapAgain, kMapAgainMost);
     for (const RemoteAddr site : later.batch)
-      give_up(here, site, "no memory can be mapped for it now: a thread can't be stopped, or is in 32-bit code; it is tried again", {});
+      give_up(here, site,
+              "no memory can be mapped for it now: a thread can't be stopped, or is in 32-bit code; it is tried again",
+              {});
     wake_optimiser(here, later.map_again);
   };
   const auto map = [this, weak, mapper = std::move(mapper), alone, map_later](Tracee& tracee) {
@@ -156,9 +158,8 @@ void Engine::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
     if (alone && here.optimisation().phase == Phase::mapping && !others_stopped(tracee, Sleepers::leave))
       return map_later(here);
     const char* why = "the thread that was to map memory has gone";
-    const bool back = with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) {
-      why = mapper(here, remote, *tracee.process);
-    });
+    const bool back =
+        with_remote_calls(tracee, here, [&](RemoteSyscalls& remote) { why = mapper(here, remote, *tracee.process); });
     if (here.optimisation().phase != Phase::mapping) return;
     if (back && why == RemoteSyscalls::kIn32BitCode) return map_later(here);
     if (back && why) return void(refuse_all(here, why));
@@ -183,10 +184,8 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   const auto maps = symbols::read_maps(process.id.pid);
   const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
   if (!name) return kNoChannel;
-  const auto options =
-      fitting_channel(sites, may_still_map(process.id.pid, *maps), memory_limit(process.id.pid));
-  if (!options)
-    return "a channel would take too much of the memory that the process may still map (its ulimit -v)";
+  const auto options = fitting_channel(sites, may_still_map(process.id.pid, *maps), memory_limit(process.id.pid));
+  if (!options) return "a channel would take too much of the memory that the process may still map (its ulimit -v)";
   const auto remote_fd = remote.call(SYS_memfd_create, {name.value, MFD_CLOEXEC | MFD_ALLOW_SEALING, 0, 0, 0, 0});
   if (!remote_fd) return "the thread that was to make a channel has gone";
   if (*remote_fd < 0) return kNoChannel;

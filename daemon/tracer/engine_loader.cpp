@@ -93,7 +93,9 @@ bool Engine::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
   // The next call is the one, whatever is read there: a program that refers to _r_debug gets the variable moved to it.
   process.loader_state = {};
   std::uint64_t back = native::return_address_register(regs);
-  if (native::kCallPushesReturnAddress && !space.memory().read({regs.sp()}, std::as_writable_bytes(std::span(&back, 1)))) return false;
+  if (native::kCallPushesReturnAddress &&
+      !space.memory().read({regs.sp()}, std::as_writable_bytes(std::span(&back, 1))))
+    return false;
   return plant(space, {back});
 }
 

@@ -60,8 +60,8 @@ bool Engine::passes(AddressSpace& space, const Tracee& tracee, std::uint64_t pc,
   Round& round = *work.round;
   const RemoteAddr at{pc};
   if (work.places.site_of(pc) || space.detours().in_code(at) || space.detours().site_of_island(at)) return false;
-  // A stop may not have been dealt with yet: behind a breakpoint that has been removed since, the thread will go back to
-  // where that stood.
+  // A stop may not have been dealt with yet: behind a breakpoint that has been removed since, the thread will go back
+  // to where that stood.
   if (work.places.site_of(arch::native::breakpoint_address(pc))) return false;
   RemoteAddr base;
   if (const Slot* slot = space.xol().find(at, base)) {

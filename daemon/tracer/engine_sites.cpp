@@ -25,9 +25,9 @@ namespace {
 namespace native = arch::native;
 
 constexpr const char* kCallFailed = "the thread that was to map it has gone, or could not make the call";
-constexpr unsigned kMaxGrowth = 64;        // areas one batch may ask for
-constexpr unsigned kMaxHoleAttempts = 32;  // places tried for one area
-constexpr unsigned kMaxIslandWaits = 8;    // rounds that a batch waits for
+constexpr unsigned kMaxGrowth = 64;                        // areas one batch may ask for
+constexpr unsigned kMaxHoleAttempts = 32;                  // places tried for one area
+constexpr unsigned kMaxIslandWaits = 8;                    // rounds that a batch waits for
 constexpr auto kIslandPatience = std::chrono::seconds(1);  // for one of them
 
 // What is emulated while somebody traces needs a copy to be stepped, or for when nobody traces (landing.hpp), if it can
@@ -91,8 +91,8 @@ Error started_another(pid_t pid) {
                {}};
 }
 
-// Whether this thread, which stands in a stop of ours (0: none does), has left a call for it that the kernel doesn't make
-// again by itself.
+// Whether this thread, which stands in a stop of ours (0: none does), has left a call for it that the kernel doesn't
+// make again by itself.
 bool stands_in_lost_call(pid_t tid) {
   ptrace::Registers regs;
   if (tid == 0 || !native::kRegistersTellCall || ptrace::get_registers(tid, regs) != ptrace::Outcome::ok) return false;

@@ -189,8 +189,8 @@ bool Engine::stop_others(const Tracee& tracee, Sleepers sleepers) {
 }
 
 // Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a
-// signal ends the program. Where there are many threads, that is left to chance; and of threads that wait in calls which
-// could fail because of the stop, that they don't wake and change it within these microseconds.
+// signal ends the program. Where there are many threads, that is left to chance; and of threads that wait in calls
+// which could fail because of the stop, that they don't wake and change it within these microseconds.
 void Engine::stop_few_others(const Tracee& tracee) {
   if (tracee.process->threads.size() <= kMostLookedAt) stop_others(tracee, Sleepers::leave);
 }

@@ -183,7 +183,8 @@ bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
     return false;
   }
   program.counters->hits.fetch_add(1, std::memory_order_relaxed);
-  if (streaming && !send(hit, program, packed, Returned{})) program.counters->missed.fetch_add(1, std::memory_order_relaxed);
+  if (streaming && !send(hit, program, packed, Returned{}))
+    program.counters->missed.fetch_add(1, std::memory_order_relaxed);
   return program.limit && --program.limit->remaining == 0;
 }
 

@@ -45,8 +45,8 @@ constexpr std::uint64_t kAlwaysFail[] = {
 #ifdef SYS_epoll_wait
     SYS_epoll_wait,
 #endif
-    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop, SYS_semtimedop, SYS_io_getevents,
-    SYS_io_uring_enter};
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait, SYS_semop,
+    SYS_semtimedop,  SYS_io_getevents, SYS_io_uring_enter};
 
 // Calls that return a short count when stopped half-way: a program may not expect that.
 constexpr std::uint64_t kShortCounts[] = {SYS_write,    SYS_writev, SYS_sendto,   SYS_sendmsg,

@@ -25,8 +25,8 @@ bool may_be_gone_on_with(std::uint64_t syscall_number);
 int interruption_cost(pid_t tid);
 
 // Whether the thread waits in a call that may fail with EINTR when it is stopped: the kernel doesn't make it again by
-// itself. From when it is asked to stop until we have put its call back, our death would be seen by the program. So such
-// a thread isn't stopped where it is enough that it sleeps. Reads /proc/TID/syscall.
+// itself. From when it is asked to stop until we have put its call back, our death would be seen by the program. So
+// such a thread isn't stopped where it is enough that it sleeps. Reads /proc/TID/syscall.
 bool may_lose_its_call(pid_t tid);
 
 // The call that the thread is blocked in, as /proc/TID/syscall shows it; nullopt: in none.

@@ -61,8 +61,8 @@ struct Imprint {
 // The same for an imprint, whatever stage its jump is in.
 bool looks_like(const Imprint& imprint, std::span<const std::uint8_t> now);
 
-// Whether the plan's place holds a copy of its file's code, with what we had put there in it: all of the instruction and
-// most of what follows is as it was. Other sites' jumps may be in that.
+// Whether the plan's place holds a copy of its file's code, with what we had put there in it: all of the instruction
+// and most of what follows is as it was. Other sites' jumps may be in that.
 bool is_copy(const TargetMemory& memory, const Layout& layout, const Imprint& imprint);
 
 // A breakpoint or a jump of ours at a place where we haven't put it: the program has moved its code, with mremap(2).

@@ -38,10 +38,10 @@ struct ReturnProbe {
   events::ReturnFetch fetch;
   // The filter belongs to the entry as soon as nothing of the exit is asked for.
   std::optional<lang::Filter> entry_filter, exit_filter;
-  std::uint32_t max_active = 0;       // calls that may be going on in a process; 0: any number
-  std::vector<arch::CodeRange> body;  // ascending; a jump that stays there is no exit
-  bool loops_to_entry = false;        // its first instruction may be executed again in the same call
-  bool is_go = false;                 // its stacks move
+  std::uint32_t max_active = 0;                       // calls that may be going on in a process; 0: any number
+  std::vector<arch::CodeRange> body;                  // ascending; a jump that stays there is no exit
+  bool loops_to_entry = false;                        // its first instruction may be executed again in the same call
+  bool is_go = false;                                 // its stacks move
   std::shared_ptr<const events::ReturnPlan> detours;  // what its places' detours capture; null: they have none
   ProbeId entry{};                                    // the entry's program: the one that records
   // Tracer thread: what calls that detours enter are known by; 0: none yet, as it is after all were forgotten.

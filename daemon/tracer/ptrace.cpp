@@ -29,7 +29,7 @@ constexpr unsigned long PTRACE_O_SUSPEND_SECCOMP = 1UL << 21;
 constexpr int kGetRseqConfiguration = 0x420f;
 constexpr int kGetSyscallInfo = 0x420e;
 constexpr int kSystemCallEmulation = 31;  // PTRACE_SYSEMU, of x86-64 and arm64
-struct SyscallInfo {  // struct ptrace_syscall_info, linux/ptrace.h
+struct SyscallInfo {                      // struct ptrace_syscall_info, linux/ptrace.h
   std::uint8_t op, pad[3];
   std::uint32_t arch;
   std::uint64_t pc, sp, number, arguments[6];

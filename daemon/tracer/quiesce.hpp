@@ -31,7 +31,7 @@ namespace probed::tracer {
 struct Glance {
   enum class Kind : std::uint8_t { gone, running, blocked };
   Kind kind = Kind::gone;
-  std::uint64_t pc = 0, sp = 0;      // when blocked
+  std::uint64_t pc = 0, sp = 0;       // when blocked
   std::uint64_t times_scheduled = 0;  // when blocked
 };
 // Reads /proc. A kernel without CONFIG_SCHED_INFO has no schedstat: everybody is running then.
@@ -53,18 +53,19 @@ class Places {
 };
 
 // Looks through a thread's stack: from sp up to the end of the mapping, at most 8 MiB; and, when that isn't the mapping
-// that holds its thread pointer (a signal stack, say), through the whole of that one, too. thread_pointer: 0: not known.
+// that holds its thread pointer (a signal stack, say), through the whole of that one, too. thread_pointer: 0: not
+// known.
 void scan_stack(const Places& places, std::span<const symbols::Mapping> maps, TargetMemory& memory, std::uint64_t sp,
                 std::uint64_t thread_pointer, bool main_thread, std::set<RemoteAddr>& sites);
 
 // One look at every thread of an address space.
 struct Round {
   std::uint64_t number = 0;
-  bool scan = false;              // their stacks, too
+  bool scan = false;  // their stacks, too
   std::deque<pid_t> to_look_at;
-  std::set<pid_t> awaited;        // interrupted; their stops are on their way
+  std::set<pid_t> awaited;             // interrupted; their stops are on their way
   std::vector<symbols::Mapping> maps;  // when scanning
-  std::set<RemoteAddr> pinned;    // sites whose middle somebody may come back to
+  std::set<RemoteAddr> pinned;         // sites whose middle somebody may come back to
   Waiter::Clock::time_point deadline;
 };
 

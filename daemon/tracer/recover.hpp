@@ -17,11 +17,11 @@
 namespace probed::tracer {
 
 struct Recovered {
-  pid_t pid = 0;            // 0: a journal that isn't believed, or can't be read
-  bool gone = false;        // the process has ended, or runs another program: there is nothing to put back
-  std::size_t places = 0;   // of the text that were put back
-  std::string problem;      // not empty: its journal stays, and why
-  bool in_doubt = false;    // trying again is of no use
+  pid_t pid = 0;           // 0: a journal that isn't believed, or can't be read
+  bool gone = false;       // the process has ended, or runs another program: there is nothing to put back
+  std::size_t places = 0;  // of the text that were put back
+  std::string problem;     // not empty: its journal stays, and why
+  bool in_doubt = false;   // trying again is of no use
 };
 
 // Blocks, on a thread of its own that ptraces nothing else; Waiter::block_signals() has been called. A process that

@@ -10,12 +10,13 @@
 // PTRACE_INTERRUPT, one more EVENT_STOP, and there the saved registers go back.
 //
 // Two kinds of stop will do: a PTRACE_EVENT_STOP, and the signal-delivery-stop of a SIGTRAP, both inside get_signal().
-// In the latter the signal is dropped, when it was our own trap; or it is put back: everything is blocked meanwhile, and
-// a signal that the tracer passes on while it is blocked is queued again as it was, siginfo included (kernel/signal.c,
-// ptrace_signal). It arrives anew once the mask is back. For standard signals only: others would lose their place.
+// In the latter the signal is dropped, when it was our own trap; or it is put back: everything is blocked meanwhile,
+// and a signal that the tracer passes on while it is blocked is queued again as it was, siginfo included
+// (kernel/signal.c, ptrace_signal). It arrives anew once the mask is back. For standard signals only: others would lose
+// their place.
 //
-// A thread in a restartable sequence (rseq(2)) is to be sent to the abort handler, as whenever it was interrupted there.
-// The kernel forgets the sequence when it sees the thread elsewhere: so that is put back, too.
+// A thread in a restartable sequence (rseq(2)) is to be sent to the abort handler, as whenever it was interrupted
+// there. The kernel forgets the sequence when it sees the thread elsewhere: so that is put back, too.
 //
 // What would make the call something else than a call is looked at first: a seccomp filter that can't be suspended, and
 // Syscall User Dispatch, which is switched off meanwhile. A thread that doesn't come back in time (a frozen cgroup, a
@@ -39,9 +40,9 @@ namespace probed::tracer {
 struct Borrowed {
   ptrace::Registers regs{};
   std::uint64_t mask = 0;
-  std::vector<std::byte> lost_set;  // registers that calls spoil; empty: it has none of them in use
+  std::vector<std::byte> lost_set;                  // registers that calls spoil; empty: it has none of them in use
   std::optional<ptrace::SyscallDispatch> dispatch;  // was on
-  std::uint64_t sequence_at = 0, sequence = 0;  // rseq_cs: where, and what it was; 0: the thread is in no sequence
+  std::uint64_t sequence_at = 0, sequence = 0;      // rseq_cs: where, and what it was; 0: the thread is in no sequence
   CallPad pad;
 
   // Whatever stop it is in: its next one, an event stop, is to be the one to give it back in.
@@ -64,8 +65,8 @@ class RemoteSyscalls {
   RemoteSyscalls& operator=(const RemoteSyscalls&) = delete;
   ~RemoteSyscalls();
 
-  // The call's result, negative errno included; nullopt: no call could be made: the thread is gone (exit_status()), late
-  // (late()), or may make none (refusal()).
+  // The call's result, negative errno included; nullopt: no call could be made: the thread is gone (exit_status()),
+  // late (late()), or may make none (refusal()).
   std::optional<std::int64_t> call(std::uint64_t number, const std::array<std::uint64_t, 6>& args);
   pid_t tid() const { return tid_; }
   // Gives the thread back early; false: it died meanwhile, or is late.
@@ -94,7 +95,7 @@ class RemoteSyscalls {
   Waiter& waiter_;
   pid_t tid_;
   RemoteAddr syscall_insn_;  // 0: the target has none
-  int put_back_;  // signal to pass on at the next resumption
+  int put_back_;             // signal to pass on at the next resumption
   Waiter::Clock::duration patience_;
   Borrowed saved_;
   const char* refusal_ = nullptr;

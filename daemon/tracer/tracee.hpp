@@ -220,10 +220,10 @@ struct Process {
   MaskWatch watch;
   std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
   bool follow_fork = false;
-  bool keep_after_exec = false;  // attached explicitly: stays attached, without probes
+  bool keep_after_exec = false;                         // attached explicitly: stays attached, without probes
   std::chrono::steady_clock::duration longest_pause{};  // that the optimiser has kept a thread of it stopped
-  bool hold_at_entry = false;    // at its next exec, run to before the first constructor and hold there
-  bool hold_at_execs = false;    // at each; followed children inherit it, and are attached by themselves from then on
+  bool hold_at_entry = false;  // at its next exec, run to before the first constructor and hold there
+  bool hold_at_execs = false;  // at each; followed children inherit it, and are attached by themselves from then on
   // Where that is found, while it runs there: the dynamic loader's hook for debuggers, and r_debug.r_state.
   RemoteAddr loader_hook, loader_state;
   bool detaching = false;

@@ -55,8 +55,8 @@ class Urgency {
   void bind_to_this_thread();
   // On another thread, whose process the keeper is to belong to: the tracer thread goes first from now on.
   void begin();
-  // On the tracer thread, when its daemon is being killed, and the keeper with it: it goes first for as long as it lives,
-  // and so do the daemon's threads, which are in its way until they have ended.
+  // On the tracer thread, when its daemon is being killed, and the keeper with it: it goes first for as long as it
+  // lives, and so do the daemon's threads, which are in its way until they have ended.
   void hurry_to_the_end() const;
   // The tracer thread begins to do something after a rest. Cheap.
   void note_activity();

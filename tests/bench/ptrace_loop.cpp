@@ -1,7 +1,7 @@
 // bench-ptrace-loop PID ADDRESS SKIP CPU [OPTION]...: the least that a tracer with one stop a hit can do, and what ours
 // is measured against. Seizes every thread of PID, puts int3 at ADDRESS, prints "armed", and from then on lets every
-// thread that hits it go on SKIP bytes behind: wait, read the registers, set the pc, continue. No record is made. Ends with
-// PID and prints the number of hits. CPU: where it runs; -1: anywhere.
+// thread that hits it go on SKIP bytes behind: wait, read the registers, set the pc, continue. No record is made. Ends
+// with PID and prints the number of hits. CPU: where it runs; -1: anywhere.
 //
 // Options put in what a real tracer does more, or does otherwise, to see what that costs:
 //   pc-only    writes the pc alone (PTRACE_POKEUSER) and not all registers
@@ -137,7 +137,8 @@ void pass(Loop& loop, pid_t tid) {
   if (options.siginfo) call(PTRACE_GETSIGINFO, tid, 0, pointer(info));
   std::uint32_t cpu = 0;
   constexpr std::size_t kCpuId = 4;  // struct rseq, linux/rseq.h
-  if (options.read_cpu && pread(loop.memory, &cpu, sizeof cpu, static_cast<off_t>(loop.rseq + kCpuId)) < 0) die("pread");
+  if (options.read_cpu && pread(loop.memory, &cpu, sizeof cpu, static_cast<off_t>(loop.rseq + kCpuId)) < 0)
+    die("pread");
   regs.rip = options.address + options.skip;
   if (options.pc_only)
     call(PTRACE_POKEUSER, tid, offsetof(user_regs_struct, rip), regs.rip);

@@ -102,7 +102,9 @@ Result<File> read_file_functions(const std::string& path) {
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes->data());
     file.named += range.name.empty() ? 0 : 1;
     file.function_bytes += bytes->size();
-    file.functions.push_back({range.start, std::move(range.name), {first, first + bytes->size()},
+    file.functions.push_back({range.start,
+                              std::move(range.name),
+                              {first, first + bytes->size()},
                               symbols::function_exits(*module, *file.flow, {range.start})});
   }
   return file;

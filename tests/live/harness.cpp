@@ -127,9 +127,7 @@ std::string required_environment(const char* name) {
   return value;
 }
 
-std::string target_path(std::string_view name) {
-  return required_environment("TARGETS_DIR") + "/" + std::string(name);
-}
+std::string target_path(std::string_view name) { return required_environment("TARGETS_DIR") + "/" + std::string(name); }
 // Kernels without IA32 emulation execute no 32-bit programs: ENOEXEC.
 static bool kernel_executes(const std::string& path) {
   std::array<char, EI_NIDENT> ident{};
@@ -260,9 +258,7 @@ bool Process::send(std::string_view text) {
   return true;
 }
 
-void Process::close_input() {
-  streams_->input.reset();
-}
+void Process::close_input() { streams_->input.reset(); }
 
 void Process::signal(int number) {
   if (running()) ::kill(pid_, number);
@@ -286,12 +282,8 @@ std::optional<std::string> Process::take_line(int which, Millis limit) {
   return line;
 }
 
-std::optional<std::string> Process::next_line(Millis limit) {
-  return take_line(0, limit);
-}
-std::optional<std::string> Process::next_error_line(Millis limit) {
-  return take_line(1, limit);
-}
+std::optional<std::string> Process::next_line(Millis limit) { return take_line(0, limit); }
+std::optional<std::string> Process::next_error_line(Millis limit) { return take_line(1, limit); }
 
 std::string Process::output() {
   const std::lock_guard lock(streams_->mutex);

@@ -177,7 +177,8 @@ class Daemon {
 // The guard that looks after a daemon's state directory, which is its socket's name and ".state"; 0: none is left.
 pid_t guard_of(const std::string& state_directory);
 
-// The process that is a daemon's tracer, and outlives it by the moment in which it lets everything go. 0: there is none.
+// The process that is a daemon's tracer, and outlives it by the moment in which it lets everything go. 0: there is
+// none.
 pid_t tracer_process_of(pid_t daemon);
 // What SIGKILL is to end: the daemon alone, which leaves the rest to its tracer; both, which leaves it to the guard (as
 // does a machine out of memory); all three, which leaves it to the targets themselves.
@@ -213,7 +214,7 @@ class RpcClient {
 
   bool send_raw(std::string_view bytes);
   bool close_writing();
-  bool send_urgent(char byte);  // MSG_OOB; false: not possible here
+  bool send_urgent(char byte);                                        // MSG_OOB; false: not possible here
   std::optional<std::string> receive_line(Millis limit = kPatience);  // whatever comes next
   std::optional<Json> notification(Millis limit = kPatience);
   bool closed_by_peer(Millis limit = kPatience);

@@ -38,7 +38,8 @@ TEST_CASE("every target does its own sums right when nobody traces it") {
   for (const UntracedRun& run : kRuns) {
     CAPTURE(run.name);
     if (!target_runs(run.name)) {
-      report_skip(__FILE__, std::string(run.name) + " was not built, its compiler is missing here, or this kernel does not execute it");
+      report_skip(__FILE__, std::string(run.name) +
+                                " was not built, its compiler is missing here, or this kernel does not execute it");
       continue;
     }
     Target target(run.name, run.arguments);
@@ -197,9 +198,7 @@ TEST_CASE("a python3 program gets ready and reads its input") {
   CHECK(program.wait() == Exit{0, 0});
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(children_left() == std::vector<std::string>{});
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(children_left() == std::vector<std::string>{}); }
 
 }  // namespace
 }  // namespace probed::live

@@ -212,9 +212,8 @@ TEST_CASE("a process that may map little more memory keeps it: its probes stay b
     Daemon daemon;
     RpcClient client(daemon.socket());
     add(client, target.pid(), {"work"});
-    CHECK(eventually([&] {
-      return list_probes(client).at(0).value("tierReason", "").find("ulimit -v") != std::string::npos;
-    }));
+    CHECK(eventually(
+        [&] { return list_probes(client).at(0).value("tierReason", "").find("ulimit -v") != std::string::npos; }));
     CHECK(mapped_bytes(target.pid()) < before + (4 << 20));
     CHECK(ask(target, "go") == "done 100 0");
   }
@@ -263,9 +262,9 @@ TEST_CASE("a seccomp filter that an unprivileged daemon may not suspend: probes 
     Process target({target_path("confined"), mode}, options);
     REQUIRE(got_ready(target, mode));
     const TargetState before = state_of(target.pid());
-    const CommandResult refused = run_command(
-        {command, "trace", "--count", "1", "-p", std::to_string(target.pid()), "-e", "work+0x" SECOND, "-e", "libc:write"},
-        options);
+    const CommandResult refused = run_command({command, "trace", "--count", "1", "-p", std::to_string(target.pid()),
+                                               "-e", "work+0x" SECOND, "-e", "libc:write"},
+                                              options);
     CHECK(refused.exit == Exit{1, 0});
     CHECK_MESSAGE(refused.err.find("seccomp") != std::string::npos, refused.err);
     CHECK(left_unharmed(target.pid(), before));

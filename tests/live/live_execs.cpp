@@ -50,8 +50,7 @@ TEST_CASE("U5: a command that executes another program is traced there, too") {
   CHECK(once.exit == Exit{0, 0});
   CHECK(once.errors.find("runs cat now; armed 1 probe there\n") != std::string::npos);
   CHECK(once.errors.find("not traced") == std::string::npos);
-  const Traced often =
-      trace(daemon, {"-e", kOpens}, {"env", "nice", "setsid", "env", "cat", file.path}, file.path);
+  const Traced often = trace(daemon, {"-e", kOpens}, {"env", "nice", "setsid", "env", "cat", file.path}, file.path);
   CHECK_MESSAGE(often.opened_by == kCat, often.errors);
   const Traced breakpoints =
       trace(daemon, {"-e", kOpens, "--no-optimize"}, {"env", "A=1", "cat", file.path}, file.path);
@@ -107,9 +106,9 @@ TEST_CASE("what a definition names may come with a later program, or never; a pr
 TEST_CASE("a program that is held for a client which is killed goes on, untraced") {
   const Daemon daemon;
   const File file;
-  Process trace(probectl_argv(daemon, {"trace", "--follow-fork", "-e", kOpens, "--", "sh", "-c",
-                                       "i=0; while [ $i -lt 200 ]; do env A=1 true; i=$((i+1)); done; echo done > " +
-                                           file.path + "; :"}));
+  Process trace(probectl_argv(
+      daemon, {"trace", "--follow-fork", "-e", kOpens, "--", "sh", "-c",
+               "i=0; while [ $i -lt 200 ]; do env A=1 true; i=$((i+1)); done; echo done > " + file.path + "; :"}));
   std::size_t programs = 0;
   while (programs < 5) {
     const auto line = trace.next_error_line(Millis{20'000});

@@ -105,7 +105,8 @@ TEST_CASE("what stands in a state directory under a journal's or the lock's name
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   {
     Daemon daemon({"--state-dir", state});
-    CHECK(has(daemon.process().errors(), fifo + " is not believed, and stays where it is: it is no regular file with one name\n"));
+    CHECK(has(daemon.process().errors(),
+              fifo + " is not believed, and stays where it is: it is no regular file with one name\n"));
   }
   CHECK(fs::is_fifo(fifo));
   REQUIRE(eventually([&] { return guard_of(state) == 0; }));

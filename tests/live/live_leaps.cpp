@@ -19,11 +19,12 @@ struct Leap {
   const char *function, *command;
 };
 
-TEST_CASE("K11: no jump is written over what is entered by a sum of labels, a retpoline, after a fault, or from other code") {
-  const Leap leaps[] = {
-      {"by_difference", "differences 60"}, {"by_table", "threaded 120"}, {"guarded_copy", "repaired 20"},
-      {"skippable", "skipped 20"},         {"unrolled", "entered 64"},   {"both", "swallowed 20"},
-      {"across_pages", "dropped 4"},       {"padded", "landed 20"}};
+TEST_CASE(
+    "K11: no jump is written over what is entered by a sum of labels, a retpoline, after a fault, or from other code") {
+  const Leap leaps[] = {{"by_difference", "differences 60"}, {"by_table", "threaded 120"},
+                        {"guarded_copy", "repaired 20"},     {"skippable", "skipped 20"},
+                        {"unrolled", "entered 64"},          {"both", "swallowed 20"},
+                        {"across_pages", "dropped 4"},       {"padded", "landed 20"}};
   for (const std::string& program : runnable({"leaps", "leaps-O0", "leaps-retpoline"})) {
     CAPTURE(program);
     Daemon daemon;
@@ -61,7 +62,9 @@ TEST_CASE("code that the program copies to memory of its own, our bytes with it,
     Watched target("leaps");
     const Json probe{{"definition", "on_own_page"}, {"optimize", optimize}};
     client.call("probe.add", {{"pid", target.pid()}, {"probes", Json::array({probe})}});
-    if (optimize) CHECK_MESSAGE(eventually([&] { return list_probes(client).at(0).value("tier", "") == "optimized"; }), list_probes(client).at(0).dump());
+    if (optimize)
+      CHECK_MESSAGE(eventually([&] { return list_probes(client).at(0).value("tier", "") == "optimized"; }),
+                    list_probes(client).at(0).dump());
     CHECK(target.ask("copied 20") == "copied ok");
     client.call("target.detach", {{"pid", target.pid()}});
     CHECK(eventually([&] { return client.call("target.list").at("targets").empty(); }));

@@ -252,7 +252,8 @@ TEST_CASE("what waited for clients that were behind is given back when they have
     RpcClient client(daemon.socket());
     add(client, busy.pid(), {"work"}, {{"maxRate", 0}});
     std::optional<RpcClient> behind[3];  // which never read their events
-    for (auto& one : behind) one.emplace(daemon.socket()).send_raw(request_text("events.subscribe", Json::object()) + "\n");
+    for (auto& one : behind)
+      one.emplace(daemon.socket()).send_raw(request_text("events.subscribe", Json::object()) + "\n");
     CHECK(eventually([&] { return own_mib() > 170; }, Millis{30'000}));
   }
   CHECK(eventually([&] { return own_mib() < 32; }));

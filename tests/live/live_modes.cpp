@@ -1,5 +1,5 @@
-// 64-bit programs that go to 32-bit code and back, and whose segments the kernel sets for no tracer: they compute and see
-// what they do without us, however they are traced, and let go at any time.
+// 64-bit programs that go to 32-bit code and back, and whose segments the kernel sets for no tracer: they compute and
+// see what they do without us, however they are traced, and let go at any time.
 #include <doctest/doctest.h>
 #include <signal.h>
 

@@ -128,7 +128,8 @@ TEST_CASE("K12: threads that hit a jump give exactly one event a call, each with
   }
 }
 
-TEST_CASE("ring: a burst of 100,000 hits waits for a daemon that doesn't run, and then for a client that doesn't read") {
+TEST_CASE(
+    "ring: a burst of 100,000 hits waits for a daemon that doesn't run, and then for a client that doesn't read") {
   NEEDS_JUMPS();
   constexpr std::size_t kBurst = 100'000;
   for (const std::size_t threads : {1, 8}) {

@@ -49,7 +49,8 @@ TEST_CASE("redis-server under load is traced at processCommand, text and JSON, a
   RedisServer redis;
   redis.start_load();
   const TargetState before = state_of(redis.pid());
-  const Traced traced = trace(daemon, redis.pid(), {"p:cmd processCommand c=$arg1 same=" ARG1 " argc=+88(" ARG1 "):s32"}, 200);
+  const Traced traced =
+      trace(daemon, redis.pid(), {"p:cmd processCommand c=$arg1 same=" ARG1 " argc=+88(" ARG1 "):s32"}, 200);
   check_count_line(traced, 200);
   for (const Json& event : traced.events) {
     CHECK(event.at("probe") == "probes/cmd");
@@ -94,12 +95,13 @@ TEST_CASE("a postgres backend under pgbench is traced, and the database goes on"
   PostgresServer postgres;
   postgres.start_load(2);
   // The backends that run queries show their client in their title. Stripped, but it exports what extensions may call.
-  // pgbench looks around first over a connection that it closes again: only one that has been there for a while will do.
+  // pgbench looks around first over a connection that it closes again: only one that has been there for a while will
+  // do.
   pid_t backend = 0;
   std::map<pid_t, Clock::time_point> seen;
   REQUIRE(eventually([&] {
-    std::istringstream children(read_file("/proc/" + std::to_string(postgres.pid()) + "/task/" +
-                                          std::to_string(postgres.pid()) + "/children"));
+    std::istringstream children(
+        read_file("/proc/" + std::to_string(postgres.pid()) + "/task/" + std::to_string(postgres.pid()) + "/children"));
     for (pid_t pid = 0; children >> pid;) {
       if (read_file("/proc/" + std::to_string(pid) + "/cmdline").find("[local] SELECT") == std::string::npos) continue;
       if (Clock::now() - seen.try_emplace(pid, Clock::now()).first->second > Millis{500}) backend = pid;

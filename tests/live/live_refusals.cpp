@@ -71,7 +71,8 @@ TEST_CASE("refused: a process that has just ended and been reaped") {
 }
 
 // As valgrind's programs are told from others.
-TEST_CASE("refused: code that a translator of programs executes a translation of; its own code is probed, and it says so") {
+TEST_CASE(
+    "refused: code that a translator of programs executes a translation of; its own code is probed, and it says so") {
   TempDir dir;
   const std::string program = dir / "valgrind/none-amd64-linux";
   fs::create_directory(dir / "valgrind");

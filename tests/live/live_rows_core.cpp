@@ -313,7 +313,8 @@ TEST_CASE("U9: a daemon that has traced many processes holds no more descriptors
   };
   const auto one_round = [&](int round) {
     Watched counter("counter", {"4", "20", "2"});
-    const std::vector<Json> probes = add(client, counter.pid(), {"work", "shape_*"}, {{"x-step", kStepsAllShapes && round % 2 == 1}});
+    const std::vector<Json> probes =
+        add(client, counter.pid(), {"work", "shape_*"}, {{"x-step", kStepsAllShapes && round % 2 == 1}});
     if (round % 3 == 0) remove_all(client, probes);
     counter.target.go();
     CHECK(counter.target.finish().ok());
@@ -340,9 +341,7 @@ TEST_CASE("U9: a probe for a process that is just being let go waits for that") 
   CHECK(threads.target.finish().ok());
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

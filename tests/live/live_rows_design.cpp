@@ -23,8 +23,8 @@ TEST_CASE(
   CHECK(tracer_of(target.pid()) == 0);
   const std::vector<Json> probes = add(client, target.pid(), {"work"});
   CHECK(tracer_of(target.pid()) == daemon.pid());
-  // No descriptor, no thread, no library of ours is in there; but for the descriptor that a jump's memory is made by, for
-  // some microseconds, while the program's threads stand still.
+  // No descriptor, no thread, no library of ours is in there; but for the descriptor that a jump's memory is made by,
+  // for some microseconds, while the program's threads stand still.
   CHECK(eventually([&] { return state_of(target.pid()).fds == target.before.fds; }));
   CHECK(read_file("/proc/" + std::to_string(target.pid()) + "/status").find("\nThreads:\t1\n") != std::string::npos);
   CHECK(read_file("/proc/" + std::to_string(target.pid()) + "/maps").find("probed") == std::string::npos);

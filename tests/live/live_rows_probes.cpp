@@ -115,8 +115,9 @@ TEST_CASE("K5: one bad probe of a batch rolls the whole batch back: no probe, no
   Session s;
   for (const BadBatch& row : kBadBatches) {
     CAPTURE(row.bad);
-    for (const std::vector<std::string>& batch :
-         {std::vector<std::string>{"work", "work+0x" SECOND, row.bad}, {row.bad, "work"}, {"work", row.bad, "work+0x" SECOND}}) {
+    for (const std::vector<std::string>& batch : {std::vector<std::string>{"work", "work+0x" SECOND, row.bad},
+                                                  {row.bad, "work"},
+                                                  {"work", row.bad, "work+0x" SECOND}}) {
       const Json error = add_error(s.client, s.pid(), batch);
       CHECK(reason_of(error) == row.reason);
       CHECK(list_probes(s.client).empty());
@@ -328,9 +329,7 @@ TEST_CASE("K8: the global switch takes every breakpoint out and brings back thos
   s.quit();
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

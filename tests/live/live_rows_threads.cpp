@@ -156,9 +156,7 @@ TEST_CASE("U4: probes are added to and removed from a program that creates threa
   CHECK(counts_of(client, probe).hits == 4000);
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -140,8 +140,8 @@ TEST_CASE("T1: a glob makes one probe for each function it matches, all or none"
 // ---- T2, T3 ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("T2, T3: signed and unsigned integers of every size are what was passed") {
-  const ValuesRun run(
-      {"v_signed a=$arg1:s8 b=$arg2:s16 c=$arg3:s32 d=$arg4:s64", "v_unsigned a=" ARG1 ":u8 b=" ARG2 ":u16 c=" ARG3 ":u32 d=" ARG4 ":u64"});
+  const ValuesRun run({"v_signed a=$arg1:s8 b=$arg2:s16 c=$arg3:s32 d=$arg4:s64",
+                       "v_unsigned a=" ARG1 ":u8 b=" ARG2 ":u16 c=" ARG3 ":u32 d=" ARG4 ":u64"});
   CHECK(run.args(0) == run.calls("v_signed"));
   CHECK(run.args(1) == run.calls("v_unsigned"));
   CHECK(run.args(0).size() == 3);
@@ -369,7 +369,7 @@ TEST_CASE("T7: events print in the layout of ftrace, one a line, arguments in th
   CHECK(trace.wait() == Exit{0, 0});
   const std::string head = "family-" + pid + R"( \[\d{3}\] \d+\.\d{9}: )";
   const std::regex lines(head + R"(cmd: \(work\+0x0\) a=3 b=0x0 s="alpha" bad=\(fault\) c='a' v=\{97,108\}\n)" +  //
-                         head + "p_work_" SECOND R"(: \(work\+0x)" SECOND R"(\)\n)" +                                                  //
+                         head + "p_work_" SECOND R"(: \(work\+0x)" SECOND R"(\)\n)" +                             //
                          head + R"(cmd: \(work\+0x0\) a=3 b=0x1 s="beta" bad=\(fault\) c='b' v=\{98,101\}\n)" +   //
                          head + "p_work_" SECOND R"(: \(work\+0x)" SECOND R"(\)\n)");
   CHECK_MESSAGE(std::regex_match(trace.output(), lines), trace.output());
@@ -403,9 +403,7 @@ TEST_CASE("T7: time stamps are CLOCK_MONOTONIC's and never go back in one thread
   CHECK(target.unharmed());
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

@@ -146,7 +146,8 @@ TEST_CASE("handlers and the instructions that faults and traps lead to can be pr
     RpcClient client(daemon.socket());
     Watched target("signals", {"60"});
     const std::vector<Json> probes =
-        add(client, target.pid(), {"work_in_handler", "faulting_load", "faulting_load_after", "hit_own_breakpoint" BEHIND_BREAKPOINT},
+        add(client, target.pid(),
+            {"work_in_handler", "faulting_load", "faulting_load_after", "hit_own_breakpoint" BEHIND_BREAKPOINT},
             {{"x-step", step}});
     target.target.go();
     const TargetReport report = target.target.finish();
@@ -199,9 +200,7 @@ TEST_CASE("a stopped process stays stopped under a tracer, and goes on when it i
   CHECK(target.unharmed());
 }
 
-TEST_CASE("no child is left when everything was torn down") {
-  CHECK(joined(children_left()) == "");
-}
+TEST_CASE("no child is left when everything was torn down") { CHECK(joined(children_left()) == ""); }
 
 }  // namespace
 }  // namespace probed::live

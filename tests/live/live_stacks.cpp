@@ -87,7 +87,8 @@ TEST_CASE("a program that steps itself traps where it does alone, whatever instr
       const Json probe = answer.at("result").at("probes").at(0);
       const auto shown = [&] { return list_probes(client, target.pid()).at(0); };
       if (tier == "optimized")
-        CHECK(eventually([&] { return shown().value("tier", "") == tier || !shown().value("tierReason", "").empty(); }));
+        CHECK(
+            eventually([&] { return shown().value("tier", "") == tier || !shown().value("tierReason", "").empty(); }));
       CHECK(steps_told(target, kind) == alone);
       CHECK(counts_of(client, probe).hits >= 2);
       remove_all(client, {probe});

@@ -162,8 +162,8 @@ TEST_CASE("a handler interrupts a call as it does without a tracer, and nothing 
   CHECK(report.value("unnoticed") <= interrupted / 100);
 }
 
-// One life of a daemon that adds thousands of probes to a target and is killed so long after it began; nullopt: it isn't
-// killed before it is through, and this is how long that took.
+// One life of a daemon that adds thousands of probes to a target and is killed so long after it began; nullopt: it
+// isn't killed before it is through, and this is how long that took.
 Millis arm_and_die(Target& target, std::optional<Millis> kill_after) {
   Daemon daemon;
   RpcClient client(daemon.socket());

@@ -94,9 +94,7 @@ std::vector<Json> Events::of(const Json& probe) const {
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 
-std::uint64_t address_of(const Json& probe) {
-  return std::stoull(probe.at("address").get<std::string>(), nullptr, 16);
-}
+std::uint64_t address_of(const Json& probe) { return std::stoull(probe.at("address").get<std::string>(), nullptr, 16); }
 
 std::string hex(std::uint64_t value) {
   char text[32];
@@ -116,9 +114,7 @@ bool text_restored(pid_t pid) {
   return eventually([pid] { return text_differences(pid).empty(); });
 }
 
-bool has_breakpoint(pid_t pid, std::uint64_t address) {
-  return begins_with_probe(bytes_at(pid, address, 4));
-}
+bool has_breakpoint(pid_t pid, std::uint64_t address) { return begins_with_probe(bytes_at(pid, address, 4)); }
 
 std::vector<std::string> new_executable_mappings(const TargetState& before, const TargetState& now) {
   std::vector<std::string> out;
@@ -142,7 +138,8 @@ bool Watched::runs_threads(std::size_t count) {
   };
   // pthread_create() blocks every signal for a moment: the first thread must be beyond it, in its read(2).
   const std::string call = "/proc/" + std::to_string(pid()) + "/syscall";
-  const bool came = eventually([&] { return all_there() && read_file(call).starts_with(std::to_string(SYS_read) + " "); });
+  const bool came =
+      eventually([&] { return all_there() && read_file(call).starts_with(std::to_string(SYS_read) + " "); });
   before = state_of(pid());
   return came;
 }

@@ -85,8 +85,16 @@ RedisServer::RedisServer(const std::string& program, const std::vector<std::stri
   SpawnOptions options;
   options.directory = dir_.path();
   std::vector<std::string> argv{program.empty() ? find_program("redis-server") : program,
-                                "--port", "0", "--unixsocket", socket_, "--save", "",
-                                "--appendonly", "no", "--daemonize", "no"};
+                                "--port",
+                                "0",
+                                "--unixsocket",
+                                socket_,
+                                "--save",
+                                "",
+                                "--appendonly",
+                                "no",
+                                "--daemonize",
+                                "no"};
   argv.insert(argv.end(), more.begin(), more.end());
   process_ = std::make_unique<Process>(argv, options);
   ready_or_throw("redis-server", *process_, [&] { return healthy(); });
@@ -119,9 +127,7 @@ std::string RedisServer::command(const std::vector<std::string>& words) {
 
 // ---- nginx ----------------------------------------------------------------------------------------------------------
 
-bool NginxServer::available() {
-  return !find_program("nginx").empty();
-}
+bool NginxServer::available() { return !find_program("nginx").empty(); }
 
 NginxServer::NginxServer() : socket_(dir_ / "http") {
   const std::string& base = dir_.path();
@@ -222,9 +228,7 @@ void PostgresServer::start_load(int clients) {
 
 // ---- python ---------------------------------------------------------------------------------------------------------
 
-bool PythonProgram::available() {
-  return ::access("/usr/bin/python3", X_OK) == 0;
-}
+bool PythonProgram::available() { return ::access("/usr/bin/python3", X_OK) == 0; }
 
 PythonProgram::PythonProgram(const std::string& script) : Process({"/usr/bin/python3", "-u", "-c", script}) {
   if (next_line() != "ready") throw std::runtime_error("python3 did not get ready: " + errors());

@@ -25,7 +25,8 @@ struct Scene {
 struct Action {
   const char* name;
   void (*run)(Scene&);
-  // False: LIMITS.md says that a daemon's death in the middle of this is not survived, or there would be nothing to see.
+  // False: LIMITS.md says that a daemon's death in the middle of this is not survived, or there would be nothing to
+  // see.
   bool may_be_killed;
 };
 std::span<const Action> actions();

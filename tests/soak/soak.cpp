@@ -155,7 +155,7 @@ void Soak::steps(Scene& scene, unsigned count) {
 void Soak::kill_in_a_step(Scene& scene) {
   const Action& action = draw(true);
   const bool guard_first = dice_.one_in(3);
-  const auto whom = guard_first          ? live::Killed::with_guard
+  const auto whom = guard_first       ? live::Killed::with_guard
                     : dice_.one_in(2) ? live::Killed::with_tracer
                                       : live::Killed::daemon;
   constexpr std::array kWhom{", daemon killed", ", daemon and tracer killed", ", guard, daemon and tracer killed"};

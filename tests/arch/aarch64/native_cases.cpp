@@ -52,7 +52,8 @@ bool ends(std::uint32_t word) { return decode(word_bytes(word), kOriginal).targe
 bool reads_itself(std::uint32_t word) {
   constexpr std::uint64_t kLongest = 16;
   const Form form = form_of(word).form;
-  const bool loads = form == Form::load_literal || form == Form::load_signed_literal || form == Form::load_vector_literal;
+  const bool loads =
+      form == Form::load_literal || form == Form::load_signed_literal || form == Form::load_vector_literal;
   return loads && kOriginal - literal_address(word, kOriginal) < kLongest;
 }
 
@@ -143,7 +144,8 @@ std::string differences(const CpuTrial& a, const CpuTrial& b) {
 
 bool may_run(std::uint32_t word) {
   const FormRow& form = form_of(word);
-  return ends(word) && !reads_itself(word) && form.refusal == Refusal::none && form.form != Form::system_call && is_repeatable(word);
+  return ends(word) && !reads_itself(word) && form.refusal == Refusal::none && form.form != Form::system_call &&
+         is_repeatable(word);
 }
 
 std::uint32_t word_of_any_form() {

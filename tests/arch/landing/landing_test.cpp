@@ -54,8 +54,7 @@ class Rig {
   std::uint64_t handler() const { return address(code_.handler); }
   void install() const {
     constexpr std::uint64_t kRestorer = 0x04000000;
-    const KernelAction action{handler(), SA_SIGINFO | SA_NODEFER | SA_ONSTACK | kRestorer,
-                              address(code_.restorer), 0};
+    const KernelAction action{handler(), SA_SIGINFO | SA_NODEFER | SA_ONSTACK | kRestorer, address(code_.restorer), 0};
     syscall(SYS_rt_sigaction, SIGTRAP, &action, nullptr, 8);
   }
 
@@ -119,7 +118,8 @@ TEST_CASE("entries whose places collide are all found") {
         }) == 0);
 }
 
-TEST_CASE("a breakpoint that was taken out meanwhile is gone back to, and who has been dealt with isn't sent anywhere") {
+TEST_CASE(
+    "a breakpoint that was taken out meanwhile is gone back to, and who has been dealt with isn't sent anywhere") {
   Rig rig;
   put_function(rig, false);
   const std::uint64_t site = rig.address(Rig::kFunction), trapped = site + (native::kTrapMovesPc ? 1 : 0);
@@ -215,7 +215,8 @@ class Standing {
   }
 
  private:
-  static constexpr auto kGetMask = static_cast<__ptrace_request>(0x420a), kSetMask = static_cast<__ptrace_request>(0x420b);
+  static constexpr auto kGetMask = static_cast<__ptrace_request>(0x420a),
+                        kSetMask = static_cast<__ptrace_request>(0x420b);
 
   int wait() const {
     int status = 0;

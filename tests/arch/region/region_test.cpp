@@ -471,7 +471,8 @@ TEST_CASE("K11: a host lends the bytes behind its jump") {
 
 TEST_CASE("K11: what is written for a jump lies in one page") {
   // A near jump; an island; a host.
-  const std::string_view codes[] = {"48c7c001000000 c3", "ffd0 4889c7 c3 0f1f440000", "ffd0 4889c7 48b81122334455667788 c3"};
+  const std::string_view codes[] = {"48c7c001000000 c3", "ffd0 4889c7 c3 0f1f440000",
+                                    "ffd0 4889c7 48b81122334455667788 c3"};
   const std::uint64_t lengths[] = {8, 6, 16}, page = 4096;
   for (std::size_t i = 0; i < std::size(codes); ++i) {
     CAPTURE(codes[i]);

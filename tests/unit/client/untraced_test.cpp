@@ -37,8 +37,8 @@ TEST_CASE("one child is told of as one") {
 TEST_CASE("a bare address is told from every other location") {
   for (const char* text : {"0x401000", "p 0x401000", "p:n 0x401000 $arg1", "  r5:g/n\t0X401000", "0x401000%return"})
     CHECK_MESSAGE(names_address(text), text);
-  for (const char* text : {"work", "p work", "libc:0x1000", "p:n libc:0x1000", "r work a=@0x401000", "p", "", "perf x",
-                           "FILE.c:3 a=0x5"})
+  for (const char* text :
+       {"work", "p work", "libc:0x1000", "p:n libc:0x1000", "r work a=@0x401000", "p", "", "perf x", "FILE.c:3 a=0x5"})
     CHECK_MESSAGE(!names_address(text), text);
 }
 

@@ -60,9 +60,7 @@ inline void set_argument(Registers& regs, unsigned number, std::uint64_t value) 
 }
 
 // The first argument's register by name, whichever architecture this is.
-inline std::string first_register() {
-  return arch::native::register_offset("di") ? "%di" : "%x0";
-}
+inline std::string first_register() { return arch::native::register_offset("di") ? "%di" : "%x0"; }
 
 inline std::vector<lang::FetchArg> parse_args(const std::string& text, bool is_return = false) {
   auto parsed = lang::parse_definition((is_return ? "r:t/e f " : "p:t/e f ") + text);

@@ -29,8 +29,8 @@ std::vector<Span> debug_sections(const Bytes& bytes) {
   const auto image = ElfImage::from_bytes(bytes, "fixture");
   std::vector<Span> spans;
   if (!image) return spans;
-  for (const char* name : {".debug_info", ".debug_abbrev", ".debug_line", ".debug_loclists", ".debug_rnglists",
-                           ".debug_str", ".eh_frame"})
+  for (const char* name :
+       {".debug_info", ".debug_abbrev", ".debug_line", ".debug_loclists", ".debug_rnglists", ".debug_str", ".eh_frame"})
     if (const Elf64_Shdr* section = image->section(name)) spans.push_back({section->sh_offset, section->sh_size});
   return spans;
 }
@@ -75,7 +75,8 @@ void damage(Bytes& bytes, const Span& span, std::mt19937_64& random) {
 }  // namespace
 
 TEST_CASE("whole debug information is understood, so that what follows means something") {
-  for (const char* program : {"fixture_pie", "fixture_nopie"}) CHECK(exercise(bytes_of(fixtures() + "/" + program)) > 30);
+  for (const char* program : {"fixture_pie", "fixture_nopie"})
+    CHECK(exercise(bytes_of(fixtures() + "/" + program)) > 30);
 }
 
 TEST_CASE("damaged debug information does no harm") {

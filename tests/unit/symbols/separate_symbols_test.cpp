@@ -35,15 +35,9 @@ TEST_CASE("symbols are found in the program itself, position-independent, fixed 
   check_all_symbols("fixture_static");
 }
 
-TEST_CASE("symbols are found in .gnu_debugdata") {
-  check_all_symbols("fixture_mini");
-}
-TEST_CASE("symbols are found in a debug file known by build-id") {
-  check_all_symbols("fixture_build-id");
-}
-TEST_CASE("symbols are found in a debug file known by debug link") {
-  check_all_symbols("fixture_link");
-}
+TEST_CASE("symbols are found in .gnu_debugdata") { check_all_symbols("fixture_mini"); }
+TEST_CASE("symbols are found in a debug file known by build-id") { check_all_symbols("fixture_build-id"); }
+TEST_CASE("symbols are found in a debug file known by debug link") { check_all_symbols("fixture_link"); }
 
 TEST_CASE("a debug file whose checksum differs from the debug link's isn't used") {
   const Running target(fixtures() + "/fixture_bad-link");

@@ -124,9 +124,7 @@ inline Error refusal(const TargetSymbols& symbols, const lang::Location& locatio
   return result.error();
 }
 
-inline bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
+inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 // The output of a shell command.
 inline std::string output_of(const std::string& command) {

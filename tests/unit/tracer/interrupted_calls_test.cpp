@@ -14,8 +14,8 @@ TEST_CASE("calls without an effect so far may be made again; close and nanosleep
   CHECK(may_be_made_again(SYS_rt_sigtimedwait));
   CHECK(may_be_made_again(SYS_semop));
   CHECK(may_be_made_again(SYS_ppoll));
-  CHECK_FALSE(may_be_made_again(SYS_close));            // the descriptor is gone already
-  CHECK_FALSE(may_be_made_again(SYS_nanosleep));        // the kernel restarts it itself, with the rest of the time
+  CHECK_FALSE(may_be_made_again(SYS_close));      // the descriptor is gone already
+  CHECK_FALSE(may_be_made_again(SYS_nanosleep));  // the kernel restarts it itself, with the rest of the time
   CHECK_FALSE(may_be_made_again(SYS_clock_nanosleep));
 }
 

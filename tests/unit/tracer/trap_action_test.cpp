@@ -74,7 +74,8 @@ TEST_CASE("a mask with all the other signals of instructions in it had SIGTRAP i
   CHECK_FALSE(blocked_with_all_others(0, SIGTRAP));
   CHECK_FALSE(blocked_with_all_others(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL), SIGTRAP));
   // What a database blocks in its critical sections.
-  CHECK_FALSE(blocked_with_all_others(~(bit(SIGTRAP) | bit(SIGABRT) | bit(SIGILL) | bit(SIGFPE) | bit(SIGSEGV)), SIGTRAP));
+  CHECK_FALSE(
+      blocked_with_all_others(~(bit(SIGTRAP) | bit(SIGABRT) | bit(SIGILL) | bit(SIGFPE) | bit(SIGSEGV)), SIGTRAP));
 }
 
 TEST_CASE("the disposition that /proc shows is the one that is in force") {

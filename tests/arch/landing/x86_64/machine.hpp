@@ -36,8 +36,8 @@ struct Context {
 // What no register of a program's has by chance; outside of any call.
 inline void fill(native::Registers& r) {
   std::uint64_t value = 1;
-  for (auto* reg : {&r.rax, &r.rbx, &r.rcx, &r.rdx, &r.rsi, &r.rdi, &r.rbp, &r.r8, &r.r9, &r.r10, &r.r11, &r.r12, &r.r13,
-                    &r.r14, &r.r15})
+  for (auto* reg : {&r.rax, &r.rbx, &r.rcx, &r.rdx, &r.rsi, &r.rdi, &r.rbp, &r.r8, &r.r9, &r.r10, &r.r11, &r.r12,
+                    &r.r13, &r.r14, &r.r15})
     *reg = 0x0101010101010101 * value++;
   r.eflags |= 0x8d5;  // all flags of arithmetic
   r.orig_rax = ~std::uint64_t{0};
