@@ -61,6 +61,17 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+// False: not in time.
+bool becomes_readable(int fd, Clock::time_point until) {
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
+    pollfd asked{fd, POLLIN, 0};
+    const int n = ::poll(&asked, 1, static_cast<int>(std::max<milliseconds::rep>(left.count(), 0)));
+    if (n > 0) return true;
+    if (n == 0 || errno != EINTR) return false;
+  }
+}
+
 struct Fetcher {
   UniqueFd connection;
   pid_t pid = 0;
@@ -137,19 +148,6 @@ class Fetchers {
     return {{}, Lack::not_now};
   }
 
- public:
-  // False: not in time.
-  static bool becomes_readable(int fd, Clock::time_point until) {
-    for (;;) {
-      const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-      pollfd asked{fd, POLLIN, 0};
-      const int n = ::poll(&asked, 1, static_cast<int>(std::max<milliseconds::rep>(left.count(), 0)));
-      if (n > 0) return true;
-      if (n == 0 || errno != EINTR) return false;
-    }
-  }
-
- private:
   // A program of its own, and nobody's child: it isn't waited for. It has none of our descriptors.
   bool start_parent() {
     if (alone() || Clock::now() - started_ < kAgain) return false;
@@ -298,7 +296,7 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     UniqueFd none;
     // One that waited for its next request may have been killed.
     if (!send_packet(fetcher.connection.get(), bytes_of(request), -1)) continue;
-    if (!Fetchers::becomes_readable(fetcher.connection.get(), Clock::now() + kPatience)) {
+    if (!becomes_readable(fetcher.connection.get(), Clock::now() + kPatience)) {
       all_fetchers().end(fetcher, user);
       return give_up("the file system that it is mapped from doesn't answer");
     }
