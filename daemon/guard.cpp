@@ -179,6 +179,7 @@ int run_guard(int lifetime, const std::string& state_directory) {
 }
 
 int recover_by_hand(const std::string& path) {
+  PresentPages::want_fetchers();
   tracer::Waiter::block_signals();
   tracer::recover_left_behind();
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) {

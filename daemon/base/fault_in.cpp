@@ -40,6 +40,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMostIdle = 4;  // fetchers that wait for the next request
 constexpr milliseconds kBirth{200};   // how long it may take to make one
 constexpr milliseconds kAgain{1000};  // between two tries to start their parent
+constexpr milliseconds kExecution{500};
 
 // Documentation/admin-guide/mm/pagemap.rst
 constexpr std::uint64_t kPresent = 1ull << 63, kSwapped = 1ull << 62;
@@ -90,11 +91,13 @@ class Fetchers {
   bool wanted() const { return wanted_; }
 
   // Somebody's memory is visited from now on.
-  void expect_visits() {
+  // False: nobody can watch.
+  bool expect_visits() {
     const auto lock = lock_unless_alone(mutex_);
-    if (!parent_) start_parent();
+    if (!parent_ || has_ended()) start_parent();
     VisitBoard* const board = visit_board();
     if (board && board->strangers.fetch_add(1) == 0 && parent_) tell({Wish::Kind::watch, 0, 0, 0});
+    return board != nullptr;
   }
 
   // An idle one, or a new one, for the memory of that user's process.
@@ -123,8 +126,14 @@ class Fetchers {
   }
 
  private:
+  bool has_ended() const {
+    pollfd end{parent_.get(), 0, 0};
+    return ::poll(&end, 1, 0) == 1 && (end.revents & (POLLHUP | POLLERR)) != 0;
+  }
+
   bool tell(Wish wish) {
     if (parent_ && send_packet(parent_.get(), bytes_of(wish), -1)) return true;
+    if (parent_ && !has_ended()) return false;  // it has more to do than it can
     return start_parent() && send_packet(parent_.get(), bytes_of(wish), -1);
   }
 
@@ -159,6 +168,8 @@ class Fetchers {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return fails();
     UniqueFd ours(ends[0]), theirs(ends[1]), null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (::pipe2(ends, O_CLOEXEC) != 0) return fails();
+    UniqueFd executed(ends[0]), executing(ends[1]);
     const std::string number = std::to_string(theirs.get());
     const char* arguments[] = {"probed", "--fetchers", number.c_str(), nullptr};
     const pid_t child = null ? ::fork() : -1;
@@ -172,7 +183,12 @@ class Fetchers {
       ::_exit(127);
     }
     if (child < 0) return fails();
-    ::waitpid(child, nullptr, 0);
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    // Until it is a program of its own it has copies of our descriptors, the socket that we listen on among them.
+    executing.reset();
+    const bool executes = becomes_readable(executed.get(), Clock::now() + kExecution);
+    if (!executes) spdlog::warn("the process that fetches memory of targets takes long to start");
     parent_ = std::move(ours);
     Wish begin{Wish::Kind::begin, 0, 0, 0};
     return send_packet(parent_.get(), bytes_of(begin), board_.get());
@@ -201,17 +217,24 @@ uid_t user_of(pid_t pid) {
 }
 
 // What the fetchers' parent has done for us meanwhile.
-void tell_of_ended() {
+void tell_of_what_was_done() {
   static std::atomic<std::uint32_t> told{0};
   const VisitBoard* const board = visit_board();
   if (!board) return;
-  const std::uint32_t now = board->ended.load(std::memory_order_relaxed);
+  const std::uint32_t now = board->done.load(std::memory_order_relaxed);
   if (now == told.load(std::memory_order_relaxed) || told.exchange(now) == now) return;
+  const std::int64_t ended = board->ended;
+  if (ended < 0)
+    return spdlog::warn(
+        "process {} has its memory locked, so that whoever looks at it waits in the kernel: nothing was found that "
+        "could "
+        "be ended for that",
+        board->done_for.load());
   spdlog::warn(
-      "process {} kept its tracer waiting for a file system that a user serves (FUSE) and that didn't answer: that "
+      "process {} kept its tracer waiting for a file system that user {} serves (FUSE) and that didn't answer: that "
       "file "
-      "system's connection was ended",
-      board->ended_for.load());
+      "system's connection was ended (/sys/fs/fuse/connections/{})",
+      board->done_for.load(), board->ended_of.load(), ended);
 }
 
 }  // namespace
@@ -224,6 +247,7 @@ struct PresentPages::Process {
   std::uint64_t of_no_file(std::uint64_t at);
   ssize_t look(std::uint64_t page, std::span<std::uint64_t> entries) const;
 
+  bool counted;  // among those whose memory may be visited
   pid_t pid = 0;
   std::atomic<pid_t> task{0};
   UniqueFd pagemap;
@@ -232,9 +256,9 @@ struct PresentPages::Process {
   std::atomic<Clock::time_point> not_before{};  // nothing is fetched, as somebody didn't answer
 };
 
-PresentPages::Process::Process() { all_fetchers().expect_visits(); }
+PresentPages::Process::Process() : counted(all_fetchers().expect_visits()) {}
 PresentPages::Process::~Process() {
-  if (VisitBoard* const board = visit_board()) board->strangers.fetch_sub(1);
+  if (counted) visit_board()->strangers.fetch_sub(1);
 }
 
 void PresentPages::want_fetchers() { all_fetchers().want(); }
@@ -246,6 +270,7 @@ PresentPages& PresentPages::operator=(PresentPages&&) noexcept = default;
 
 PresentPages::PresentPages(pid_t pid, pid_t task) {
   if (!all_fetchers().wanted()) return;
+  const Visit visit(task);
   UniqueFd pagemap(::open(("/proc/" + std::to_string(task) + "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
   if (!pagemap) return;
   process_ = std::make_unique<Process>();
@@ -256,7 +281,7 @@ PresentPages::PresentPages(pid_t pid, pid_t task) {
 
 std::size_t PresentPages::count(std::uint64_t at, std::size_t size) const {
   if (!process_ || size == 0) return size;
-  tell_of_ended();
+  tell_of_what_was_done();
   return process_->count(at, size);
 }
 
@@ -264,6 +289,7 @@ std::size_t PresentPages::count(std::uint64_t at, std::size_t size) const {
 // there. `at` where that isn't so, or isn't known.
 std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
   if (at < kLeastAddress) return kLeastAddress;
+  const Visit visit(task);
   std::call_once(maps_opened, [this] {
     maps.reset(::open(("/proc/" + std::to_string(task.load()) + "/maps").c_str(), O_RDONLY | O_CLOEXEC));
     MappingQuery any{.address = kLeastAddress};
@@ -271,7 +297,6 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
   });
   if (!maps) return at;
   MappingQuery query{.address = at};
-  const Visit visit(task);
   if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return query.inode == 0 ? query.end : at;
   return errno == ENOENT ? at + kPage : at;
 }
@@ -308,7 +333,7 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     if (reply.error != ESRCH || !again) return 0;
     task = process::task_with_memory(pid);
   }
-  return 0;
+  return give_up("nobody can fetch it now");
 }
 
 std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {

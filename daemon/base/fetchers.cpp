@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -17,12 +18,18 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/descriptor_message.hpp"
@@ -36,6 +43,9 @@ namespace {
 
 constexpr const char* kConnections = "/sys/fs/fuse/connections";  // Documentation/filesystems/fuse.rst
 constexpr int kMapsPatience = 500;                                // ms
+constexpr int kLooksAtDebts = 4;
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr unsigned kTriesUntilTold = 3;
 
 template <class T>
 std::span<std::byte> bytes_of(T& value) {
@@ -83,6 +93,16 @@ Reply touch(const Request& request) {
 
 // ---- ending connections ---------------------------------------------------------------------------------------------
 
+// The minor number of a line's device; nullopt: it is no file system without a disk. proc_pid_maps(5).
+std::optional<unsigned> minor_in(std::string_view line) {
+  for (int field = 0; field < 3; ++field) line.remove_prefix(std::min(line.find(' ') + 1, line.size()));
+  unsigned major = 0, minor = 0;
+  const auto colon = std::from_chars(line.data(), line.data() + line.size(), major, 16);
+  if (colon.ec != std::errc{} || colon.ptr == line.data() + line.size() || *colon.ptr != ':' || major != 0) return {};
+  const auto end = std::from_chars(colon.ptr + 1, line.data() + line.size(), minor, 16);
+  return end.ec == std::errc{} ? std::optional(minor) : std::nullopt;
+}
+
 // The numbers of the devices that a process has mapped files of: a connection is called by its file system's. Reading
 // them may wait for the very lock: a child does it.
 std::set<unsigned> devices_mapped(pid_t task) {
@@ -91,16 +111,18 @@ std::set<unsigned> devices_mapped(pid_t task) {
   UniqueFd from(ends[0]), to(ends[1]);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::string text;
-    if (read_file("/proc/" + std::to_string(task) + "/maps", text, 16 << 20) != 0) ::_exit(1);
+    if (read_file("/proc/" + std::to_string(task) + "/maps", text, 64 << 20) != 0) ::_exit(1);
     std::set<unsigned> minors;
-    for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
-      unsigned major = 0, minor = 0;
-      if (std::sscanf(text.c_str() + at, "%*s %*s %*s %x:%x", &major, &minor) == 2 && major == 0) minors.insert(minor);
-      if (text.find('\n', at) == text.npos) break;
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      const auto minor = minor_in(line);
+      if (!minor || !minors.insert(*minor).second) continue;
+      const unsigned told = *minor;
+      if (::write(to.get(), &told, sizeof told) != sizeof told) ::_exit(1);
     }
-    for (const unsigned minor : minors)
-      if (::write(to.get(), &minor, sizeof minor) != sizeof minor) ::_exit(1);
     ::_exit(0);
   }
   to.reset();
@@ -111,6 +133,7 @@ std::set<unsigned> devices_mapped(pid_t task) {
          ::read(from.get(), &minor, sizeof minor) == sizeof minor)
     minors.insert(minor);
   if (child > 0) ::kill(child, SIGKILL);
+  if (child > 0) ::waitpid(child, nullptr, WNOHANG);
   return minors;
 }
 
@@ -125,18 +148,30 @@ void need_connections() {
 struct Connection {
   unsigned number = 0;
   uid_t owner = 0;
-  bool waits = false;  // for answers of its server
 };
-std::vector<Connection> connections() {
+// Those of users that owe answers.
+std::vector<Connection> that_owe() {
   std::vector<Connection> all;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(kConnections, error)) {
     struct stat status {};
     std::string waiting;
-    if (::stat(entry.path().c_str(), &status) != 0) continue;
-    read_file(entry.path() / "waiting", waiting, 32);
-    all.push_back({static_cast<unsigned>(std::atoi(entry.path().filename().c_str())), status.st_uid,
-                   std::atoi(waiting.c_str()) > 0});
+    if (::stat(entry.path().c_str(), &status) != 0 || status.st_uid == 0) continue;  // others depend on root's
+    if (read_file(entry.path() / "waiting", waiting, 32) != 0 || std::atoi(waiting.c_str()) <= 0) continue;
+    all.push_back({static_cast<unsigned>(std::atoi(entry.path().filename().c_str())), status.st_uid});
+  }
+  return all;
+}
+
+// Whenever they are looked at within a while: one that answers has nothing left to do now and then.
+std::vector<Connection> that_owe_all_the_time() {
+  std::vector<Connection> all = that_owe();
+  for (int look = 0; look < kLooksAtDebts; ++look) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const auto now = that_owe();
+    std::erase_if(all, [&](const Connection& each) {
+      return std::ranges::find(now, each.number, &Connection::number) == now.end();
+    });
   }
   return all;
 }
@@ -147,20 +182,60 @@ bool end_connection(unsigned number) {
   return abort && ::write(abort.get(), "1", 1) == 1;
 }
 
-// Those of users that `task` has mapped files of and that owe answers; where that can't be told, those of its own user.
-// Not root's: others depend on them.
-void end_connections_of(pid_t task, VisitBoard& board) {
-  need_connections();
-  const auto mapped = devices_mapped(task);
-  const auto credentials = process::credentials(task);
-  for (const Connection& each : connections()) {
-    if (!each.waits || each.owner == 0) continue;
-    const bool own = credentials && (credentials->ruid == each.owner || credentials->euid == each.owner);
-    if (mapped.empty() ? !own : !mapped.contains(each.number)) continue;
-    if (!end_connection(each.number)) continue;
-    board.ended_for.store(task);
-    board.ended.fetch_add(1);
+// One of the process's ids, or of the subordinate ids of its user, which he may have mounted it with. subuid(5), by
+// number or by name.
+class Users {
+ public:
+  explicit Users(pid_t task) {
+    const auto credentials = process::credentials(task);
+    if (!credentials) return;
+    ids_ = {credentials->ruid, credentials->euid, credentials->suid, credentials->fsuid};
+    std::ifstream file("/etc/subuid");
+    for (std::string line; std::getline(file, line);) {
+      const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+      if (second == line.npos) continue;
+      const passwd* const user = ::getpwuid(credentials->ruid);
+      const std::string name = line.substr(0, first);
+      if (name != std::to_string(credentials->ruid) && (!user || name != user->pw_name)) continue;
+      ranges_.emplace_back(std::strtoul(line.c_str() + first + 1, nullptr, 10),
+                           std::strtoul(line.c_str() + second + 1, nullptr, 10));
+    }
   }
+  bool own(uid_t id) const {
+    return ids_.contains(id) ||
+           std::ranges::any_of(ranges_, [id](const auto& r) { return id >= r.first && id - r.first < r.second; });
+  }
+
+ private:
+  std::set<uid_t> ids_;
+  std::vector<std::pair<unsigned long, unsigned long>> ranges_;
+};
+
+// Whose end is likeliest to help, and harms least: of those that owe answers all the time the process's user's own ones
+// that it has mapped files of; when that didn't help (`tries`), all his own; then others' that it has mapped.
+void end_connections_of(pid_t process, pid_t task, unsigned tries, VisitBoard& board) {
+  need_connections();
+  const auto owing = that_owe_all_the_time();
+  const auto mapped = devices_mapped(task);
+  const Users users(process);
+  const auto end_those = [&](bool own, bool only_mapped) {
+    bool any = false;
+    for (const Connection& each : owing) {
+      if (users.own(each.owner) != own || (only_mapped && !mapped.contains(each.number))) continue;
+      if (!end_connection(each.number)) continue;
+      board.done_for = process;
+      board.ended = each.number;
+      board.ended_of = each.owner;
+      board.done.fetch_add(1);
+      any = true;
+    }
+    return any;
+  };
+  if (end_those(true, true) || (tries > 0 && end_those(true, false)) || (tries > 1 && end_those(false, true))) return;
+  if (tries != kTriesUntilTold) return;
+  board.done_for = process;
+  board.ended = -1;
+  board.done.fetch_add(1);
 }
 
 // ---- the parent -----------------------------------------------------------------------------------------------------
@@ -190,7 +265,8 @@ class Parent {
   };
   struct Seen {
     std::uint32_t turn = 0;
-    Clock::time_point since, ended;
+    Clock::time_point since, tried;
+    unsigned tries = 0;
   };
 
   void reap() {
@@ -256,23 +332,33 @@ class Parent {
       const VisitBoard::Slot& slot = board_->slots[i];
       const std::uint32_t turn = slot.turn.load(std::memory_order_acquire);
       Seen& seen = seen_[i];
-      const bool waits = (turn & 1) != 0 && turn == seen.turn && process::state(slot.visitor.load()) == 'D';
-      if (!waits) {  // for the lock, nor for a file system: it works, or waits for a processor
-        seen = {turn, looked_, {}};
+      // For a lock ('D'), or for the file system itself; who works, or waits for a processor, does neither.
+      const auto waits = [&slot] {
+        const char state = process::state(slot.visitor.load());
+        return state == 'D' || state == 'S';
+      };
+      if ((turn & 1) == 0 || turn != seen.turn || !waits()) {
+        seen = {turn, looked_, {}, 0};
         continue;
       }
-      if (looked_ - seen.since < kMostPatience || looked_ - seen.ended < kMostPatience) continue;
-      seen.ended = looked_;
-      free_from(slot.task.load(std::memory_order_relaxed));
+      if (looked_ - seen.since < kMostPatience || looked_ - seen.tried < kMostPatience) continue;
+      seen.tried = looked_;
+      free_from(slot.task.load(std::memory_order_relaxed), seen.tries++);
     }
   }
 
-  // In a process of its own: nobody waits for a fetcher meanwhile.
-  void free_from(pid_t task) {
+  // In a process of its own, and as others run: nobody waits for a fetcher meanwhile. Only for root's daemon: another
+  // one stops nobody but its user.
+  void free_from(pid_t task, unsigned tries) {
+    if (::geteuid() != 0) return;
     const pid_t child = ::fork();
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      end_connections_of(task, *board_);
+      ::close(socket_);
+      const sched_param none{};
+      ::sched_setscheduler(0, SCHED_OTHER, &none);
+      const auto process = process::thread_group(task);
+      end_connections_of(process ? *process : task, task, tries, *board_);
       ::_exit(0);
     }
     if (child > 0) children_[child] = {};

@@ -9,14 +9,9 @@ namespace {
 
 std::atomic<VisitBoard*> board{nullptr};
 
-VisitBoard::Slot* slot_of_this_thread(VisitBoard& all) {
-  thread_local VisitBoard::Slot* const slot = [&all]() -> VisitBoard::Slot* {
-    const std::uint32_t number = all.next_slot.fetch_add(1, std::memory_order_relaxed);
-    if (number >= VisitBoard::kSlots) return nullptr;
-    all.slots[number].visitor = ::gettid();
-    return &all.slots[number];
-  }();
-  return slot;
+pid_t this_thread() {
+  thread_local const pid_t id = ::gettid();
+  return id;
 }
 
 }  // namespace
@@ -36,16 +31,25 @@ VisitBoard* map_visit_board(int fd) {
 VisitBoard* visit_board() { return board.load(std::memory_order_acquire); }
 void set_visit_board(VisitBoard* to) { board.store(to, std::memory_order_release); }
 
+// A thread that ends gives back what it had: it begins where it was last time, and takes the first that is free.
 Visit::Visit(pid_t task) {
+  thread_local std::size_t last = 0;
   VisitBoard* const all = visit_board();
   if (!all) return;
-  VisitBoard::Slot* const slot = slot_of_this_thread(*all);
-  // One within another is the outer one's.
-  if (!slot || (slot->turn.load(std::memory_order_relaxed) & 1) != 0) return;
-  slot_ = slot;
-  slot_->task.store(task, std::memory_order_relaxed);
-  turn_ = slot_->turn.load(std::memory_order_relaxed) + 1;
-  slot_->turn.store(turn_, std::memory_order_release);
+  for (std::size_t tries = 0; tries < VisitBoard::kSlots; ++tries) {
+    VisitBoard::Slot& slot = all->slots[(last + tries) % VisitBoard::kSlots];
+    std::uint32_t turn = slot.turn.load(std::memory_order_relaxed);
+    if ((turn & 1) != 0) {
+      if (slot.visitor.load(std::memory_order_relaxed) == this_thread()) return;  // within another one, which counts
+      continue;
+    }
+    if (!slot.turn.compare_exchange_strong(turn, turn + 1, std::memory_order_acquire)) continue;
+    slot.task.store(task, std::memory_order_relaxed);
+    slot.visitor.store(this_thread(), std::memory_order_relaxed);
+    slot_ = &slot;
+    last = (last + tries) % VisitBoard::kSlots;
+    return;
+  }
 }
 
 }  // namespace probed

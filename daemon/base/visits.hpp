@@ -21,18 +21,20 @@ namespace probed {
 
 struct VisitBoard {
   struct alignas(64) Slot {
-    std::atomic<std::uint32_t> turn{0};  // odd: inside
+    std::atomic<std::uint32_t> turn{0};  // odd: taken, by a visitor that is inside
     std::atomic<pid_t> task{0};          // whose memory it is
     std::atomic<pid_t> visitor{0};       // the thread
   };
-  static constexpr std::size_t kSlots = 64;  // of a thread each; who finds none isn't watched
+  static constexpr std::size_t kSlots = 64;  // of visits at a time; who finds none free isn't watched
 
   std::array<Slot, kSlots> slots;
-  std::atomic<std::uint32_t> next_slot{0};
   std::atomic<std::uint32_t> strangers{0};  // processes whose memory may be visited
-  // Connections of file systems that have been ended, so that visitors come back: how many, and the last one.
-  std::atomic<std::uint32_t> ended{0};
-  std::atomic<pid_t> ended_for{0};
+  // What was done for visitors that didn't come back: how often, for the memory of which process, and which connection
+  // of which user's was ended; -1: none could be.
+  std::atomic<std::uint32_t> done{0};
+  std::atomic<pid_t> done_for{0};
+  std::atomic<std::int64_t> ended{-1};
+  std::atomic<std::uint32_t> ended_of{0};
 };
 
 // Anonymous memory of that size in a descriptor; none: there can't be one.
@@ -48,14 +50,13 @@ class Visit {
  public:
   explicit Visit(pid_t task);
   ~Visit() {
-    if (slot_) slot_->turn.store(turn_ + 1, std::memory_order_release);
+    if (slot_) slot_->turn.fetch_add(1, std::memory_order_release);
   }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
  private:
   VisitBoard::Slot* slot_ = nullptr;
-  std::uint32_t turn_ = 0;
 };
 
 }  // namespace probed

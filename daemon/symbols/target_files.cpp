@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "daemon/base/visits.hpp"
+
 namespace probed::symbols {
 namespace {
 
@@ -75,6 +77,7 @@ Result<UniqueFd> TargetFiles::open_mapped(const Mapping& mapping, const SameBuil
   Opened mapped, program;
   {
     const std::lock_guard lock(seen_->mutex);
+    const Visit visit(pid_);
     mapped = open_link(proc(pid_, map_files_name(mapping)), seen_->theirs);
     if (!mapped) program = open_link(proc(pid_, "exe"), seen_->theirs);
   }

@@ -98,6 +98,7 @@ Result<void> TargetSymbols::Impl::load(pid_t pid, ModuleCache& cache) {
 // Reads nothing of the program's memory, which may be a file that its user serves (FUSE) and never be there.
 bool TargetSymbols::Impl::is_current() const {
   char byte = 0;
+  const Visit visit(pid_);
   return ::pread(maps_.get(), &byte, 1, 0) == 1;
 }
 

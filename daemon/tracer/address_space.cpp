@@ -11,6 +11,7 @@
 #include "daemon/base/check.hpp"
 #include "daemon/base/mounts.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/visits.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/text_pages.hpp"
 
@@ -208,6 +209,7 @@ class FileOfMapping {
     if (opened_ != mapping.start) {
       opened_ = mapping.start;
       const auto link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value);
+      const Visit visit(pid_);
       fd_ = open_link(link, mounts_).fd;  // the tracer waits for no file system in user space
     }
     std::array<std::byte, kPageSize> mapped{}, stored{};

@@ -96,17 +96,27 @@ RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
   return {};
 }
 
+// Whether pads may be at its end, or are there.
+bool has_room(TargetMemory& memory, const symbols::Mapping& mapping) {
+  if (mapping.size() < kPads * kCallPadSize + kMargin) return false;
+  std::array<std::uint8_t, kMargin> margin{};
+  const RemoteAddr at = mapping.end - kPads * kCallPadSize - kMargin;
+  return memory.read(at, std::as_writable_bytes(std::span(margin))) && all_zero(margin);
+}
+
 // f(pad, whether it is busy)
 template <class F>
-void for_each_pad(TargetMemory& memory, pid_t pid, F f) {
-  for (const symbols::Mapping& m : places(memory, pid)) {
-    for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
-      const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
-      CallPadHead head{0, 0};
-      memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
-      if (head.mark == CallPadHead::kMark) f(pad, head.busy != 0);
-    }
+void for_each_pad_in(TargetMemory& memory, const symbols::Mapping& m, F f) {
+  for (std::uint64_t n = 1; n <= kPads && m.size() >= n * kCallPadSize; ++n) {
+    const CallPad pad{&memory, m.end - n * kCallPadSize, {}};
+    CallPadHead head{0, 0};
+    memory.read(pad.at + kCallPadData, std::as_writable_bytes(std::span(&head, 1)));
+    if (head.mark == CallPadHead::kMark) f(pad, head.busy != 0);
   }
+}
+template <class F>
+void for_each_pad(TargetMemory& memory, pid_t pid, F f) {
+  for (const symbols::Mapping& m : places(memory, pid)) for_each_pad_in(memory, m, f);
 }
 
 template <class F>
@@ -137,7 +147,11 @@ CallPad find_call_pad(TargetMemory& memory, pid_t pid) {
 
 std::set<RemoteAddr> call_pads(TargetMemory& memory, pid_t pid) {
   std::set<RemoteAddr> found;
-  for_each_pad(memory, pid, [&](const CallPad& pad, bool) { found.insert(pad.at); });
+  for (const symbols::Mapping& m : places(memory, pid)) {
+    for_each_pad_in(memory, m, [&](const CallPad& pad, bool) { found.insert(pad.at); });
+    // Nobody has needed another place then; those have not been touched, most of them.
+    if (native::kPadsInFiles && has_room(memory, m)) break;
+  }
   return found;
 }
 
@@ -181,8 +195,8 @@ std::set<RemoteAddr> pads_in_stack(TargetMemory& memory, std::span<const symbols
   Places places;
   for (const RemoteAddr pad : pads)
     for (std::uint64_t i = 0; i < kCallPadData; ++i) places.add(pad + i, pad);
-  scan_stack(places, maps, memory, regs.sp(), ptrace::thread_pointer(tid, regs), tid == pid, found);
-  return found;
+  const std::uint64_t pointer = ptrace::thread_pointer(tid, regs);
+  return scan_stack(places, maps, memory, regs.sp(), pointer, tid == pid, found) ? found : pads;
 }
 
 }  // namespace probed::tracer

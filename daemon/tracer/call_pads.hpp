@@ -36,7 +36,7 @@ struct CallPad {
 // A pad that no thread is on its way back through; at == 0: none can be had.
 CallPad find_call_pad(TargetMemory& memory, pid_t pid);
 
-// All that are there, whoever has made them.
+// All that are there, whoever has made them, as far as there was room in the best place.
 std::set<RemoteAddr> call_pads(TargetMemory& memory, pid_t pid);
 
 // Where threads stand that a tracer has sent to a pad and that have not made its call yet.
@@ -53,8 +53,8 @@ void erase_call_pad(TargetMemory& memory, RemoteAddr pad, Erase which);
 void erase_call_pads(TargetMemory& memory, pid_t pid);
 bool in_call_pad(RemoteAddr pad, RemoteAddr pc);
 
-// Those of `pads` that a thread comes back to from a handler: its stack refers to them. The thread is stopped. `maps`:
-// of its process.
+// Those of `pads` that a thread may come back to from a handler: its stack refers to them; all of them where not all of
+// that can be read. The thread is stopped. `maps`: of its process.
 std::set<RemoteAddr> pads_in_stack(TargetMemory& memory, std::span<const symbols::Mapping> maps,
                                    const std::set<RemoteAddr>& pads, pid_t pid, pid_t tid,
                                    const arch::native::Registers& regs);

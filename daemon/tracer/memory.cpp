@@ -27,6 +27,7 @@ bool addressable(RemoteAddr a, std::size_t size) { return a.value <= static_cast
 TargetMemory TargetMemory::open(pid_t pid) {
   TargetMemory memory;
   const pid_t task = process::task_with_memory(pid);
+  const Visit visit(task);
   memory.task_ = task;
   memory.fd_.reset(::open(("/proc/" + std::to_string(task) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
   const int why = errno;
@@ -89,6 +90,7 @@ std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byt
   const std::uint64_t aligned = to.value / sizeof(long) * sizeof(long), skip = to.value - aligned;
   const std::size_t size = std::min(from.size(), sizeof(long) - static_cast<std::size_t>(skip));
   std::uint64_t word = 0;
+  const Visit visit(stopped_);
   if (ptrace::peek_word(stopped_, aligned, word) != ptrace::Outcome::ok) return -1;
   std::memcpy(reinterpret_cast<std::byte*>(&word) + skip, from.data(), size);
   if (ptrace::poke_word(stopped_, aligned, word) != ptrace::Outcome::ok) return -1;

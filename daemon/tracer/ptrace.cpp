@@ -11,6 +11,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "daemon/base/visits.hpp"
 #include "daemon/tracer/left_calls.hpp"
 
 namespace probed::tracer::ptrace {
@@ -92,7 +93,9 @@ Outcome put_what_differs(pid_t tid, const Registers& regs) {
 
 }  // namespace
 
+// May wait for a program that is being executed, whose file a user serves (kernel/ptrace.c, cred_guard_mutex).
 Outcome seize(pid_t tid) {
+  const Visit visit(tid);
   const Outcome outcome = call(PTRACE_SEIZE, tid, 0, kOptions);
   if (outcome == Outcome::ok) begin_call_notes(tid, Tracked::seized);
   return outcome;

@@ -45,16 +45,18 @@ std::optional<std::uint64_t> take_last(std::string_view& text) {
   return value;
 }
 
-void scan_range(const Places& places, TargetMemory& memory, RemoteAddr from, RemoteAddr to,
+// False: not all of it could be read.
+bool scan_range(const Places& places, TargetMemory& memory, RemoteAddr from, RemoteAddr to,
                 std::set<RemoteAddr>& sites) {
   std::vector<std::uint64_t> words(kPiece / sizeof(std::uint64_t));
   while (from < to) {
     const std::size_t size = static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, to.value - from.value));
     const std::size_t got = memory.read_some(from, std::as_writable_bytes(std::span(words)).first(size));
     places.find_in(std::span(words).first(got / sizeof(std::uint64_t)), sites);
-    if (got < size) return;
+    if (got < size) return false;
     from = from + size;
   }
+  return true;
 }
 
 }  // namespace
@@ -93,21 +95,23 @@ void Places::find_in(std::span<const std::uint64_t> words, std::set<RemoteAddr>&
   }
 }
 
-void scan_stack(const Places& places, std::span<const symbols::Mapping> maps, TargetMemory& memory, std::uint64_t sp,
+bool scan_stack(const Places& places, std::span<const symbols::Mapping> maps, TargetMemory& memory, std::uint64_t sp,
                 std::uint64_t thread_pointer, bool main_thread, std::set<RemoteAddr>& sites) {
-  if (places.empty()) return;
+  if (places.empty()) return true;
   const auto holding = [&](std::uint64_t a) {
     return std::ranges::find_if(maps, [a](const symbols::Mapping& m) { return m.contains(RemoteAddr{a}); });
   };
   const auto here = holding(sp);
   const std::uint64_t aligned = sp / 8 * 8;
-  if (here == maps.end()) return;
-  scan_range(places, memory, RemoteAddr{aligned}, std::min(here->end, RemoteAddr{aligned + kMostStack}), sites);
+  if (here == maps.end()) return false;
+  const RemoteAddr most{aligned + kMostStack};
+  const bool whole =
+      scan_range(places, memory, RemoteAddr{aligned}, std::min(here->end, most), sites) && here->end <= most;
   const auto own = main_thread ? std::ranges::find(maps, std::string_view("[stack]"), &symbols::Mapping::path)
                                : holding(thread_pointer);
-  if (own == maps.end() || own == here) return;
+  if (own == maps.end() || own == here) return whole;
   const RemoteAddr low{std::max(own->start.value, own->end.value - std::min(own->end.value, kMostStack))};
-  scan_range(places, memory, low, own->end, sites);
+  return scan_range(places, memory, low, own->end, sites) && low == own->start && whole;
 }
 
 }  // namespace probed::tracer

@@ -54,8 +54,8 @@ class Places {
 
 // Looks through a thread's stack: from sp up to the end of the mapping, at most 8 MiB; and, when that isn't the mapping
 // that holds its thread pointer (a signal stack, say), through the whole of that one, too. thread_pointer: 0: not
-// known.
-void scan_stack(const Places& places, std::span<const symbols::Mapping> maps, TargetMemory& memory, std::uint64_t sp,
+// known. False: not all that there is was looked at.
+bool scan_stack(const Places& places, std::span<const symbols::Mapping> maps, TargetMemory& memory, std::uint64_t sp,
                 std::uint64_t thread_pointer, bool main_thread, std::set<RemoteAddr>& sites);
 
 // One look at every thread of an address space.
