@@ -50,7 +50,9 @@ class Visit {
  public:
   explicit Visit(pid_t task);
   ~Visit() {
-    if (slot_) slot_->turn.fetch_add(1, std::memory_order_release);
+    if (!slot_) return;
+    slot_->visitor.store(0, std::memory_order_relaxed);  // who has it next isn't taken for this one
+    slot_->turn.fetch_add(1, std::memory_order_release);
   }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
