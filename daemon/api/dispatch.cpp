@@ -454,36 +454,39 @@ enum class Access : std::uint8_t {
   admin,   // root or the daemon's own user
 };
 
+enum class Does : std::uint8_t { read, change };  // what is changed is told, whatever room there is for answers
+
 struct Row {
   std::string_view method;
   Access access;
+  Does does;
   void (*handler)(const Call&);
 };
 
 constexpr std::array kRows{
-    Row{"initialize", Access::open, initialize},
-    Row{"target.attach", Access::target, attach},
-    Row{"target.detach", Access::act, detach},
-    Row{"target.list", Access::open, list_targets},
-    Row{"target.resume", Access::act, resume},
-    Row{"probe.add", Access::target, add},
-    Row{"probe.remove", Access::open, remove},
-    Row{"probe.enable", Access::open, enable<true>},
-    Row{"probe.disable", Access::open, enable<false>},
-    Row{"probe.list", Access::target, show_probes<probes_json>},
-    Row{"probe.profile", Access::target, show_probes<profile_json>},
-    Row{"probe.format", Access::open, format},
-    Row{"events.subscribe", Access::act, subscribe},
-    Row{"events.unsubscribe", Access::open, unsubscribe},
-    Row{"daemon.arm", Access::admin, arm<true>},
-    Row{"daemon.disarm", Access::admin, arm<false>},
-    Row{"daemon.optimize", Access::admin, optimize},
-    Row{"daemon.status", Access::open, status},
-    Row{"symbols.functions", Access::target, functions},
-    Row{"symbols.usdt", Access::target, usdt},
-    Row{"symbols.variables", Access::target, variables},
-    Row{"symbols.lines", Access::target, lines},
-    Row{"rpc.discover", Access::open, discover},
+    Row{"initialize", Access::open, Does::read, initialize},
+    Row{"target.attach", Access::target, Does::change, attach},
+    Row{"target.detach", Access::act, Does::change, detach},
+    Row{"target.list", Access::open, Does::read, list_targets},
+    Row{"target.resume", Access::act, Does::change, resume},
+    Row{"probe.add", Access::target, Does::change, add},
+    Row{"probe.remove", Access::open, Does::change, remove},
+    Row{"probe.enable", Access::open, Does::change, enable<true>},
+    Row{"probe.disable", Access::open, Does::change, enable<false>},
+    Row{"probe.list", Access::target, Does::read, show_probes<probes_json>},
+    Row{"probe.profile", Access::target, Does::read, show_probes<profile_json>},
+    Row{"probe.format", Access::open, Does::read, format},
+    Row{"events.subscribe", Access::act, Does::change, subscribe},
+    Row{"events.unsubscribe", Access::open, Does::change, unsubscribe},
+    Row{"daemon.arm", Access::admin, Does::change, arm<true>},
+    Row{"daemon.disarm", Access::admin, Does::change, arm<false>},
+    Row{"daemon.optimize", Access::admin, Does::change, optimize},
+    Row{"daemon.status", Access::open, Does::read, status},
+    Row{"symbols.functions", Access::target, Does::read, functions},
+    Row{"symbols.usdt", Access::target, Does::read, usdt},
+    Row{"symbols.variables", Access::target, Does::read, variables},
+    Row{"symbols.lines", Access::target, Does::read, lines},
+    Row{"rpc.discover", Access::open, Does::read, discover},
 };
 
 Result<void> authorize(const Row& row, const Call& call) {
@@ -526,10 +529,8 @@ Error unknown_method(std::string_view name) {
 }  // namespace
 
 bool changes_something(std::string_view method) {
-  constexpr std::array<std::string_view, 12> kThatDo{
-      "target.attach", "target.detach", "target.resume",    "probe.add",          "probe.remove",  "probe.enable",
-      "probe.disable", "daemon.arm",    "events.subscribe", "events.unsubscribe", "daemon.disarm", "daemon.optimize"};
-  return std::ranges::find(kThatDo, method) != kThatDo.end();
+  const auto row = std::ranges::find(kRows, method, &Row::method);
+  return row != kRows.end() && row->does == Does::change;
 }
 
 void dispatch(const Services& services, const std::shared_ptr<Connection>& connection, const proto::Request& request,

@@ -57,11 +57,6 @@ constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
 // Nobody but who may access devices maps anything below it (/proc/sys/vm/mmap_min_addr, as distributions have it).
 constexpr std::uint64_t kLeastAddress = 64 << 10;
 
-template <class T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 // False: not in time.
 bool becomes_readable(int fd, Clock::time_point until) {
   for (;;) {
@@ -81,7 +76,7 @@ struct Fetcher {
 // Those that there are, as this process knows them.
 class Fetchers {
  public:
-  enum class Lack : std::uint8_t { none, not_wanted, too_many, not_now };
+  enum class Lack : std::uint8_t { none, too_many, not_now };
   struct Taken {
     Fetcher fetcher;
     Lack lack = Lack::none;
@@ -103,7 +98,6 @@ class Fetchers {
   // An idle one, or a new one, for the memory of that user's process.
   Taken take(uid_t user) {
     const auto lock = lock_unless_alone(mutex_);
-    if (!wanted_) return {{}, Lack::not_wanted};
     if (!idle_.empty()) {
       Taken taken{std::move(idle_.back()), Lack::none};
       idle_.pop_back();
@@ -227,13 +221,11 @@ void tell_of_what_was_done() {
   if (ended < 0)
     return spdlog::warn(
         "process {} has its memory locked, so that whoever looks at it waits in the kernel: nothing was found that "
-        "could "
-        "be ended for that",
+        "could be ended for that",
         board->done_for.load());
   spdlog::warn(
       "process {} kept its tracer waiting for a file system that user {} serves (FUSE) and that didn't answer: that "
-      "file "
-      "system's connection was ended (/sys/fs/fuse/connections/{})",
+      "file system's connection was ended (/sys/fs/fuse/connections/{})",
       board->done_for.load(), board->ended_of.load(), ended);
 }
 
@@ -304,7 +296,7 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
 // How many of the pages have been touched, from the first on.
 std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
   const auto give_up = [&](std::string_view why) {
-    if (!why.empty()) spdlog::warn("process {}: its memory at {:#x} isn't there, and {}", pid, at, why);
+    spdlog::warn("process {}: its memory at {:#x} isn't there, and {}", pid, at, why);
     not_before = Clock::now() + kPause;
     return std::size_t{0};
   };
@@ -312,7 +304,6 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     if (Clock::now() < not_before.load()) return 0;
     const uid_t user = user_of(pid);
     auto [fetcher, lack] = all_fetchers().take(user);
-    if (lack == Fetchers::Lack::not_wanted) return pages;
     if (lack == Fetchers::Lack::too_many)
       return give_up("too many wait already for file systems that don't answer, to fetch it");
     if (lack != Fetchers::Lack::none) return give_up("nobody can fetch it now");
@@ -360,7 +351,7 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
     const auto rest = static_cast<std::size_t>(known.end() - missing);
     const std::size_t fetched = fetch(page * kPage, rest);
     if (fetched == 0) return until(page);
-    if (::geteuid() != 0 || !all_fetchers().wanted()) page += std::min(fetched, rest);
+    if (::geteuid() != 0) page += std::min(fetched, rest);
     fetched_until = page + std::min(fetched, rest);
   }
   return size;

@@ -47,11 +47,6 @@ constexpr int kLooksAtDebts = 4;
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr unsigned kTriesUntilTold = 3;
 
-template <class T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 // A new process's signals are its own.
 void unblock_signals() {
   sigset_t all;
@@ -218,24 +213,24 @@ void end_connections_of(pid_t process, pid_t task, unsigned tries, VisitBoard& b
   const auto owing = that_owe_all_the_time();
   const auto mapped = devices_mapped(task);
   const Users users(process);
+  const auto tell = [&](std::int64_t ended, uid_t owner) {
+    board.done_for = process;
+    board.ended = ended;
+    board.ended_of = owner;
+    board.done.fetch_add(1);
+  };
   const auto end_those = [&](bool own, bool only_mapped) {
     bool any = false;
     for (const Connection& each : owing) {
       if (users.own(each.owner) != own || (only_mapped && !mapped.contains(each.number))) continue;
       if (!end_connection(each.number)) continue;
-      board.done_for = process;
-      board.ended = each.number;
-      board.ended_of = each.owner;
-      board.done.fetch_add(1);
+      tell(each.number, each.owner);
       any = true;
     }
     return any;
   };
   if (end_those(true, true) || (tries > 0 && end_those(true, false)) || (tries > 1 && end_those(false, true))) return;
-  if (tries != kTriesUntilTold) return;
-  board.done_for = process;
-  board.ended = -1;
-  board.done.fetch_add(1);
+  if (tries == kTriesUntilTold) tell(-1, 0);
 }
 
 // ---- the parent -----------------------------------------------------------------------------------------------------

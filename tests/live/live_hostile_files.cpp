@@ -169,6 +169,40 @@ bool waits_in_kernel(const Daemon& daemon) {
   return thread_states(tracer)[tracer] == 'D';
 }
 
+// A breakpoint there.
+Json add_work(RpcClient& client, const Watched& served, const std::string& fields, bool step) {
+  return client.call("probe.add", {{"pid", served.pid()},
+                                   {"x-step", step},
+                                   {"probes", {{{"definition", "work i=$arg1:s64 " + fields}, {"optimize", false}}}}});
+}
+
+// What the file system gives away later is read.
+void check_read_when_given(Watched& served, Events& events) {
+  CHECK(served.ask("answer") == "answers");
+  const auto is_read = [&] {
+    served.ask("call 1");
+    const std::size_t before = events.all().size();
+    events.reach(before + 1);
+    return events.all().back().at("args").at("a") == "0x41";
+  };
+  CHECK(eventually(is_read, Millis{20'000}));
+}
+
+void check_unread(Watched& served, const Daemon& daemon, Events& events) {
+  CHECK(served.ask("call 20") == "called 20");
+  CHECK(!waits_in_kernel(daemon));
+  REQUIRE(events.reach(20));
+  for (const Json& event : events.all()) CHECK_MESSAGE(event.at("args").at("a").is_null(), event.dump());
+}
+
+void check_both_end(Daemon& daemon, Watched& served) {
+  daemon.process().signal(SIGTERM);
+  CHECK(daemon.process().wait() == Exit{0, 0});
+  CHECK(served.unharmed());
+  served.target.send("quit\n");
+  CHECK(served.target.finish().ok());
+}
+
 TEST_CASE("memory that is a file of a file system that doesn't answer is unreadable, and keeps nobody from anything") {
   for (const bool step : {false, true}) {
     CAPTURE(step);
@@ -176,32 +210,13 @@ TEST_CASE("memory that is a file of a file system that doesn't answer is unreada
     RpcClient client(daemon.socket());
     Watched served("served"), other("family");
     if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
-    const Json probe = client.call(
-        "probe.add",
-        {{"pid", served.pid()},
-         {"x-step", step},
-         {"probes", {{{"definition", "work i=$arg1:s64 a=+0($arg2):x8 s=+0($arg2):string"}, {"optimize", false}}}}});
+    add_work(client, served, "a=+0($arg2):x8 s=+0($arg2):string", step);
     Events events(client);
-    CHECK(served.ask("call 20") == "called 20");
-    CHECK(!waits_in_kernel(daemon));
-    REQUIRE(events.reach(20));
-    for (const Json& event : events.all()) CHECK_MESSAGE(event.at("args").at("a").is_null(), event.dump());
+    check_unread(served, daemon, events);
     // Everybody else is served meanwhile, by the tracer too.
     CHECK(client.request("probe.add", add_params(other.pid(), {"work"}), kSoon).contains("result"));
-    // What the file system gives away later is read.
-    CHECK(served.ask("answer") == "answers");
-    const auto is_read = [&] {
-      served.ask("call 1");
-      const std::size_t before = events.all().size();
-      events.reach(before + 1);
-      return events.all().back().at("args").at("a") == "0x41";
-    };
-    CHECK(eventually(is_read, Millis{20'000}));
-    daemon.process().signal(SIGTERM);
-    CHECK(daemon.process().wait() == Exit{0, 0});
-    CHECK(served.unharmed());
-    served.target.send("quit\n");
-    CHECK(served.target.finish().ok());
+    check_read_when_given(served, events);
+    check_both_end(daemon, served);
     CHECK(other.unharmed());
   }
 }
@@ -222,9 +237,7 @@ TEST_CASE("a daemon whose fetchers have been killed gets others, and waits for n
   RpcClient client(daemon.socket());
   Watched served("served");
   if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
-  Json params = add_params(served.pid(), {""});
-  params["probes"][0] = {{"definition", "work i=$arg1:s64 a=+0($arg2):x8"}, {"optimize", false}};
-  client.call("probe.add", params);
+  add_work(client, served, "a=+0($arg2):x8", false);
   Events events(client);
   const auto kill_them = [&] {
     unsigned killed = 0;
@@ -233,22 +246,9 @@ TEST_CASE("a daemon whose fetchers have been killed gets others, and waits for n
     return killed == 1;
   };
   CHECK(eventually(kill_them));
-  CHECK(served.ask("call 20") == "called 20");
-  CHECK(!waits_in_kernel(daemon));
-  REQUIRE(events.reach(20));
-  for (const Json& event : events.all()) CHECK_MESSAGE(event.at("args").at("a").is_null(), event.dump());
-  CHECK(served.ask("answer") == "answers");
-  const auto is_read = [&] {
-    served.ask("call 1");
-    events.reach(events.all().size() + 1);
-    return events.all().back().at("args").at("a") == "0x41";
-  };
-  CHECK(eventually(is_read, Millis{20'000}));
-  daemon.process().signal(SIGTERM);
-  CHECK(daemon.process().wait() == Exit{0, 0});
-  CHECK(served.unharmed());
-  served.target.send("quit\n");
-  CHECK(served.target.finish().ok());
+  check_unread(served, daemon, events);
+  check_read_when_given(served, events);
+  check_both_end(daemon, served);
 }
 
 // Whoever reads of it then waits in the kernel, the tracer too, and every target of it; nothing helps but the end of
@@ -260,9 +260,7 @@ TEST_CASE("a process that has its own memory locked, by a file system of a user'
     RpcClient client(daemon.socket());
     Watched served("served", {"65534"}), stranger("served", {"1"}), other("family");
     if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
-    Json params = add_params(served.pid(), {"work i=$arg1:s64 a=+0(%sp):x64"}, {{"x-step", step}});
-    params["probes"][0] = {{"definition", "work i=$arg1:s64 a=+0(%sp):x64"}, {"optimize", false}};
-    client.call("probe.add", params);
+    add_work(client, served, "a=+0(%sp):x64", step);
     // Another user's file system owes answers, too; nobody waits for that.
     const auto lock = [](Watched& program) {
       CHECK(program.ask("lock") == "locks");
