@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch {
 namespace {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "client/json_view.hpp"
-#include "daemon/base/fd.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::client {
 

@@ -9,9 +9,9 @@
 #include <chrono>
 #include <string>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/options.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed {
 

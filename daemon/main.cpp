@@ -22,7 +22,6 @@
 #include "daemon/api/listener.hpp"
 #include "daemon/api/server.hpp"
 #include "daemon/base/fault_in.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/fetchers.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/control/controller_impl.hpp"
@@ -32,6 +31,7 @@
 #include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/wait.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 namespace {

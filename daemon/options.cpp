@@ -12,7 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 namespace {

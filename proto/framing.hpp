@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::proto {
 

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::proto {
 

@@ -11,8 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "proto/base/result.hpp"
+#include "proto/error.hpp"
 #include "proto/json.hpp"
-#include "proto/result.hpp"
 
 namespace probed::proto {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "proto/base/result.hpp"
 #include "proto/json.hpp"
-#include "proto/result.hpp"
 
 namespace probed::proto {
 

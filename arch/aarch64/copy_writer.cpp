@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "arch/aarch64/word.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {

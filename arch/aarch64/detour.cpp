@@ -1,5 +1,4 @@
-// One site's detour: the frame, a block for each probe, the tail. What blocks store is in detour_capture.cpp, the
-// routines they call in detour_runtime.cpp. Pure.
+// One site's detour: its instructions; arch/detour_code.hpp has what is done in which order. Pure.
 //
 //   stp x9, x10, [sp, #-96]!       touches all of the stack that follows uses: a fault there is one of the site's
 //   stp x11, x12, [sp, #16] ...; mrs x9, nzcv; stp x30, x9, [sp, #64]
@@ -29,7 +28,8 @@
 #include "arch/aarch64/forms.hpp"
 #include "arch/aarch64/relocate.hpp"
 #include "arch/aarch64/word.hpp"
-#include "daemon/base/check.hpp"
+#include "arch/detour_code.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {
@@ -48,51 +48,25 @@ DetourFrame frame_of(std::span<const CapturedProbe> probes) {
   return DetourFrame::make(strings, compared);
 }
 
-class SiteWriter {
-  using Role = CapturedProbe::Role;
+struct SiteMachine {
+  using Assembler = aarch64::Assembler;
+  using Frame = DetourFrame;
+  using CaptureWriter = aarch64::CaptureWriter;
+  static constexpr unsigned kEnterWords = aarch64::kEnterWords;
+};
 
+class SiteWriter : public DetourCode<SiteWriter, SiteMachine> {
  public:
   SiteWriter(std::span<std::uint8_t> room, const DetourRequest& request, const DetourRuntime& runtime, Detour& out)
-      : request_(request), runtime_(runtime), out_(out), a_(room, request.address), frame_(frame_of(request.probes)) {}
-
-  DetourResult write() {
-    out_.points.push_back({0, {.meaning = CopyPoint::Meaning::before, .original_pc = request_.site}});
-    blocks_.reserve(request_.probes.size());
-    enter();
-    if (signs_return_address()) return {DetourRefusal::unsupported};
-    for (const CapturedProbe& probe : request_.probes)
-      if (probe.role == Role::plain) block(probe);
-    for (const CapturedProbe& probe : request_.probes)
-      if (probe.role == Role::entry) block(probe);
-    for (auto probe = request_.probes.rbegin(); probe != request_.probes.rend(); ++probe)
-      if (probe->role == Role::exit) block(*probe);
-    leave();
-    if (const DetourResult result = tail(); !result) return result;
-    for (Block& b : blocks_) cold(b);
-    std::ranges::sort(out_.fixups, {}, &DetourFixup::fault);
-    return {refusal()};
-  }
-
-  const Assembler& assembler() const { return a_; }
+      : DetourCode(Assembler(room, request.address), frame_of(request.probes), request, runtime, out) {}
 
  private:
-  struct Block {
-    const CapturedProbe& probe;
-    Label next, reject;
-    bool has_filter;
-    CaptureWriter capture;
-  };
+  friend class DetourCode<SiteWriter, SiteMachine>;
 
   // retaa: the return address that x30 holds there isn't what it was at the entry.
   bool signs_return_address() const {
     const bool exits = std::ranges::find(request_.probes, Role::exit, &CapturedProbe::role) != request_.probes.end();
     return exits && form_of(load_word(request_.region)).form == Form::ret_authenticated;
-  }
-
-  DetourRefusal refusal() const {
-    for (const Block& b : blocks_)
-      if (b.capture.refusal() != DetourRefusal::none) return b.capture.refusal();
-    return a_.full() ? DetourRefusal::code_size : DetourRefusal::none;
   }
 
   // ---- frame ----
@@ -101,7 +75,8 @@ class SiteWriter {
   static constexpr std::uint32_t kReadTagChecks = 0xd53b42e0, kWriteTagChecks = 0xd51b42e0, kNoTagChecks = 0xd503419f;
   static std::uint32_t n(Reg r) { return static_cast<std::uint32_t>(r); }
 
-  void enter() {
+  DetourRefusal enter() {
+    if (signs_return_address()) return DetourRefusal::unsupported;
     a_.push_pair(x9, x10, frame_.size);
     a_.store_pair(Reg::sp + 16, x11, x12);
     a_.store_pair(Reg::sp + 32, x13, x14);
@@ -116,6 +91,7 @@ class SiteWriter {
     if (frame_.has_strings) a_.store_pair(Reg::sp + DetourFrame::kForStrings, x8, x17);
     out_.saves.size = frame_.size;
     if (frame_.has_strings) out_.saves.x8_and_x17 = DetourFrame::kForStrings;
+    return DetourRefusal::none;
   }
 
   void leave() {
@@ -135,35 +111,11 @@ class SiteWriter {
 
   // ---- blocks ----
 
-  // Whether the probe is enabled at all is asked in the routines: for a filter, too, its outcome is known sooner. Only
-  // what the program's memory holds isn't looked at for nothing: a bad pointer costs a stop.
-  void block(const CapturedProbe& probe) {
-    PROBED_CHECK(probe.index < ch::kMaxProbes, "a probe's index fits the commit word");
-    const CapturePlan& plan = *probe.plan;
-    blocks_.push_back({probe, a_.label(), a_.label(), !plan.filter.empty(),
-                       CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups, place_of(probe))});
-    Block& b = blocks_.back();
-    if (b.capture.refusal() != DetourRefusal::none) return;
-    if (probe.condition) stay_unless(*probe.condition, b.next);
-    if (b.has_filter) {
-      if (compared_items(plan).count > 0) {
-        static_assert(ch::kDisabled == 0);
-        a_.mov_imm(kScratch, runtime_.places.probe_flags + probe.index);
-        a_.load(kScratch, kScratch + 0, 1);
-        a_.cbz(kScratch, b.next);
-      }
-      b.capture.filter(b.reject);
-    }
-    if (probe.role == Role::entry)
-      push_call(plan, b);
-    else
-      record(plan, b);
-    a_.bind(b.next);
-  }
-
-  static CapturePlace place_of(const CapturedProbe& probe) {
-    if (probe.role != Role::exit) return CapturePlace::plain;
-    return probe.tail_call ? CapturePlace::tail_call : CapturePlace::exit;
+  void go_if_disabled(std::uint32_t index, Label to) {
+    static_assert(ch::kDisabled == 0);
+    a_.mov_imm(kScratch, runtime_.places.probe_flags + index);
+    a_.load(kScratch, kScratch + 0, 1);
+    a_.cbz(kScratch, to);
   }
 
   // By the program's flags.
@@ -174,102 +126,42 @@ class SiteWriter {
     a_.b(inverse(static_cast<Cond>(condition)), next);
   }
 
-  // ---- calls ----
-
-  static std::uint32_t tag_word(const CapturedProbe& probe) { return probe.tag | (probe.loops ? ch::kCallLoops : 0); }
-
-  void enter_call(const Block& b, std::uint32_t tag, std::size_t words) {
+  void call_enter(std::uint64_t number) { call_on_stack(number, runtime_.enter); }
+  void call_leave(std::uint64_t number) { call_on_stack(number, runtime_.leave); }
+  void call_begin(std::uint64_t number) { call(number, runtime_.begin); }
+  void call_reject(std::uint64_t number) { call(number, runtime_.reject); }
+  void call_on_stack(std::uint64_t number, std::uint64_t routine) {
     a_.add(x13, Reg::sp, static_cast<std::uint64_t>(frame_.size), kScratch);
-    a_.mov_imm(x9, std::uint64_t{words} << kEnterWords | std::uint64_t{b.probe.index} << 32 | tag);
-    a_.bl(runtime_.enter);
+    call(number, routine);
+  }
+  void call(std::uint64_t number, std::uint64_t routine) {
+    a_.mov_imm(x9, number);
+    a_.bl(routine);
   }
 
-  void leave_call(const Block& b, std::size_t size) {
-    a_.add(x13, Reg::sp, static_cast<std::uint64_t>(frame_.size), kScratch);
-    a_.mov_imm(x9, std::uint64_t{tag_word(b.probe)} << 32 | ch::commit_low(b.probe.index, size));
-    a_.bl(runtime_.leave);
+  void go_if_nothing(Label to) { a_.cbz(kRecord, to); }
+  void go(Label to) { a_.b(to); }
+  void keep_lane() {}  // kLane stays as it is
+  void clear(std::int32_t offset) { a_.store(kRecord + offset, Reg::xzr); }
+  void set_exit(std::uint64_t number) {
+    a_.mov_imm(kValue, number);
+    a_.store(kRecord + ch::kRecordExit, kValue);
   }
-
-  // What a call takes, and the word in front of the next. A string's copy may write some bytes behind it.
-  static std::size_t call_words(const CaptureLayout& layout) {
-    return layout.max_size / 8u + 1 + (layout.has_strings ? 1 : 0);
-  }
-
-  // A call's memory has been used before. What the string takes that is still unused is given back.
-  void push_call(const CapturePlan& plan, Block& b) {
-    const CaptureLayout& layout = plan.layout;
-    enter_call(b, tag_word(b.probe), call_words(layout));
-    a_.cbz(kRecord, b.next);
-    const std::size_t slots = layout.items.empty() ? layout.fixed_size : layout.items.front().offset;
-    for (std::size_t at = ch::kCallFixed; at < slots; at += 8)
-      a_.store(kRecord + static_cast<std::int64_t>(at), Reg::xzr);
-    for (const CaptureItem& item : layout.items)
-      for (unsigned i = 0; item.is_string && i < item.count; ++i)
-        a_.store(kRecord + (item.offset + 8 * std::int64_t{i}), Reg::xzr);
-    b.capture.items();
-    if (!layout.has_strings) return;
+  void end_strings() {
     a_.add_small(kValue, kEnd, 15);
     a_.bit_and(kValue, kValue, ~7ull);
     a_.store(kLane + ch::kLaneCallNext, kValue);
   }
-
-  // ---- records ----
-
-  void begin_record(const CapturePlan& plan, Block& b) {
-    if (b.probe.role == Role::plain) {
-      a_.mov_imm(x9, ch::commit_low(b.probe.index, plan.layout.max_size));
-      a_.bl(runtime_.begin);
-      return a_.cbz(kRecord, b.next);
-    }
-    leave_call(b, plan.layout.max_size);
-    a_.cbz(kRecord, b.next);
-    a_.mov_imm(kValue, request_.site | (b.probe.tail_call ? ch::kRecordTailCall : 0));
-    a_.store(kRecord + ch::kRecordExit, kValue);
-  }
-
-  void record(const CapturePlan& plan, Block& b) {
-    begin_record(plan, b);
-    b.capture.items();
-    if (plan.layout.has_strings) {
-      a_.mov_imm(x9, plan.layout.max_size);
+  void commit(std::uint16_t max_size, bool has_strings) {
+    if (has_strings) {
+      a_.mov_imm(x9, max_size);
       a_.bl(runtime_.commit_strings);
     }
     static_assert(ch::kRecordCommit == 0);
     a_.word(0xc89ffc00 | n(kRecord) << 5 | n(kCommit));  // stlr
   }
 
-  void cold(Block& b) {
-    b.capture.cold();
-    if (!b.has_filter) return;
-    a_.bind(b.reject);
-    if (b.probe.role == Role::exit) return leave_call(b, 0), a_.b(b.next);
-    if (b.probe.role == Role::entry) {  // its exit is to find it, and say nothing
-      enter_call(b, tag_word(b.probe) | ch::kCallSilent, ch::kCallFixed / 8 + 1);
-      a_.cbz(kRecord, b.next);
-    }
-    a_.mov_imm(x9, b.probe.index);
-    a_.bl(runtime_.reject);
-    a_.b(b.next);
-  }
-
   // ---- tail ----
-
-  DetourResult tail() {
-    out_.tail_begin = a_.size();
-    std::uint64_t original = request_.site;
-    std::span<const std::uint8_t> bytes = request_.region;
-    for (std::size_t i = 0; i < request_.insns.size(); ++i) {
-      const Insn& insn = request_.insns[i];
-      PROBED_CHECK(insn.length == kInsnSize && bytes.size() >= kInsnSize, "a region consists of whole instructions");
-      const bool is_last = i + 1 == request_.insns.size();
-      if (const DetourResult result = relocated(insn, bytes, original, is_last); !result) return result;
-      original += kInsnSize;
-      bytes = bytes.subspan(kInsnSize);
-    }
-    PROBED_CHECK(bytes.empty(), "the region's instructions are all of its bytes");
-    out_.tail_end = a_.size();
-    return {};
-  }
 
   DetourResult relocated(const Insn& insn, std::span<const std::uint8_t> bytes, std::uint64_t original, bool is_last) {
     RelocateResult moved = relocate(bytes, insn, original, a_.here());
@@ -291,13 +183,6 @@ class SiteWriter {
     --copy.point_count;
     return true;
   }
-
-  const DetourRequest& request_;
-  const DetourRuntime& runtime_;
-  Detour& out_;
-  Assembler a_;
-  const DetourFrame frame_;
-  std::vector<Block> blocks_;
 };
 
 }  // namespace

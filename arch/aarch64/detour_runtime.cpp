@@ -30,7 +30,7 @@
 #include "arch/aarch64/assembler.hpp"
 #include "arch/aarch64/detour.hpp"
 #include "arch/aarch64/detour_frame.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {

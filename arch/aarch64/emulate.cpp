@@ -5,7 +5,7 @@
 #include "arch/aarch64/machine.hpp"
 #include "arch/aarch64/operands.hpp"
 #include "arch/aarch64/word.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {

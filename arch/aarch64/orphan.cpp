@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "arch/aarch64/assembler.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {

@@ -7,7 +7,7 @@
 #include "arch/aarch64/decode.hpp"
 #include "arch/aarch64/forms.hpp"
 #include "arch/aarch64/word.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::aarch64 {
 namespace {

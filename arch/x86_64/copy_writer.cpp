@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

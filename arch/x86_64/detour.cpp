@@ -1,5 +1,4 @@
-// One site's detour: the frame, a block for each probe, the tail. What blocks store is in detour_capture.cpp, the
-// routines they call in detour_runtime.cpp. Pure.
+// One site's detour: its instructions; arch/detour_code.hpp has what is done in which order. Pure.
 //
 //   mov [rsp-N], eax      touches all of the stack that follows uses: a fault there is one of the site's
 //   lea rsp, [rsp-128]    leaves the red zone alone
@@ -23,12 +22,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "arch/detour_code.hpp"
 #include "arch/x86_64/assembler.hpp"
 #include "arch/x86_64/detour_capture.hpp"
 #include "arch/x86_64/detour_stack.hpp"
 #include "arch/x86_64/regs.hpp"
 #include "arch/x86_64/relocate.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {
@@ -63,55 +63,27 @@ Needs needs_of(std::span<const CapturedProbe> probes) {
   return needs;
 }
 
-class SiteWriter {
-  using Role = CapturedProbe::Role;
+struct SiteMachine {
+  using Assembler = x86_64::Assembler;
+  using Frame = DetourFrame;
+  using CaptureWriter = x86_64::CaptureWriter;
+  static constexpr std::uint8_t kEnterWords = x86_64::kEnterWords;
+};
 
+class SiteWriter : public DetourCode<SiteWriter, SiteMachine> {
  public:
   SiteWriter(std::span<std::uint8_t> room, const DetourRequest& request, const DetourRuntime& runtime, Detour& out,
              bool short_jumps)
-      : request_(request),
-        runtime_(runtime),
-        out_(out),
-        a_(room, request.address, short_jumps),
+      : DetourCode(Assembler(room, request.address, short_jumps), {}, request, runtime, out),
         needs_(needs_of(request.probes)) {}
 
-  DetourResult write() {
-    out_.points.push_back({0, {.meaning = CopyPoint::Meaning::before, .original_pc = request_.site}});
-    blocks_.reserve(request_.probes.size());
-    enter();
-    for (const CapturedProbe& probe : request_.probes)
-      if (probe.role == Role::plain) block(probe);
-    for (const CapturedProbe& probe : request_.probes)
-      if (probe.role == Role::entry) block(probe);
-    for (auto probe = request_.probes.rbegin(); probe != request_.probes.rend(); ++probe)
-      if (probe->role == Role::exit) block(*probe);
-    leave();
-    if (const DetourResult result = tail(); !result) return result;
-    for (Block& b : blocks_) cold(b);
-    std::ranges::sort(out_.fixups, {}, &DetourFixup::fault);
-    return {refusal()};
-  }
-
-  const Assembler& assembler() const { return a_; }
-
  private:
-  struct Block {
-    const CapturedProbe& probe;
-    Label next, reject;
-    bool has_filter;
-    CaptureWriter capture;
-  };
-
-  DetourRefusal refusal() const {
-    for (const Block& b : blocks_)
-      if (b.capture.refusal() != DetourRefusal::none) return b.capture.refusal();
-    return a_.full() ? DetourRefusal::code_size : DetourRefusal::none;
-  }
+  friend class DetourCode<SiteWriter, SiteMachine>;
 
   // ---- frame ----
 
   // Slots are noted by their distance from the program's rsp and turned round when the frame is complete.
-  void enter() {
+  DetourRefusal enter() {
     const std::int32_t locals = local_size();
     const std::int32_t saved = 4 + (needs_.all_flags ? 1 : 0) + (needs_.pointers ? 2 : 0);
     frame_.saved.fill(DetourFrame::kNotSaved);
@@ -132,6 +104,7 @@ class SiteWriter {
     place_locals();
     out_.saves = {frame_.size,      frame_.slot(rax), saved_flags_,    frame_.slot(rcx),
                   frame_.slot(rdx), frame_.slot(rsi), frame_.slot(rdi)};
+    return DetourRefusal::none;
   }
 
   std::int32_t local_size() const {
@@ -179,33 +152,9 @@ class SiteWriter {
     return rcx + 0;
   }
 
-  // Whether the probe is enabled at all is asked in the routines: for a filter, too, its outcome is known sooner. Only
-  // what the program's memory holds isn't looked at for nothing: a bad pointer costs a stop.
-  void block(const CapturedProbe& probe) {
-    PROBED_CHECK(probe.index < ch::kMaxProbes, "a probe's index fits the commit word");
-    const CapturePlan& plan = *probe.plan;
-    blocks_.push_back({probe, a_.label(), a_.label(), !plan.filter.empty(),
-                       CaptureWriter(a_, frame_, plan, request_.site, runtime_, out_.fixups, place_of(probe))});
-    Block& b = blocks_.back();
-    if (b.capture.refusal() != DetourRefusal::none) return;
-    if (probe.condition) stay_unless(*probe.condition, b.next);
-    if (b.has_filter) {
-      if (compared_items(plan).count > 0) {
-        a_.alu_mem_imm(Alu::cmp, place(runtime_.places.probe_flags + probe.index), ch::kDisabled, 1);
-        a_.jcc(Cond::equal, b.next);
-      }
-      b.capture.filter(b.reject);
-    }
-    if (probe.role == Role::entry)
-      push_call(plan, b);
-    else
-      record(plan, b);
-    a_.bind(b.next);
-  }
-
-  static CapturePlace place_of(const CapturedProbe& probe) {
-    if (probe.role != Role::exit) return CapturePlace::plain;
-    return probe.tail_call ? CapturePlace::tail_call : CapturePlace::exit;
+  void go_if_disabled(std::uint32_t index, Label to) {
+    a_.alu_mem_imm(Alu::cmp, place(runtime_.places.probe_flags + index), ch::kDisabled, 1);
+    a_.jcc(Cond::equal, to);
   }
 
   // The program's flags, as leave() brings them back.
@@ -215,103 +164,44 @@ class SiteWriter {
     a_.jcc(inverse(static_cast<Cond>(condition)), next);
   }
 
-  static std::uint32_t tag_word(const CapturedProbe& probe) { return probe.tag | (probe.loops ? ch::kCallLoops : 0); }
-
   // The program's rsp, at an entry and at an exit, is the address of the call's return address.
-  void enter_call(const Block& b, std::uint32_t tag, std::size_t words) {
+  void call_enter(std::uint64_t number) { call_on_stack(number, runtime_.enter); }
+  void call_leave(std::uint64_t number) { call_on_stack(number, runtime_.leave); }
+  void call_begin(std::uint64_t number) { call(number, runtime_.begin); }
+  void call_reject(std::uint64_t number) { call(number, runtime_.reject); }
+  void call_on_stack(std::uint64_t number, std::uint64_t routine) {
     a_.lea(rax, rsp + frame_.size);
-    a_.mov_imm(rdx, std::uint64_t{words} << kEnterWords | std::uint64_t{b.probe.index} << 32 | tag);
-    a_.call(runtime_.enter);
+    call(number, routine);
+  }
+  void call(std::uint64_t number, std::uint64_t routine) {
+    a_.mov_imm(rdx, number);
+    a_.call(routine);
   }
 
-  void leave_call(const Block& b, std::size_t size) {
-    a_.lea(rax, rsp + frame_.size);
-    a_.mov_imm(rdx, std::uint64_t{tag_word(b.probe)} << 32 | ch::commit_low(b.probe.index, size));
-    a_.call(runtime_.leave);
+  void go_if_nothing(Label to) { a_.jcc(Cond::below, to); }
+  void go(Label to) { a_.jmp(to); }
+  void keep_lane() { a_.store(rsp + frame_.lane, rdx); }
+  void clear(std::int32_t offset) { a_.store_imm(rcx + offset, 0); }
+  void set_exit(std::uint64_t number) {
+    a_.mov_imm(rdx, number);
+    a_.store(rcx + ch::kRecordExit, rdx);
   }
-
-  // What a call takes, and the word in front of the next. A string's copy may write some bytes behind it.
-  static std::size_t call_words(const CaptureLayout& layout) {
-    return layout.max_size / 8u + 1 + (layout.has_strings ? 1 : 0);
-  }
-
-  // A call's memory has been used before. What the string takes that is still unused is given back.
-  void push_call(const CapturePlan& plan, Block& b) {
-    enter_call(b, tag_word(b.probe), call_words(plan.layout));
-    a_.jcc(Cond::below, b.next);
-    const CaptureLayout& layout = plan.layout;
-    const std::size_t slots = layout.items.empty() ? layout.fixed_size : layout.items.front().offset;
-    for (std::size_t at = ch::kCallFixed; at < slots; at += 8) a_.store_imm(rcx + static_cast<std::int32_t>(at), 0);
-    for (const CaptureItem& item : layout.items)
-      for (unsigned i = 0; item.is_string && i < item.count; ++i)
-        a_.store_imm(rcx + static_cast<std::int32_t>(item.offset + 8 * i), 0);
-    if (layout.has_strings) a_.store(rsp + frame_.lane, rdx);
-    b.capture.items();
-    if (!layout.has_strings) return;
+  void end_strings() {
     a_.lea(rdx, rdi + 15);
     a_.alu(Alu::bit_and, rdx, -8);
     a_.load(rsi, rsp + frame_.lane);
     a_.store(rsi + ch::kLaneCallNext, rdx);
   }
-
-  void begin_record(const CapturePlan& plan, Block& b) {
-    const CapturedProbe& probe = b.probe;
-    if (probe.role == Role::plain) {
-      a_.mov_imm(rdx, ch::commit_low(probe.index, plan.layout.max_size));
-      a_.call(runtime_.begin);
-    } else {
-      leave_call(b, plan.layout.max_size);
-    }
-    a_.jcc(Cond::below, b.next);
-    if (plan.layout.has_strings) a_.store(rsp + frame_.lane, rdx);
-    if (probe.role == Role::plain) return;
-    a_.mov_imm(rdx, request_.site | (probe.tail_call ? ch::kRecordTailCall : 0));
-    a_.store(rcx + ch::kRecordExit, rdx);
-  }
-
-  void record(const CapturePlan& plan, Block& b) {
-    begin_record(plan, b);
-    b.capture.items();
-    if (plan.layout.has_strings) {
-      a_.mov_imm(rdx, plan.layout.max_size);
+  void commit(std::uint16_t max_size, bool has_strings) {
+    if (has_strings) {
+      a_.mov_imm(rdx, max_size);
       a_.load(rsi, rsp + frame_.lane);
       a_.call(runtime_.commit_strings);
     }
     a_.store(rcx + ch::kRecordCommit, rax);
   }
 
-  void cold(Block& b) {
-    b.capture.cold();
-    if (!b.has_filter) return;
-    a_.bind(b.reject);
-    if (b.probe.role == Role::exit) return leave_call(b, 0), a_.jmp(b.next);
-    if (b.probe.role == Role::entry) {  // its exit is to find it, and say nothing
-      enter_call(b, tag_word(b.probe) | ch::kCallSilent, ch::kCallFixed / 8 + 1);
-      a_.jcc(Cond::below, b.next);
-    }
-    a_.mov_imm(rdx, b.probe.index);
-    a_.call(runtime_.reject);
-    a_.jmp(b.next);
-  }
-
   // ---- tail ----
-
-  DetourResult tail() {
-    out_.tail_begin = a_.size();
-    std::uint64_t original = request_.site;
-    std::span<const std::uint8_t> bytes = request_.region;
-    for (std::size_t i = 0; i < request_.insns.size(); ++i) {
-      const Insn& insn = request_.insns[i];
-      PROBED_CHECK(insn.length > 0 && insn.length <= bytes.size(), "a region consists of whole instructions");
-      const bool is_last = i + 1 == request_.insns.size();
-      if (const DetourResult result = relocated(insn, bytes, original, is_last); !result) return result;
-      original += insn.length;
-      bytes = bytes.subspan(insn.length);
-    }
-    PROBED_CHECK(bytes.empty(), "the region's instructions are all of its bytes");
-    out_.tail_end = a_.size();
-    return {};
-  }
 
   static bool leaves_return_address(Flow flow) {
     return flow == Flow::call || flow == Flow::indirect_call || flow == Flow::syscall || flow == Flow::transaction;
@@ -353,15 +243,9 @@ class SiteWriter {
     }
   }
 
-  const DetourRequest& request_;
-  const DetourRuntime& runtime_;
-  Detour& out_;
-  Assembler a_;
   const Needs needs_;
-  DetourFrame frame_;
   std::int16_t saved_flags_ = 0;
   std::int32_t depth_ = 0;
-  std::vector<Block> blocks_;
 };
 
 }  // namespace

@@ -1,15 +1,16 @@
-// Generated code that evaluates a probe's filter and stores its arguments into a record. Internal to arch/x86_64; used
-// by detour.cpp, which owns the frame. Pure.
+// Generated code that evaluates a probe's filter and stores its arguments into a record: its instructions.
+// arch/capture_code.hpp has what is done in which order. Internal to arch/x86_64; used by detour.cpp, which owns the
+// frame. Pure.
 //
 // Registers while it runs: rdx is scratch. Behind the reservation rcx is the record and rax its tag; before it they are
-// scratch, too. Registers that the frame saved are read from the stack, the others are still the program's.
+// scratch, too. With strings, rdi is left behind the last one's copy. Registers that the frame saved are read from the
+// stack, the others are still the program's.
 #pragma once
 
 #include <array>
-#include <optional>
 #include <vector>
 
-#include "arch/detour.hpp"
+#include "arch/capture_code.hpp"
 #include "arch/x86_64/assembler.hpp"
 
 namespace probed::arch::x86_64 {
@@ -20,119 +21,52 @@ struct DetourFrame {
   std::array<std::int16_t, 16> saved{};  // slot of a register; kNotSaved: the register holds the program's value
   std::int16_t flags = kNotSaved;        // all of rflags, if an argument wants them
   std::int16_t lane = kNotSaved;         // for strings
-  std::int16_t compared = kNotSaved;     // for filters: u8 fetched bits, u8 absent bits, padding, then a word for each
+  std::int16_t compared = kNotSaved;     // for filters: see CaptureCode
 
   static constexpr std::int16_t kNotSaved = -1;
   bool is_saved(Reg r) const { return saved[static_cast<std::size_t>(r)] != kNotSaved; }
   std::int16_t slot(Reg r) const { return saved[static_cast<std::size_t>(r)]; }
 };
 
-// How many values in memory a filter may compare: each has a word of the frame and a bit in a byte.
-inline constexpr std::size_t kMaxCompared = 8;
-
-// The items a filter compares which have to be fetched from memory, in the order of their words.
-struct ComparedItems {
-  std::array<std::uint16_t, kMaxCompared> items{};
-  std::size_t count = 0;
-  bool overflow = false;
-
-  std::optional<std::size_t> find(std::uint16_t item) const;
+struct CaptureMachine {
+  using Assembler = x86_64::Assembler;
+  using Reg = x86_64::Reg;
+  using Mem = x86_64::Mem;
+  static constexpr Reg kValue = Reg::rdx, kRecord = Reg::rcx, kArray = Reg::rsi, kStack = Reg::rsp;
 };
-ComparedItems compared_items(const CapturePlan& plan);
 
-// Where the probe is: at an exit the stack pointer is taken to have left the return address behind, and the pc to be
-// what that says.
-enum class CapturePlace : std::uint8_t { plain, exit, tail_call };
-
-// One probe's part of a detour.
-class CaptureWriter {
+class CaptureWriter : public CaptureCode<CaptureWriter, CaptureMachine> {
  public:
-  using Label = Assembler::Label;
-
   CaptureWriter(Assembler& a, const DetourFrame& frame, const CapturePlan& plan, std::uint64_t site,
                 const DetourRuntime& runtime, std::vector<DetourFixup>& fixups, CapturePlace place);
 
-  // Falls through when the filter accepts; goes to `reject` otherwise.
-  void filter(Label reject);
-  // Stores every item into the record. With strings, rdi is left behind the last.
-  void items();
-  // The code for what could not be read; jumps back into the above.
-  void cold();
-
-  DetourRefusal refusal() const { return refusal_; }
-
  private:
-  // A value that has not been computed yet: a register's, rsp plus something, or a constant.
-  struct Value {
-    enum class Kind : std::uint8_t { reg, stack, constant };
-    Kind kind = Kind::constant;
-    Reg reg = Reg::rdx;
-    std::uint64_t number = 0;
-  };
-  // What to do when the loads of one item fault.
-  struct Cold {
-    std::uint32_t first_fault = 0, faults = 0;  // in faults_
-    std::optional<Label> entry, no_value;       // reached by jumps, too
-    Mem byte;                                   // where the absence bit is
-    std::uint8_t bit = 0;
-    Label resume;
-  };
+  friend class CaptureCode<CaptureWriter, CaptureMachine>;
 
-  std::span<const CaptureOp> ops_of(std::uint16_t item) const;
   Value load_register(std::uint64_t offset);
-  Value load_kept(const CaptureOp& op);
-  Label no_value();
+  Value load_thread_pointer();
+  Value load_vector(unsigned number);
   void require(const CaptureOp& op, const Value& value);
   void require_room(const CaptureOp& op, const Value& value);
-  bool lacks_return_value(std::uint16_t item) const;
-  Value load(std::span<const CaptureOp> ops);
-  void step(const CaptureOp& op, Value& value);
-  void cut(const CaptureOp& op, Value& value);
   void add(const CaptureOp& op, Value& value);
-  Value load_vector(unsigned number);
-  Mem address(const Value& value, std::uint64_t offset);
-  Reg in_register(const Value& value, Reg scratch = Reg::rdx);
-  void may_fault();
+  void cut(const CaptureOp& op, Value& value);
+  Mem address(const Value& value, std::uint64_t offset, unsigned size = 8);
+  void address_into(Reg to, const Value& value, std::uint64_t offset) { a_.lea(to, address(value, offset)); }
+  Reg in_register(const Value& value);
   Reg integer(const CaptureOp& store, const Value& value);
-  Reg loaded_integer(const CaptureOp& store, Mem from);
   void bitfield(const CaptureOp& store);
-
-  void item(std::uint16_t index);
-  void integer_item(const CaptureItem& item, std::span<const CaptureOp> ops);
-  void compared_item(const CaptureItem& item, std::uint16_t index, std::size_t word);
-  void integer_array(const CaptureItem& item, const CaptureOp& store, const Value& value);
-  void string_item(const CaptureItem& item, const CaptureOp& store, const Value& value);
-  void string_array(const CaptureItem& item, const CaptureOp& store, const Value& value);
-  void string_at(std::int32_t slot, std::uint16_t bit);
-
-  void predicate(const CapturePredicate& p, std::uint32_t index);
-  void compare(const CapturePredicate& p);
+  void set_bits(Mem byte, std::uint8_t bits) { a_.alu_mem_imm(Alu::bit_or, byte, bits, 1); }
+  void clear(Mem word) { a_.store_imm(word, 0); }
+  void go(Label to) { a_.jmp(to); }
+  void go_when(bool holds, const CapturePredicate& p, Label to);
+  void go_if_bit(Mem byte, unsigned bit, Label to);
   void compare_register(const CapturePredicate& p, Reg value, unsigned size);
-  void branch(const CapturePredicate& p, std::uint32_t index);
-  Label target(std::uint32_t index);
-  void fetch_compared(std::uint16_t item, std::size_t word, bool is_first);
+  void begin_strings(std::uint32_t fixed_size) { a_.lea(Reg::rdi, Reg::rcx + static_cast<std::int32_t>(fixed_size)); }
+  void copy_string(Mem length, Label is_absent);
 
-  Cold& expect_faults(Mem byte, std::uint8_t bit, Label resume);
-  void absent(std::uint16_t bit, Label resume, std::optional<Label> entry = {});
-  Mem absent_byte(std::uint16_t bit) const { return Reg::rcx + (channel::kRecordAbsent + bit / 8); }
-
-  Assembler& a_;
   const DetourFrame& frame_;
-  const CapturePlan& plan_;
-  std::uint64_t site_;
+  const std::uint64_t site_;
   const DetourRuntime& runtime_;
-  const CapturePlace place_;
-  std::vector<DetourFixup>& fixups_;
-  ComparedItems compared_;
-  DetourRefusal refusal_ = DetourRefusal::none;
-  std::vector<std::uint32_t> faults_;
-  std::uint32_t settled_faults_ = 0;  // how many of faults_ belong to an entry of cold_
-  std::vector<Cold> cold_;
-  std::vector<Label> targets_;
-  Label accept_, reject_;
-  bool recording_ = false;  // rcx is the record
-  // Where a step leads behind which there is no value, until somebody has taken note.
-  std::optional<Label> no_value_;
 };
 
 }  // namespace probed::arch::x86_64

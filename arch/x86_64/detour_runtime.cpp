@@ -14,7 +14,7 @@
 #include "arch/x86_64/assembler.hpp"
 #include "arch/x86_64/detour.hpp"
 #include "arch/x86_64/detour_stack.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -2,7 +2,7 @@
 #include "arch/x86_64/emulate.hpp"
 
 #include "arch/x86_64/branch.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

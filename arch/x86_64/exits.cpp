@@ -1,23 +1,12 @@
-// Follows every path through a function with the height of its stack, as far as that is known, and notes where it is
-// left.
-//
-// What a jump out of the function's known code is, a tail call or a way to another part of the same function, is
-// decided by the stack: a tail call finds it as the function did. Where that doesn't tell (a part that is entered
-// before anything was pushed, as shrink-wrapping makes them) it is a tail call if the other place is a function by its
-// name or is called from anywhere.
-//
-// Code that runs on behind its last instruction is looked at in the same way, but there is no place for a probe between
-// two functions: those are refused. So are jumps to a return address that was taken off the stack.
-//
-// Only code that is reached counts. What isn't may be data between code, where a byte that looks like a return must not
-// be written over.
+// What the analysis of a function's exits has to know of x86-64; arch/exit_analysis.hpp has the rest. The height of the
+// stack counts from the return address. Jumps to a return address that was taken off the stack are refused.
 #include "arch/x86_64/exits.hpp"
 
 #include <algorithm>
 #include <bitset>
-#include <map>
 #include <optional>
 
+#include "arch/exit_analysis.hpp"
 #include "arch/x86_64/leap.hpp"
 #include "arch/x86_64/scan.hpp"
 #include "arch/x86_64/zydis.hpp"
@@ -25,31 +14,23 @@
 namespace probed::arch::x86_64 {
 namespace {
 
-constexpr std::uint64_t kMaxBody = 4 << 20;  // bytes
-constexpr std::size_t kMaxParts = 64;
 constexpr std::uint64_t kLockPrefixSize = 1;
-
-using Height = std::optional<std::int64_t>;  // bytes below the return address; nullopt: not known
 
 using RegisterSet = std::bitset<16>;
 
 struct Stack {
-  Height sp;             // rsp
+  Height sp;
   Height fp;             // rbp, where it is a frame pointer
   RegisterSet popped{};  // what may hold a word of the stack
   bool operator==(const Stack&) const = default;
 };
 constexpr Stack kUnknown{};
 
-Stack merge(const Stack& a, const Stack& b) {
-  return {a.sp == b.sp ? a.sp : std::nullopt, a.fp == b.fp ? a.fp : std::nullopt, a.popped | b.popped};
-}
+Stack merge(const Stack& a, const Stack& b) { return {same(a.sp, b.sp), same(a.fp, b.fp), a.popped | b.popped}; }
 
 bool is(const ZydisDecodedOperand& operand, ZydisRegister reg) {
   return operand.type == ZYDIS_OPERAND_TYPE_REGISTER && operand.reg.value == reg;
 }
-
-Height plus(const Height& height, std::int64_t bytes) { return height ? Height(*height + bytes) : std::nullopt; }
 
 // What lea loads, if it counts from the stack.
 Height loaded(const ZydisDecodedOperandMem& mem, const Stack& before) {
@@ -160,62 +141,27 @@ std::optional<std::uint8_t> flags_condition(std::span<const std::uint8_t> jump) 
   return std::nullopt;
 }
 
-class Analysis {
+struct ExitInsn : Scan {
+  std::uint8_t length() const { return Scan::length; }
+  std::uint64_t target() const { return Scan::target; }
+  bool jumps() const { return kind == ScanKind::jump || kind == ScanKind::branch; }
+  bool calls() const { return kind == ScanKind::call || kind == ScanKind::call_away; }
+  bool leaps() const { return kind == ScanKind::leap; }
+  bool ends() const { return kind == ScanKind::end; }
+  bool is_nothing() const { return kind == ScanKind::nothing; }
+  bool falls_through() const { return x86_64::falls_through(kind); }
+};
+
+class Analysis : public ExitAnalysis<Analysis, ExitInsn, Stack> {
  public:
   Analysis(const CodeFlow& flow, std::uint64_t entry, const NamedFunction& is_function)
-      : flow_(flow), entry_(entry), is_function_(is_function) {}
-
-  ExitPlan run() {
-    const FunctionFacts* const own = flow_.function_at(entry_);
-    if (own == nullptr || !flow_.is_instruction(entry_)) return refuse(ExitRefusal::no_function, 0);
-    if (!add_part(*own)) return std::move(out_);
-    while (true) {
-      follow_all();
-      std::vector<const FunctionFacts*> more;
-      if (!look_at_jumps(more)) return std::move(out_);
-      if (more.empty()) break;
-      for (const FunctionFacts* part : more)
-        if (!add_part(*part)) return std::move(out_);
-    }
-    collect();
-    if (out_.refusal != ExitRefusal::none) return refuse(out_.refusal, out_.where);
-    if (out_.exits.empty()) return refuse(ExitRefusal::no_exit, 0);
-    return std::move(out_);
-  }
+      : ExitAnalysis(flow, entry, is_function) {}
 
  private:
-  struct Step {
-    std::uint64_t address = 0;
-    Scan scan;
-    bool reached = false;
-    Stack before;
-  };
+  friend class ExitAnalysis<Analysis, ExitInsn, Stack>;
 
-  ExitPlan refuse(ExitRefusal why, std::uint64_t where) {
-    out_.refusal = why;
-    out_.where = where;
-    out_.exits.clear();
-    return std::move(out_);
-  }
-  bool fail(ExitRefusal why, std::uint64_t where) {
-    out_.refusal = why;
-    out_.where = where;
-    return false;
-  }
-
-  bool in_body(std::uint64_t address) const {
-    return std::ranges::any_of(out_.body, [=](const CodeRange& r) { return r.contains(address); });
-  }
-
-  bool add_part(const FunctionFacts& facts) {
-    if (in_body(facts.range.begin)) return true;
-    if (!facts.decoded) return fail(ExitRefusal::not_decoded, facts.range.begin);
-    if (!facts.understood) return fail(ExitRefusal::not_understood, facts.range.begin);
-    size_ += facts.range.end - facts.range.begin;
-    if (size_ > kMaxBody || out_.body.size() == kMaxParts) return fail(ExitRefusal::too_large, facts.range.begin);
-    out_.body.push_back(facts.range);
-    std::ranges::sort(out_.body, {}, &CodeRange::begin);
-    const auto bytes = flow_.bytes(facts.range.begin, facts.range.end - facts.range.begin);
+  bool add_instructions(const FunctionFacts& facts) {
+    const auto bytes = bytes_of(facts);
     for (std::uint64_t at = 0; at < bytes.size();) {
       const std::uint64_t address = facts.range.begin + at;
       if (!flow_.is_instruction(address)) {  // data
@@ -224,139 +170,30 @@ class Analysis {
       }
       const Scan s = scan(bytes.subspan(at), address);
       if (s.length == 0) return fail(ExitRefusal::not_decoded, address);
-      steps_.emplace(address, Step{address, s, false, {}});
+      add_step(address, {s});
       at += s.length;
     }
     return true;
   }
 
-  // ---- paths ----
-
-  void follow_all() {
-    for (auto& [address, step] : steps_) step.reached = false;
-    reach(entry_, {0, std::nullopt});
-    follow();
-    // What tables and exception handlers lead to, with the stack of the indirect jumps if they agree on it.
-    const Stack stack = stack_of_leaps();
-    for (auto& [address, step] : steps_)
-      if (!step.reached && flow_.may_be_entered(address) && address != function_begin(address)) seed(step, stack);
-    follow();
-  }
-
-  std::uint64_t function_begin(std::uint64_t address) const { return flow_.function_at(address)->range.begin; }
-
-  Stack stack_of_leaps() const {
-    std::optional<Stack> all;
-    for (const auto& [address, step] : steps_)
-      if (step.reached && step.scan.kind == ScanKind::leap) all = all ? merge(*all, step.before) : step.before;
-    return all && all->sp && *all->sp != 0 ? *all : kUnknown;
-  }
-
-  void seed(Step& step, const Stack& stack) {
-    step.reached = true;
-    step.before = stack;
-    open_.push_back(step.address);
-  }
-
-  void reach(std::uint64_t address, const Stack& stack) {
-    const auto it = steps_.find(address);
-    if (it == steps_.end()) return;
-    Step& step = it->second;
-    if (!step.reached) return seed(step, stack);
-    const Stack both = merge(step.before, stack);
-    if (both == step.before) return;
-    step.before = both;
-    open_.push_back(address);
-  }
-
-  void follow() {
-    while (!open_.empty()) {
-      const Step step = steps_.at(open_.back());
-      open_.pop_back();
-      const Stack after = stack_after(step);
-      if (step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch) reach(step.scan.target, after);
-      if (falls_through(step.scan.kind)) reach(step.address + step.scan.length, after);
-    }
-  }
+  static Stack at_entry() { return {0, std::nullopt, {}}; }
 
   Stack stack_after(const Step& step) const {
-    if (step.scan.kind != ScanKind::plain) return step.before;
+    if (step.insn.kind != ScanKind::plain) return step.before;
     Decoded decoded;
-    if (!decode(step, decoded)) return kUnknown;
+    if (!decode_with_zydis(bytes_of(step), decoded)) return kUnknown;
     return {sp_after(decoded, step.before), fp_after(decoded, step.before), popped_after(decoded, step.before)};
   }
 
-  bool decode(const Step& step, Decoded& out) const {
-    return decode_with_zydis(flow_.bytes(step.address, step.scan.length), out);
-  }
+  static bool trusts(const Stack& stack) { return *stack.sp != 0; }
 
-  // ---- jumps out of what is known ----
-
-  bool look_at_jumps(std::vector<const FunctionFacts*>& more) {
-    for (const auto& [address, step] : steps_) {
-      if (!step.reached) continue;
-      if ((step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch) && !look_at_jump(step, more))
-        return false;
-      if (runs_on(step) && !look_behind(step, more)) return false;
-    }
-    return true;
-  }
-
-  bool look_at_jump(const Step& step, std::vector<const FunctionFacts*>& more) {
-    const std::uint64_t target = step.scan.target;
-    if (in_body(target)) {
-      const bool known = steps_.contains(target) || steps_.contains(target - kLockPrefixSize);
-      return known || fail(ExitRefusal::not_understood, step.address);
-    }
-    if (is_popped(step.before)) return fail(ExitRefusal::odd_return, step.address);
-    const FunctionFacts* const there = flow_.function_at(target);
-    if (!is_part(step.before, target, there)) return true;
-    if (there == nullptr) return fail(ExitRefusal::odd_jump, step.address);
-    more.push_back(there);
-    return true;
-  }
-
-  // Whether it leads out of the body without a jump. A call that does isn't expected to come back.
-  bool runs_on(const Step& step) const {
-    const ScanKind kind = step.scan.kind;
-    if (!falls_through(kind) || kind == ScanKind::call || kind == ScanKind::call_away) return false;
-    return !steps_.contains(step.address + step.scan.length) && !follows_call(step) && !traps(step);
-  }
+  bool is_within(std::uint64_t target) const { return has_step(target) || has_step(target - kLockPrefixSize); }
 
   // int3, or Go's longer form of it, behind what isn't expected to come back.
   bool traps(const Step& step) const {
     constexpr std::uint8_t kInt3 = 0xcc, kInt = 0xcd, kTrap = 3;
-    const auto bytes = flow_.bytes(step.address, step.scan.length);
+    const auto bytes = bytes_of(step);
     return bytes[0] == kInt3 || (bytes[0] == kInt && bytes[1] == kTrap);
-  }
-
-  // Nothing but nops between it and a call, as Go puts one behind calls that don't come back.
-  bool follows_call(const Step& step) const {
-    for (auto it = steps_.find(step.address); it->second.scan.kind == ScanKind::nothing; --it) {
-      if (flow_.may_be_entered(it->first) || it == steps_.begin()) return false;
-      const auto& [before, previous] = *std::prev(it);
-      if (before + previous.scan.length != it->first) return false;
-      if (previous.scan.kind == ScanKind::call || previous.scan.kind == ScanKind::call_away) return true;
-    }
-    return false;
-  }
-
-  bool look_behind(const Step& step, std::vector<const FunctionFacts*>& more) {
-    const std::uint64_t next = step.address + step.scan.length;
-    const FunctionFacts* const there = flow_.function_at(next);
-    if (there == nullptr || !is_part(stack_after(step), next, there)) return fail(ExitRefusal::runs_on, step.address);
-    more.push_back(there);
-    return true;
-  }
-
-  static bool is_popped(const Stack& stack) { return stack.sp && *stack.sp < 0; }
-
-  bool is_part(const Stack& stack, std::uint64_t target, const FunctionFacts* there) const {
-    const Height& sp = stack.sp;
-    if (sp && *sp != 0) return true;
-    if (there == nullptr || is_function_(target) || is_stub(target)) return false;
-    if (there->range.begin == target) return !flow_.is_called(target);
-    return !sp;
   }
 
   // An entry of the procedure linkage table: (endbr64) jmp *GOT.
@@ -370,50 +207,34 @@ class Analysis {
     return false;
   }
 
-  // ---- exits ----
-
-  void collect() {
-    for (const auto& [address, step] : steps_) {
-      if (!step.reached) continue;
-      const bool jumps = step.scan.kind == ScanKind::jump || step.scan.kind == ScanKind::branch;
-      if (jumps && step.scan.target == entry_) out_.loops_to_entry = true;
-      if (step.scan.kind == ScanKind::end)
-        add_return(step);
-      else if (step.scan.kind == ScanKind::leap)
-        add_leap(step);
-      else if (jumps && !in_body(step.scan.target))
-        add_jump(step);
-    }
-  }
-
   void add_jump(const Step& step) {
-    const bool always = step.scan.kind == ScanKind::jump;
-    const auto condition = always ? std::nullopt : flags_condition(flow_.bytes(step.address, step.scan.length));
-    out_.exits.push_back({step.address, always ? ExitKind::jump : ExitKind::branch, {}, condition});
+    const bool always = step.insn.kind == ScanKind::jump;
+    const auto condition = always ? std::nullopt : flags_condition(bytes_of(step));
+    add_exit(step, always ? ExitKind::jump : ExitKind::branch, {}, condition);
   }
 
   // Not ud2, hlt.
   void add_return(const Step& step) {
     Decoded decoded;
-    if (decode(step, decoded) && decoded.insn.meta.category == ZYDIS_CATEGORY_RET)
-      out_.exits.push_back({step.address, ExitKind::ret, {}, {}});
+    if (decode_with_zydis(bytes_of(step), decoded) && decoded.insn.meta.category == ZYDIS_CATEGORY_RET)
+      add_exit(step, ExitKind::ret);
   }
 
   // With something of the function's own on the stack, or by way of a table of distances, it leads to another part.
   void add_leap(const Step& step) {
     const Height& sp = step.before.sp;
-    if (is_popped(step.before)) return refuse_leap(ExitRefusal::odd_return, step);
+    if (is_popped(step.before)) return refuse_exit(ExitRefusal::odd_return, step);
     if (sp && *sp != 0) return;
     const FunctionFacts& there = *flow_.function_at(step.address);
-    const auto bytes = flow_.bytes(there.range.begin, there.range.end - there.range.begin);
-    const FunctionWalk walk(bytes, there.range.begin, [](std::uint64_t) { return FunctionWalk::Entry::none; });
+    const FunctionWalk walk(bytes_of(there), there.range.begin,
+                            [](std::uint64_t) { return FunctionWalk::Entry::none; });
     if (walk.jumps_by_table(step.address - there.range.begin)) return;
     Decoded decoded;
-    if (!decode(step, decoded)) return refuse_leap(ExitRefusal::not_understood, step);
-    if (!sp && comes_from_stack(decoded, step.before)) return refuse_leap(ExitRefusal::odd_return, step);
-    const auto target = leap_target(decoded, step.address + step.scan.length);
-    if (!target) return refuse_leap(ExitRefusal::not_understood, step);
-    out_.exits.push_back({step.address, ExitKind::leap, *target, {}});
+    if (!decode_with_zydis(bytes_of(step), decoded)) return refuse_exit(ExitRefusal::not_understood, step);
+    if (!sp && comes_from_stack(decoded, step.before)) return refuse_exit(ExitRefusal::odd_return, step);
+    const auto target = leap_target(decoded, step.end());
+    if (!target) return refuse_exit(ExitRefusal::not_understood, step);
+    add_exit(step, ExitKind::leap, *target);
   }
 
   // As what switches to another stack does, to the place where that one was left.
@@ -423,18 +244,6 @@ class Analysis {
     const auto index = index_of(to.reg.value);
     return index && before.popped.test(*index);
   }
-
-  void refuse_leap(ExitRefusal why, const Step& step) {
-    if (out_.refusal == ExitRefusal::none) fail(why, step.address);
-  }
-
-  const CodeFlow& flow_;
-  const std::uint64_t entry_;
-  const NamedFunction& is_function_;
-  ExitPlan out_;
-  std::uint64_t size_ = 0;
-  std::map<std::uint64_t, Step> steps_;
-  std::vector<std::uint64_t> open_;
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "arch/x86_64/assembler.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "arch/x86_64/decode.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <span>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -8,7 +8,7 @@
 #include "arch/x86_64/call_operand.hpp"
 #include "arch/x86_64/copy_writer.hpp"
 #include "arch/x86_64/zydis.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -1,7 +1,7 @@
 // Zydis set up once, read by any thread.
 #include "arch/x86_64/zydis.hpp"
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::arch::x86_64 {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "client/display.hpp"
 #include "client/probectl/report.hpp"
+#include "proto/error.hpp"
 #include "proto/json.hpp"
 
 namespace probed::client {

@@ -9,7 +9,7 @@
 
 #include "client/connection.hpp"
 #include "client/probectl/signals.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::client {
 

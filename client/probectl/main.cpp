@@ -3,7 +3,7 @@
 
 #include "client/probectl/commands.hpp"
 #include "client/probectl/options.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 int main(int argc, char** argv) {
   probed::fill_standard_descriptors();

@@ -7,7 +7,7 @@
 
 #include "client/connection.hpp"
 #include "client/probectl/options.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::client {
 

@@ -20,7 +20,7 @@
 
 #include "client/probectl/process.hpp"
 #include "client/probectl/report.hpp"
-#include "daemon/base/private_places.hpp"
+#include "proto/base/private_places.hpp"
 
 namespace probed::client {
 namespace {

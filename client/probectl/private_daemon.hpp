@@ -13,7 +13,7 @@
 
 #include "client/connection.hpp"
 #include "client/probectl/signals.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::client {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::client {
 

@@ -8,6 +8,7 @@
 
 #include "client/display.hpp"
 #include "client/utf8.hpp"
+#include "proto/error.hpp"
 #include "proto/json.hpp"
 
 namespace probed::client {

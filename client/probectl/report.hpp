@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "client/connection.hpp"
-#include "proto/error.hpp"
+#include "proto/base/error.hpp"
 
 namespace probed::client {
 

@@ -5,8 +5,8 @@
 
 #include <csignal>
 
-#include "daemon/base/fd.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::client {
 

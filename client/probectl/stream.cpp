@@ -8,7 +8,7 @@
 
 #include "client/probectl/report.hpp"
 #include "client/views.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::client {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/error.hpp"
+#include "proto/base/error.hpp"
 
 namespace probed::api {
 

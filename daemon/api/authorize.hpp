@@ -22,7 +22,7 @@
 
 #include "daemon/api/peer.hpp"
 #include "daemon/api/procfs.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::api {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/fd.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::api {
 

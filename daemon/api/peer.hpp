@@ -6,8 +6,8 @@
 #include <string>
 
 #include "daemon/api/procfs.hpp"
-#include "daemon/base/fd.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::api {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::api {
 

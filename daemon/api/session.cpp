@@ -10,7 +10,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::api {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "daemon/base/room.hpp"
 #include "daemon/control/kept.hpp"
+#include "proto/error.hpp"
 #include "proto/json.hpp"
 
 namespace probed::api {

@@ -8,9 +8,9 @@
 #include <charconv>
 #include <string_view>
 
-#include "daemon/base/check.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed {
 

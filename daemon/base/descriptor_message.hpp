@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 

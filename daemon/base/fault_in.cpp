@@ -20,10 +20,10 @@
 
 #include "daemon/base/alone.hpp"
 #include "daemon/base/descriptor_message.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/fetchers.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/visits.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 namespace {

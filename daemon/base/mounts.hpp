@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <string>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 

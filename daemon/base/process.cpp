@@ -17,11 +17,11 @@
 #include <optional>
 
 #include "daemon/base/fault_in.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/base/mounts.hpp"
 #include "daemon/base/visits.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::process {
 namespace {

@@ -15,7 +15,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed {
 

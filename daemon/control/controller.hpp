@@ -15,7 +15,7 @@
 
 #include "daemon/base/types.hpp"
 #include "daemon/symbols/resolve.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::control {
 

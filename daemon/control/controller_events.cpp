@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "proto/base/check.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {

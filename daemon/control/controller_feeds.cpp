@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/control/controller_impl.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::control {
 namespace {
@@ -224,7 +224,7 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
   std::memcpy(header.comm, thread.comm, sizeof header.comm);
   const std::span<const std::byte> packed = take_arguments(*tap.program, record, header);
   if (filtered_here) {
-    events::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
+    values::CommonFields common{header.pid, header.tid, header.cpu, header.comm};
     common.duration = header.duration;
     const tracer::ReturnProbe* returns = tap.program->returns.get();
     if (!(returns ? returns->exit_filter : tap.program->filter)->matches(packed, common)) return void(++tap.rejected);
@@ -237,7 +237,7 @@ std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbePro
                                                           const events::ChannelRecord& record,
                                                           events::RecordHeader& header) {
   if (!program.returns) {
-    events::CommonFields known;
+    values::CommonFields known;
     if (program.detour->needs_comm) known.comm = header.comm;
     return std::span(packed_).first(events::unpack(*program.detour, record.words, known, packed_));
   }
@@ -248,7 +248,7 @@ std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbePro
   header.tail_call = said.tail_call ? 1 : 0;
   const std::uint64_t began = clock_.nanoseconds(said.entry_time);
   header.duration = header.time - std::min(header.time, began);
-  events::CommonFields known;
+  values::CommonFields known;
   known.comm = header.comm;
   known.duration = header.duration;
   known.tail_call = said.tail_call;

@@ -9,7 +9,7 @@
 
 #include "daemon/base/room.hpp"
 #include "daemon/control/controller_parts.hpp"
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 
 namespace probed::control {
 
@@ -49,8 +49,7 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
 }
 
 // The static probe alone, of however many the definition names.
-std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& definition,
-                                                      const symbols::UsdtSite& usdt) {
+std::shared_ptr<const lang::Definition> named_exactly(const lang::Definition& definition, const elf::UsdtSite& usdt) {
   auto exact = std::make_shared<lang::Definition>(definition);
   if (!std::holds_alternative<lang::UsdtLocation>(definition.location.where)) exact->location.module.clear();
   exact->location.where = lang::UsdtLocation{usdt.provider, usdt.name};
@@ -66,11 +65,11 @@ bool named_by(const Probe& probe, const lang::Definition& definition) {
 
 // Whether each match is a probe of its own.
 bool is_glob(const lang::Location& location) {
-  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return symbols::has_glob(symbol->name);
+  if (const auto* symbol = std::get_if<lang::SymbolLocation>(&location.where)) return names::has_glob(symbol->name);
   if (const auto* usdt = std::get_if<lang::UsdtLocation>(&location.where))
-    return symbols::has_glob(usdt->provider) || symbols::has_glob(usdt->name);
+    return names::has_glob(usdt->provider) || names::has_glob(usdt->name);
   const auto* line = std::get_if<lang::LineLocation>(&location.where);
-  return line && (symbols::has_glob(line->file) || symbols::has_glob(line->function));
+  return line && (names::has_glob(line->file) || names::has_glob(line->function));
 }
 
 // A pending probe holds its name: it will be there again.
@@ -275,7 +274,7 @@ void ControllerImpl::refuse(const Plan& plan, Error why) {
 
 bool ControllerImpl::shows_symbols(const PlannedProbe& planned) {
   return planned.returns || std::ranges::any_of(planned.args(), [](const lang::FetchArg& arg) {
-           return arg.type.base == lang::BaseType::symbol;
+           return arg.type.base == values::BaseType::symbol;
          });
 }
 
@@ -723,7 +722,7 @@ ProbeView ControllerImpl::view(const Probe& probe) const {
   put_tier(view, probe);
   view.definition = probe.definition;
   view.filter = probe.filter;
-  for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, lang::to_string(arg.type)});
+  for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, values::to_string(arg.type)});
   view.notes = probe.notes;
   view.persist = probe.owner == ClientId::none;
   note_unkept(view);

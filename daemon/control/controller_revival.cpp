@@ -15,7 +15,7 @@
 
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_parts.hpp"
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kLookLimit{250};
 lang::Definition for_one(const Probe& probe) {
   lang::Definition definition = *probe.parsed;
   const std::size_t plus = probe.symbol.rfind("+0x");
-  if (probe.many || !symbols::has_glob(definition.location.text) || plus == std::string::npos) return definition;
+  if (probe.many || !names::has_glob(definition.location.text) || plus == std::string::npos) return definition;
   const std::uint64_t offset = std::stoull(probe.symbol.substr(plus + 1), nullptr, 16);
   definition.location.module = probe.module;
   definition.location.where = lang::SymbolLocation{probe.symbol.substr(0, plus), offset};

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "daemon/control/controller_parts.hpp"
+#include "proto/error.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
@@ -48,7 +49,7 @@ bool is_to_come(const Error& why, const lang::Definition& definition) {
 std::string args_of(const Probe& probe) {
   proto::JsonWriter w;
   for (const lang::FetchArg& arg : probe.schema.args)
-    w.begin_object().key("name").string(arg.name).key("type").string(lang::to_string(arg.type)).end_object();
+    w.begin_object().key("name").string(arg.name).key("type").string(values::to_string(arg.type)).end_object();
   return std::move(w).text();
 }
 

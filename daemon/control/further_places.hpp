@@ -12,7 +12,7 @@
 #include "daemon/control/planner.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/symbols/resolve.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::control {
 

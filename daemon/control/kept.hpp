@@ -18,8 +18,8 @@
 #include "daemon/base/types.hpp"
 #include "daemon/control/controller.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "proto/base/result.hpp"
 #include "proto/json.hpp"
-#include "proto/result.hpp"
 
 namespace probed::control {
 

@@ -22,7 +22,7 @@
 #include "daemon/tracer/memory.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/text_overlay.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::control {
 

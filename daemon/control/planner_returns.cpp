@@ -114,7 +114,7 @@ Result<void> check_entry(const symbols::Site& site) {
 // `+0($arg1):string` is what stands there at the return, as for the kernel; most people mean what the call was given.
 void note_late_strings(std::span<const lang::FetchArg> args, std::vector<std::string>& notes) {
   for (const lang::FetchArg& arg : args) {
-    const bool is_string = arg.type.base == lang::BaseType::string || arg.type.base == lang::BaseType::ustring;
+    const bool is_string = arg.type.base == values::BaseType::string || arg.type.base == values::BaseType::ustring;
     const lang::FetchExpr* expr = arg.expr.get();
     while (const auto* deref = std::get_if<lang::DerefExpr>(&expr->node)) expr = deref->inner.get();
     if (!is_string || expr == arg.expr.get() || !std::holds_alternative<lang::ArgumentExpr>(expr->node)) continue;

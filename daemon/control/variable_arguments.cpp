@@ -6,7 +6,7 @@
 
 #include "arch/arch.hpp"
 #include "daemon/dwarf/types.hpp"
-#include "daemon/events/packed.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::control {
 namespace {
@@ -51,8 +51,8 @@ bool is_plain_name(std::string_view path) {
 }
 
 // Whether registers tell where it is, as of parameters; an object that is always there has an address.
-bool has_base(const lang::Placement& place) {
-  return !place.steps.empty() && place.steps[0].code != lang::PlaceStep::Code::load_immediate;
+bool has_base(const values::Placement& place) {
+  return !place.steps.empty() && place.steps[0].code != values::PlaceStep::Code::load_immediate;
 }
 
 // +0($entry(x))
@@ -63,19 +63,19 @@ bool is_inside_entry(const FetchExpr& expr) {
 }
 
 // Whether all of it is in what the caller has handed over, and none behind a pointer.
-bool is_in_hand(const lang::Placement& place) {
-  using Step = lang::PlaceStep::Code;
+bool is_in_hand(const values::Placement& place) {
+  using Step = values::PlaceStep::Code;
   if (!has_base(place)) return false;
   if (std::ranges::any_of(place.steps, [](const auto& s) { return s.code == Step::dereference; })) return false;
   return !place.in_memory || place.steps[0].operand == arch::native::register_offset("sp");
 }
 
-lang::PlacedExpr placed_node(lang::Placement place, What what, std::uint64_t size, bool is_signed) {
+lang::PlacedExpr placed_node(values::Placement place, What what, std::uint64_t size, bool is_signed) {
   lang::PlacedExpr node;
   // An object that is in no memory can't be read as memory is.
   if (what == What::object && place.absent.empty() && !place.in_memory)
     place.absent = "it is in registers here, not in memory";
-  node.place = std::make_shared<const lang::Placement>(std::move(place));
+  node.place = std::make_shared<const values::Placement>(std::move(place));
   node.what = what;
   node.size = static_cast<std::uint8_t>(size);
   node.is_signed = is_signed;
@@ -225,7 +225,7 @@ class Placer {
       one.type = part.type;
       one.chooser = static_cast<std::uint16_t>(part.chooser);
       one.choice = part.choice;
-      if (part.text) one.type.base = lang::BaseType::string;
+      if (part.text) one.type.base = values::BaseType::string;
       one.expr = shown(part, arg.expr->column);
       note_absence(one);
       if (!part.note.empty() && part.place.absent.empty()) notes_.push_back(one.name + " is " + part.note);
@@ -246,7 +246,7 @@ class Placer {
       case Shape::array: return placed(value.place, What::object, 8, false, column);
       default: break;
     }
-    lang::Placement none;
+    values::Placement none;
     none.absent = value.place.absent;
     if (none.absent.empty()) none.absent = dwarf::with_article(value.declared) + " can't be shown";
     return placed(std::move(none), What::value, 8, false, column);
@@ -256,24 +256,24 @@ class Placer {
   Failure add_typed(const FetchArg& arg, const std::string& path) {
     auto value = variables_.find(path);
     if (!value) return std::move(value).error();
-    const bool wants_memory = events::is_string(arg.type.base) || arg.type.array;
+    const bool wants_memory = values::is_string(arg.type.base) || arg.type.array;
     const bool is_pointer = value->shape == Shape::pointer || value->shape == Shape::text;
     const bool is_memory = value->shape != Shape::number && !is_pointer;
     if (wants_memory && value->shape == Shape::number)
       return Error{Reason::bad_definition,
                    "\"" + path + "\" is " + dwarf::with_article(value->declared) + ", and " +
-                       lang::to_string(arg.type) + " needs memory",
-                   "for a number that is an address write +0(" + path + "):" + lang::to_string(arg.type),
+                       values::to_string(arg.type) + " needs memory",
+                   "for a number that is an address write +0(" + path + "):" + values::to_string(arg.type),
                    {}};
     FetchArg one = arg;
     const What what = is_memory ? What::object : wants_memory ? What::pointee : What::value;
-    if (value->text && events::is_string(arg.type.base) && !arg.type.array)
+    if (value->text && values::is_string(arg.type.base) && !arg.type.array)
       one.expr = counted(*value->text, arg.expr->column);
     else if (arg.type.bitfield && value->place.in_memory)
       one.expr = placed(value->place, What::object, 8, false, arg.expr->column);
     else
       one.expr = placed(value->place, what, is_memory ? 8 : value->size, value->is_signed, arg.expr->column);
-    if (value->shape == Shape::characters && events::is_string(arg.type.base))
+    if (value->shape == Shape::characters && values::is_string(arg.type.base))
       one.type.text_limit = static_cast<std::uint16_t>(std::min<std::uint64_t>(value->size, 0xffff));
     note_absence(one);
     out_.push_back(std::move(one));
@@ -306,7 +306,8 @@ class Placer {
     return {};
   }
 
-  FetchExprPtr placed(lang::Placement place, What what, std::uint64_t size, bool is_signed, std::size_t column) const {
+  FetchExprPtr placed(values::Placement place, What what, std::uint64_t size, bool is_signed,
+                      std::size_t column) const {
     lang::PlacedExpr node = placed_node(std::move(place), what, size, is_signed);
     node.of_result = of_result_;
     return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});
@@ -314,9 +315,9 @@ class Placer {
 
   FetchExprPtr counted(const dwarf::CountedText& text, std::size_t column) const {
     lang::PlacedExpr node;
-    node.place = std::make_shared<const lang::Placement>(text.pointer);
+    node.place = std::make_shared<const values::Placement>(text.pointer);
     node.what = What::pointee;
-    node.length = std::make_shared<const lang::Placement>(text.length);
+    node.length = std::make_shared<const values::Placement>(text.length);
     node.length_size = text.length_size;
     node.of_result = of_result_;
     return std::make_shared<const FetchExpr>(FetchExpr{std::move(node), column});

@@ -10,7 +10,7 @@
 
 #include "daemon/dwarf/variables.hpp"
 #include "daemon/lang/definition.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::control {
 

@@ -7,13 +7,13 @@
 #include "arch/arch.hpp"
 #include "daemon/dwarf/argument_classes.hpp"
 #include "daemon/dwarf/types.hpp"
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 
 namespace probed::dwarf {
 namespace {
 
 namespace native = arch::native;
-using Step = lang::PlaceStep::Code;
+using Step = values::PlaceStep::Code;
 
 // DWARF 5 table 7.17: C, C++, Objective-C, their newer standards.
 constexpr std::array<std::uint64_t, 15> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11, 0x1a,  0x1d,
@@ -39,7 +39,7 @@ bool fits_integer_register(const Type& type) {
 // Go marks so what a function returns.
 bool is_go_result(Die parameter) { return flag_of(parameter, AT_variable_parameter); }
 
-Piece piece_of(lang::PlaceStep step, bool in_memory, std::uint64_t offset, std::uint64_t size) {
+Piece piece_of(values::PlaceStep step, bool in_memory, std::uint64_t offset, std::uint64_t size) {
   Piece out;
   out.place = {{step}, offset, in_memory, {}};
   out.size = size;
@@ -191,9 +191,10 @@ class Assigner {
     Location out;
     for (const Word word : words) {
       if (word == Word::none) continue;
-      const lang::PlaceStep step =
-          word == Word::integer ? lang::PlaceStep{Step::load_register, 8, 0, native::argument_place(++integers_).offset}
-                                : lang::PlaceStep{Step::load_vector, 8, 0, vectors_++};
+      const values::PlaceStep step =
+          word == Word::integer
+              ? values::PlaceStep{Step::load_register, 8, 0, native::argument_place(++integers_).offset}
+              : values::PlaceStep{Step::load_vector, 8, 0, vectors_++};
       out.push_back(piece_of(step, false, 0, all == 1 ? ~0ull : 8));
       if (word == Word::upper) --vectors_, out.back().place.absent = kUpper;
     }
@@ -214,7 +215,7 @@ class Assigner {
   }
 
   static Location behind(Location pointer) {
-    lang::Placement& place = pointer.front().place;
+    values::Placement& place = pointer.front().place;
     if (place.in_memory) {
       place.steps.push_back({Step::dereference, 8, 0, place.offset});
       place.offset = 0;
@@ -288,10 +289,10 @@ Location result_in_registers(const Words& words) {
   for (const Word word : words) {
     if (word == Word::none) continue;
     const bool is_integer = word == Word::integer;
-    const lang::PlaceStep step =
-        !is_integer       ? lang::PlaceStep{Step::load_vector, 8, 0, vectors++}
-        : integers++ == 0 ? lang::PlaceStep{Step::load_register, 8, 0, native::kReturnValueOffset}
-                          : lang::PlaceStep{Step::load_register, 8, 0, *native::dwarf_register(1)};  // rdx, x1
+    const values::PlaceStep step =
+        !is_integer       ? values::PlaceStep{Step::load_vector, 8, 0, vectors++}
+        : integers++ == 0 ? values::PlaceStep{Step::load_register, 8, 0, native::kReturnValueOffset}
+                          : values::PlaceStep{Step::load_register, 8, 0, *native::dwarf_register(1)};  // rdx, x1
     out.push_back(piece_of(step, false, 0, whole ? ~0ull : 8));
     if (word == Word::upper) out.back().place.absent = kUpper;
   }
@@ -363,7 +364,7 @@ namespace {
 bool lacks_parameters(Die function, const std::vector<Die>& parameters) {
   const Die linked = holder_of(function, AT_linkage_name);
   if (!linked) return false;
-  const auto all = symbols::parameters_in(symbols::demangle(text_of(linked, *attribute(linked, AT_linkage_name))));
+  const auto all = names::parameters_in(names::demangle(text_of(linked, *attribute(linked, AT_linkage_name))));
   return all && std::ranges::count_if(parameters, [](Die p) { return !flag_of(p, AT_artificial); }) <
                     static_cast<std::ptrdiff_t>(*all);
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "daemon/dwarf/entry_arguments.hpp"
-#include "daemon/symbols/demangle.hpp"
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/demangle.hpp"
+#include "daemon/names/match.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -43,8 +43,8 @@ std::string qualified_name(Die die) {
   return name;
 }
 
-std::shared_ptr<const DebugInfo> DebugInfo::read(const symbols::ElfImage& image, const symbols::ElfImage* debug,
-                                                 const symbols::ElfImage* alternate, const SplitFiles& split) {
+std::shared_ptr<const DebugInfo> DebugInfo::read(const elf::Image& image, const elf::Image* debug,
+                                                 const elf::Image* alternate, const SplitFiles& split) {
   auto sections = Sections::read(debug ? *debug : image, false);
   if (!sections) return nullptr;
   std::unique_ptr<File> other;
@@ -314,8 +314,8 @@ std::string_view last_name(std::string_view name) {
 // Whether what is called `full` is what a user means by `name`.
 bool fits_qualified(const std::string& full, std::string_view name) {
   if (full == name || full.ends_with("::" + std::string(name))) return true;
-  const std::string named = symbols::without_unnamed(full);
-  return named != full && fits_qualified(named, symbols::without_unnamed(name));
+  const std::string named = names::without_unnamed(full);
+  return named != full && fits_qualified(named, names::without_unnamed(name));
 }
 
 }  // namespace
@@ -396,7 +396,7 @@ FileFunctions DebugInfo::functions_of(std::string_view file, std::string_view fu
       const std::vector<bool>& files = fitting(*written.unit);
       if (number >= files.size() || !files[number]) continue;
       const std::string name = qualified_name(die);
-      if (!symbols::glob_match(function, name) && !symbols::glob_match(function, name_of(die)) &&
+      if (!names::glob_match(function, name) && !names::glob_match(function, name_of(die)) &&
           !fits_qualified(name, function))
         continue;
       out.places.push_back({*entry, 0, name});

@@ -20,7 +20,7 @@
 #include "daemon/dwarf/die.hpp"
 #include "daemon/dwarf/lines.hpp"
 #include "daemon/dwarf/location.hpp"
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 namespace probed::dwarf {
 
@@ -69,7 +69,7 @@ struct SourceLine {
 struct SplitFiles {
   std::string program;  // its path
   // `unfit`: set when there is such a file, to what is wrong with it if it can't be used.
-  std::function<std::optional<symbols::ElfImage>(const std::string& path, std::string& unfit)> open;
+  std::function<std::optional<elf::Image>(const std::string& path, std::string& unfit)> open;
   std::string supplement;  // the path of the supplementary file that it refers to; empty: it doesn't
 };
 
@@ -77,8 +77,8 @@ class DebugInfo {
  public:
   // `debug`: the separate debug file, `alternate`: its supplementary file; null: none. Null: no DWARF.
   // split: how to find what -gsplit-dwarf has put elsewhere.
-  static std::shared_ptr<const DebugInfo> read(const symbols::ElfImage& image, const symbols::ElfImage* debug,
-                                               const symbols::ElfImage* alternate, const SplitFiles& split = {});
+  static std::shared_ptr<const DebugInfo> read(const elf::Image& image, const elf::Image* debug,
+                                               const elf::Image* alternate, const SplitFiles& split = {});
 
   // The places of FILE:LINE. files empty: no such file here. places empty: no code at or behind that line.
   LinePlaces find_line(std::string_view file, unsigned line) const;

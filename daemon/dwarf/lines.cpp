@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -248,7 +248,7 @@ LineTable read_line_table(const Unit& unit, bool with_rows) {
 WantedFile::WantedFile(std::string_view wanted)
     : last_(wanted.substr(wanted.rfind('/') + 1)),
       asked_(normalised_path(wanted)),
-      is_glob_(symbols::has_glob(wanted)),
+      is_glob_(names::has_glob(wanted)),
       is_absolute_(wanted.starts_with('/')) {}
 
 // A glob's components are compared with the path's last ones, each for itself.
@@ -260,7 +260,7 @@ bool WantedFile::is(std::string_view in_table) const {
   std::string_view path = known, pattern = asked_;
   while (!pattern.empty()) {
     const std::size_t slash = path.rfind('/'), in_pattern = pattern.rfind('/');
-    if (path.empty() || !symbols::glob_match(pattern.substr(in_pattern + 1), path.substr(slash + 1))) return false;
+    if (path.empty() || !names::glob_match(pattern.substr(in_pattern + 1), path.substr(slash + 1))) return false;
     path = path.substr(0, slash);
     pattern = pattern.substr(0, in_pattern);
   }

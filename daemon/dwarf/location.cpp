@@ -11,7 +11,7 @@ namespace probed::dwarf {
 namespace {
 
 namespace native = arch::native;
-using lang::PlaceStep;
+using values::PlaceStep;
 using Step = PlaceStep::Code;
 
 constexpr std::size_t kMaxStack = 64, kMaxOperations = 512, kMaxSteps = 32;
@@ -235,7 +235,7 @@ class Expression {
   void thread_local_address() {
     const Symbolic offset = pop();
     if (!offset.is_constant()) return fail(kTooHard);
-    lang::Placement block;
+    values::Placement block;
     if (around_.thread_block && *around_.thread_block) block = (*around_.thread_block)();
     if (!block.absent.empty() || block.steps.empty())
       return fail(block.absent.empty() ? "it is a thread-local variable, and where those are isn't known"
@@ -425,7 +425,7 @@ Piece part_of_piece(const Piece& piece, std::uint64_t into, std::uint64_t size) 
 }
 
 // A number that begins in the upper bytes of one register and ends in the lower ones of another.
-std::optional<lang::Placement> across(const Location& parts, std::uint64_t size) {
+std::optional<values::Placement> across(const Location& parts, std::uint64_t size) {
   if (parts.size() != 2 || size > 8) return std::nullopt;
   const Piece &first = parts[0], &second = parts[1];
   const auto is_register = [](const Piece& p, std::size_t steps) {
@@ -433,10 +433,10 @@ std::optional<lang::Placement> across(const Location& parts, std::uint64_t size)
            !p.place.guard && p.place.steps.size() == steps && p.place.steps[0].code == Step::load_register;
   };
   if (!is_register(first, 2) || !is_register(second, 1)) return std::nullopt;
-  const lang::PlaceStep& cut = first.place.steps[1];
+  const values::PlaceStep& cut = first.place.steps[1];
   const auto bits = static_cast<std::uint8_t>(8 * first.size);
   if (cut.code != Step::cut || cut.is_signed || cut.right + bits != 64) return std::nullopt;
-  lang::Placement place = first.place;
+  values::Placement place = first.place;
   place.steps.push_back({Step::add_register, 8, bits, second.place.steps[0].operand});
   return place;
 }
@@ -462,24 +462,24 @@ Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size
 }
 
 Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value) {
-  lang::Placement place = place_of(by, size);
+  values::Placement place = place_of(by, size);
   if (!place.absent.empty()) return absent("whether it has a value isn't known here: " + place.absent);
-  const auto guard = std::make_shared<const lang::Guard>(lang::Guard{std::move(place), size, value});
+  const auto guard = std::make_shared<const values::Guard>(values::Guard{std::move(place), size, value});
   for (Piece& piece : location) piece.place.guard = guard;
   return location;
 }
 
 Location guarded_by_room(Location location, const Location& begin, const Location& end, std::uint64_t bytes) {
-  lang::Placement from = place_of(begin, 8), to = place_of(end, 8);
+  values::Placement from = place_of(begin, 8), to = place_of(end, 8);
   if (!from.absent.empty()) return absent(from.absent);
   if (!to.absent.empty()) return absent("how many elements there are isn't known here: " + to.absent);
-  auto shared = std::make_shared<const lang::Placement>(std::move(from));
-  const auto guard = std::make_shared<const lang::Guard>(lang::Guard{std::move(to), 8, bytes, std::move(shared)});
+  auto shared = std::make_shared<const values::Placement>(std::move(from));
+  const auto guard = std::make_shared<const values::Guard>(values::Guard{std::move(to), 8, bytes, std::move(shared)});
   for (Piece& piece : location) piece.place.guard = guard;
   return location;
 }
 
-lang::Placement place_of(const Location& location, std::uint64_t size) {
+values::Placement place_of(const Location& location, std::uint64_t size) {
   const Location one = part_of(location, 0, size);
   const Piece& piece = one.front();
   if (one.size() > 1) return across(one, size).value_or(absent("its parts are in several places").front().place);

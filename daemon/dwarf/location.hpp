@@ -12,13 +12,13 @@
 
 #include "daemon/dwarf/die.hpp"
 #include "daemon/dwarf/frame.hpp"
-#include "daemon/lang/place.hpp"
+#include "daemon/values/place.hpp"
 
 namespace probed::dwarf {
 
 // A part of an object. Objects that are in one place have one part.
 struct Piece {
-  lang::Placement place;
+  values::Placement place;
   std::uint64_t size = ~0ull;       // bytes of the object
   std::vector<std::byte> constant;  // not empty: its bytes themselves; `place` isn't used
 };
@@ -30,7 +30,7 @@ Location constant(std::uint64_t value);
 // The part of an object from byte `offset` on, as an object of its own of `size` bytes.
 Location part_of(const Location& whole, std::uint64_t offset, std::uint64_t size);
 // The one place of an object of this many bytes, or absent.
-lang::Placement place_of(const Location& location, std::uint64_t size);
+values::Placement place_of(const Location& location, std::uint64_t size);
 
 // An object that has a value only when the `size` bytes of another one are this number. What guards that one guards it.
 Location guarded(Location location, const Location& by, std::uint8_t size, std::uint64_t value);
@@ -45,7 +45,7 @@ struct Surroundings {
   bool at_entry = false;   // pc is its function's first instruction: registers are as the caller left them
   Die function;            // the code's function, the one with AT_frame_base
   FrameSection eh_frame, debug_frame;
-  const std::function<lang::Placement()>* thread_block = nullptr;  // see Outside (variables.hpp); null: unknown
+  const std::function<values::Placement()>* thread_block = nullptr;  // see Outside (variables.hpp); null: unknown
 };
 
 // Of AT_location (or AT_frame_base) `value` of an entry.

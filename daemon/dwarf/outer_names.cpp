@@ -182,8 +182,8 @@ std::optional<Object> VariableFinder::in_scopes(const OuterNames& names, const S
 bool VariableFinder::is_one(Die a, Die b) const {
   if (is_same_variable(a, b)) return true;
   if (!says_where(a) || !says_where(b)) return false;
-  const lang::Placement x = place_of(location_of(a), 1), y = place_of(location_of(b), 1);
-  const auto is_equal = [](const lang::PlaceStep& s, const lang::PlaceStep& t) {
+  const values::Placement x = place_of(location_of(a), 1), y = place_of(location_of(b), 1);
+  const auto is_equal = [](const values::PlaceStep& s, const values::PlaceStep& t) {
     return s.code == t.code && s.size == t.size && s.right == t.right && s.operand == t.operand;
   };
   return x.absent.empty() && y.absent.empty() && x.in_memory == y.in_memory && x.offset == y.offset &&

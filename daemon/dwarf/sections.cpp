@@ -24,8 +24,7 @@ std::optional<std::vector<std::byte>> inflate(Bytes packed, std::uint64_t size, 
   return out;
 }
 
-std::optional<std::vector<std::byte>> unpack(const symbols::ElfImage& image, const Elf64_Shdr& section,
-                                             std::uint64_t limit) {
+std::optional<std::vector<std::byte>> unpack(const elf::Image& image, const Elf64_Shdr& section, std::uint64_t limit) {
   auto bytes = image.read_bytes(section.sh_offset, section.sh_size, limit);
   if (!bytes || !(section.sh_flags & SHF_COMPRESSED)) return bytes;
   Elf64_Chdr header;
@@ -36,7 +35,7 @@ std::optional<std::vector<std::byte>> unpack(const symbols::ElfImage& image, con
 }
 
 // "ZLIB", the size as 8 bytes big-endian, the data: what came before SHF_COMPRESSED, and what Go writes still.
-std::optional<std::vector<std::byte>> unpack_gnu(const symbols::ElfImage& image, const Elf64_Shdr& section,
+std::optional<std::vector<std::byte>> unpack_gnu(const elf::Image& image, const Elf64_Shdr& section,
                                                  std::uint64_t limit) {
   const auto bytes = image.read_bytes(section.sh_offset, section.sh_size, limit);
   constexpr std::size_t kHeader = 12;
@@ -48,7 +47,7 @@ std::optional<std::vector<std::byte>> unpack_gnu(const symbols::ElfImage& image,
 
 }  // namespace
 
-std::optional<std::vector<std::byte>> read_section(const symbols::ElfImage& image, std::string_view name,
+std::optional<std::vector<std::byte>> read_section(const elf::Image& image, std::string_view name,
                                                    std::uint64_t limit) {
   if (const Elf64_Shdr* section = image.section(name)) return unpack(image, *section, limit);
   if (!name.starts_with(".debug_")) return std::nullopt;
@@ -56,7 +55,7 @@ std::optional<std::vector<std::byte>> read_section(const symbols::ElfImage& imag
   return section ? unpack_gnu(image, *section, limit) : std::nullopt;
 }
 
-std::optional<Sections> Sections::read(const symbols::ElfImage& image, bool split) {
+std::optional<Sections> Sections::read(const elf::Image& image, bool split) {
   Sections sections;
   std::uint64_t left = kMaxBytes;
   for (std::size_t i = 0; i < kNames.size(); ++i) {

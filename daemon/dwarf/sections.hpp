@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/dwarf/cursor.hpp"
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 namespace probed::dwarf {
 
@@ -40,7 +40,7 @@ class Sections {
   static constexpr std::uint64_t kMaxBytes = 1ull << 30;
 
   // split: they are named .debug_info.dwo and so on. nullopt: the file has no DWARF, or too much of it.
-  static std::optional<Sections> read(const symbols::ElfImage& image, bool split);
+  static std::optional<Sections> read(const elf::Image& image, bool split);
 
   Bytes operator[](Section section) const { return bytes_[static_cast<std::size_t>(section)]; }
   std::size_t memory_bytes() const;
@@ -51,7 +51,6 @@ class Sections {
 
 // The bytes of a section, decompressed (SHF_COMPRESSED, or .zdebug_NAME for .debug_NAME); nullopt: there is none, it is
 // damaged, or it has more than `limit` bytes.
-std::optional<std::vector<std::byte>> read_section(const symbols::ElfImage& image, std::string_view name,
-                                                   std::uint64_t limit);
+std::optional<std::vector<std::byte>> read_section(const elf::Image& image, std::string_view name, std::uint64_t limit);
 
 }  // namespace probed::dwarf

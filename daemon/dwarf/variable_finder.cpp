@@ -8,12 +8,12 @@
 
 #include "arch/arch.hpp"
 #include "daemon/dwarf/entry_arguments.hpp"
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 
 namespace probed::dwarf {
 namespace {
 
-using Step = lang::PlaceStep::Code;
+using Step = values::PlaceStep::Code;
 
 constexpr const char* kNoPlace = "it has been optimised out at this place";
 constexpr std::size_t kMaxListed = 10000;
@@ -59,7 +59,7 @@ bool is_counted_from_argument(const Attribute& value) {
 }
 
 bool same_register(const Location& a, const Location& b) {
-  const lang::Placement x = place_of(a, 1), y = place_of(b, 1);
+  const values::Placement x = place_of(a, 1), y = place_of(b, 1);
   if (!x.absent.empty() || !y.absent.empty() || x.in_memory || y.in_memory) return true;  // nothing to compare
   if (x.steps.empty() || y.steps.empty()) return false;
   // It may be a part of the register.
@@ -71,7 +71,7 @@ bool same_register(const Location& a, const Location& b) {
 }  // namespace
 
 Location behind(const Location& pointer, std::uint64_t offset) {
-  lang::Placement place = place_of(pointer, 8);
+  values::Placement place = place_of(pointer, 8);
   if (!place.absent.empty()) return absent(place.absent);
   if (place.in_memory) {
     if (place.steps.empty()) place.steps.push_back({Step::load_immediate, 8, 0, 0});
@@ -85,7 +85,7 @@ Location behind(const Location& pointer, std::uint64_t offset) {
   return {std::move(piece)};
 }
 
-Object word_at(lang::Placement place) {
+Object word_at(values::Placement place) {
   Piece piece;
   piece.place = std::move(place);
   Type word;
@@ -228,7 +228,7 @@ Die VariableFinder::declared_in(const Level& level, std::string_view name) {
 }
 
 Error VariableFinder::no_such_variable(std::string_view name) const {
-  symbols::NearNames near(name);
+  names::NearNames near(name);
   std::string parameters;
   for (const Die block : scope_->blocks)
     each_child(block, [&](Die child) {
@@ -371,7 +371,7 @@ Result<std::vector<VisibleVariable>> VariableFinder::visible() const {
     const std::string_view name = name_of(die);
     if (name.empty() || out.size() >= kMaxListed || !seen.insert(name).second) return;
     const Object object = object_of(die);
-    const lang::Placement place = place_of(object.location, 1);
+    const values::Placement place = place_of(object.location, 1);
     out.push_back({std::string(name), type_name(object.written), std::string(kind), place.absent});
   };
   for (const Die block : scope_->blocks)
@@ -464,7 +464,7 @@ std::optional<Piece> VariableFinder::thread_local_by_symbol(Die variable, bool i
 // System V ABI's "Dynamic Linking", preemption): then it is found as its own code finds it, through the loader's word.
 Location VariableFinder::as_loaded(Location location) const {
   if (location.size() != 1 || !outside_.loaders_word) return location;
-  const lang::Placement& place = location.front().place;
+  const values::Placement& place = location.front().place;
   if (!place.absent.empty() || !place.in_memory || place.steps.size() > 1) return location;
   if (!place.steps.empty() && place.steps.front().code != Step::load_immediate) return location;
   const std::uint64_t address = place.offset + (place.steps.empty() ? 0 : place.steps.front().operand);

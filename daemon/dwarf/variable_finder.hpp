@@ -27,7 +27,7 @@ struct Object {
 // The object a pointer leads to, from byte `offset` on.
 Location behind(const Location& pointer, std::uint64_t offset);
 // A number of 8 bytes that no debug information speaks of.
-Object word_at(lang::Placement place);
+Object word_at(values::Placement place);
 // What a reference refers to; anything else is itself.
 Object without_reference(Object object);
 Object member_of(const Object& structure, const Member& member);

@@ -16,8 +16,8 @@
 namespace probed::dwarf {
 namespace {
 
-using Step = lang::PlaceStep::Code;
-using lang::BaseType;
+using Step = values::PlaceStep::Code;
+using values::BaseType;
 
 // Of structures in structures that are shown: four levels. Bases, and members without a name, are hardly a level.
 constexpr unsigned kLevel = 4, kMaxDepth = 4 * kLevel;
@@ -45,10 +45,10 @@ BaseType base_of(const Type& type) {
   }
 }
 
-std::shared_ptr<const lang::Enumeration> names_of(const Type& type) {
+std::shared_ptr<const values::Enumeration> names_of(const Type& type) {
   constexpr std::size_t kMaxNames = 4096;
   if (type.kind != TypeKind::enumeration) return nullptr;
-  auto names = std::make_shared<lang::Enumeration>();
+  auto names = std::make_shared<values::Enumeration>();
   each_child(type.die, [&](Die child) {
     if (const auto value = attribute(child, AT_const_value); value && tag(child) == TAG_enumerator)
       names->names.emplace_back(static_cast<std::int64_t>(value->number), name_of(child));
@@ -65,8 +65,8 @@ bool is_text(const Type& pointer) {
 bool has_plain_size(const Type& type) { return type.size == 1 || type.size == 2 || type.size == 4 || type.size == 8; }
 
 // Numbers, pointers and texts; nullopt: it has parts, or can't be shown.
-std::optional<lang::Type> shown_as(const Type& type) {
-  lang::Type out;
+std::optional<values::Type> shown_as(const Type& type) {
+  values::Type out;
   if (type.kind == TypeKind::floating && type.size != 4 && type.size != 8) return std::nullopt;  // long double
   if (!type.is_number() && type.kind != TypeKind::pointer && type.kind != TypeKind::function) return std::nullopt;
   if (type.kind != TypeKind::function && !has_plain_size(type)) return std::nullopt;
@@ -188,7 +188,7 @@ class Follower {
   static Result<Object> machine_register(std::string_view name) {
     const auto offset = arch::native::register_offset(name);
     if (!offset) return wrong("unknown register \"%" + std::string(name) + "\"");
-    lang::Placement place;
+    values::Placement place;
     place.steps.push_back({Step::load_register, 8, 0, *offset});
     return word_at(std::move(place));
   }
@@ -226,7 +226,7 @@ class Follower {
 
   // The number as 8 bytes.
   static Location widened(const Object& object) {
-    lang::Placement place = place_of(object.location, object.type.size);
+    values::Placement place = place_of(object.location, object.type.size);
     if (!place.absent.empty()) return absent(place.absent);
     const auto size = static_cast<std::uint8_t>(object.type.size);
     if (place.in_memory) {
@@ -380,11 +380,13 @@ class Follower {
   }
 
   static Result<Object> address_of(Object object, std::string_view path) {
-    lang::Placement place = place_of(object.location, 1);
+    values::Placement place = place_of(object.location, 1);
     if (place.absent.empty() && !place.in_memory)
       return wrong("\"" + std::string(path) + "\": it is in a register here and has no address");
     place.in_memory = false;
-    const auto leads_on = [](const lang::PlaceStep& step) { return step.code == lang::PlaceStep::Code::dereference; };
+    const auto leads_on = [](const values::PlaceStep& step) {
+      return step.code == values::PlaceStep::Code::dereference;
+    };
     if (std::ranges::none_of(place.steps, leads_on)) place.doubt.clear();  // where it is is no doubt
     Piece piece;
     piece.place = std::move(place);
@@ -418,8 +420,8 @@ Value plain(const Object& object) {
   if (const auto type = shown_as(object.type)) value.type = *type;
   value.text = counted_text(object);
   if (object.bit_offset)
-    value.type.bitfield = lang::Bitfield{object.bit_size, *object.bit_offset,
-                                         static_cast<std::uint8_t>(object.type.size * 8), object.type.is_signed};
+    value.type.bitfield = values::Bitfield{object.bit_size, *object.bit_offset,
+                                           static_cast<std::uint8_t>(object.type.size * 8), object.type.is_signed};
   // Code has no value but its address.
   if (object.type.kind == TypeKind::function && value.place.in_memory) value.place.in_memory = false;
   return value;
@@ -493,7 +495,7 @@ class Expander {
 
   // What is in registers has to be read one by one.
   static bool is_one_memory(const Location& location) {
-    const lang::Placement& first = location.front().place;
+    const values::Placement& first = location.front().place;
     return location.size() == 1 && location.front().constant.empty() && (first.in_memory || !first.absent.empty());
   }
 

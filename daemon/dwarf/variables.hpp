@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "daemon/lang/definition.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::dwarf {
 
@@ -31,18 +31,18 @@ enum class Shape : std::uint8_t {
 
 // A text that a length ends, not a zero: std::string, Rust's &str, Go's string.
 struct CountedText {
-  lang::Placement pointer, length;
+  values::Placement pointer, length;
   std::uint8_t length_size = 8;  // bytes of the length
 };
 
 // A value that can be fetched.
 struct Value {
   std::vector<std::string> path;  // below what was asked for: members, "[N]" for elements
-  lang::Placement place;
+  values::Placement place;
   std::uint64_t size = 0;  // bytes
   bool is_signed = false;
   Shape shape = Shape::other;
-  lang::Type type;                  // how it is shown; of numbers, pointers, texts and arrays of such
+  values::Type type;                // how it is shown; of numbers, pointers, texts and arrays of such
   std::string declared;             // its type in the source's language
   std::string note;                 // what is shown in its place; empty: itself
   std::optional<CountedText> text;  // of a structure that is known as one
@@ -63,16 +63,16 @@ struct Outside {
   // The address of an object that other debug information or none defines; nullopt: unknown.
   std::function<std::optional<std::uint64_t>(std::string_view name)> object;
   // Where a thread has the module's thread-local variables (the steps end at their first byte), or absent.
-  std::function<lang::Placement()> thread_block;
+  std::function<values::Placement()> thread_block;
   // Where a thread has the thread-local variable of this name and size, by its symbol; nullopt: there is none, or
   // several. `shared`: it may be another module's.
-  std::function<std::optional<lang::Placement>(std::string_view name, std::uint64_t size, bool shared)> thread_object =
-      {};
+  std::function<std::optional<values::Placement>(std::string_view name, std::uint64_t size, bool shared)>
+      thread_object = {};
   // The address of the word by which the module itself finds the variable that it has at that address in its file: the
   // loader writes there whose is meant. nullopt: always its own.
   std::function<std::optional<std::uint64_t>(std::uint64_t address)> loaders_word = {};
   // At a static probe: the number of 8 bytes that its $argN is, which isn't the function's; else unset.
-  std::function<Result<lang::Placement>(unsigned number)> static_argument = {};
+  std::function<Result<values::Placement>(unsigned number)> static_argument = {};
 };
 
 class Variables {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::events {
 namespace {

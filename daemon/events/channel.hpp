@@ -66,9 +66,9 @@
 #include <vector>
 
 #include "arch/detour.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::events {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/events/packed.hpp"
 #include "daemon/lang/filter_program.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::events {
 namespace {
@@ -375,7 +375,7 @@ Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Fil
 
 // ---- reading ----
 
-std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const CommonFields& known,
+std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const values::CommonFields& known,
                    std::span<std::byte> out) {
   RecordReader record(plan.capture.layout, words);
   out = out.first(std::min(out.size(), kMaxArgumentBytes));
@@ -411,7 +411,7 @@ ReturnRecord describe_return(std::span<const std::uint64_t> words) {
 }
 
 std::size_t unpack_return(const ReturnFetch& fetch, const ReturnPlan& plan, std::span<const std::uint64_t> words,
-                          const CommonFields& known, UnpackScratch& scratch, std::span<std::byte> out) {
+                          const values::CommonFields& known, UnpackScratch& scratch, std::span<std::byte> out) {
   constexpr std::size_t kShift = arch::channel::kCallShift / sizeof words[0];
   const std::size_t count = plan.entry.capture.layout.max_size / sizeof words[0];
   const auto call = words.size() < kShift + count ? std::span<const std::uint64_t>() : words.subspan(kShift, count);

@@ -65,7 +65,7 @@ Result<ReturnPlan> plan_return_detours(const ReturnFetch& fetch, const lang::Fil
 // The arguments of a record in packed form (record.hpp), as FetchProgram::run would have written them. words: a
 // ChannelRecord's, from a probe with this plan; what the target wrote there is not trusted. What the daemon knows:
 // comm, of a return duration and tail_call. out: at least one byte for each argument. Returns the bytes written.
-std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const CommonFields& known,
+std::size_t unpack(const DetourPlan& plan, std::span<const std::uint64_t> words, const values::CommonFields& known,
                    std::span<std::byte> out);
 
 // The same for a return's record.
@@ -73,7 +73,7 @@ struct UnpackScratch {
   std::array<std::byte, kMaxArgumentBytes> kept, at_exit;
 };
 std::size_t unpack_return(const ReturnFetch& fetch, const ReturnPlan& plan, std::span<const std::uint64_t> words,
-                          const CommonFields& known, UnpackScratch& scratch, std::span<std::byte> out);
+                          const values::CommonFields& known, UnpackScratch& scratch, std::span<std::byte> out);
 
 // What a return's record says besides its arguments.
 struct ReturnRecord {

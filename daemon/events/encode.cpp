@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "daemon/events/digits.hpp"
-#include "daemon/events/packed.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::events {
 namespace {
@@ -116,13 +116,13 @@ void append_json_string(std::string& out, std::string_view bytes) {
 namespace {
 
 // JSON has no words for what isn't finite: those are strings.
-char* put_floating(char* at, lang::BaseType type, std::uint64_t bits) {
-  const double value = type == lang::BaseType::f32 ? double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))}
-                                                   : std::bit_cast<double>(bits);
+char* put_floating(char* at, values::BaseType type, std::uint64_t bits) {
+  const double value = type == values::BaseType::f32 ? double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))}
+                                                     : std::bit_cast<double>(bits);
   if (std::isnan(value)) return put_text(at, "\"nan\"");
   if (std::isinf(value)) return put_text(at, value < 0 ? "\"-inf\"" : "\"inf\"");
-  return type == lang::BaseType::f32 ? std::to_chars(at, at + kLongestFloating, static_cast<float>(value)).ptr
-                                     : std::to_chars(at, at + kLongestFloating, value).ptr;
+  return type == values::BaseType::f32 ? std::to_chars(at, at + kLongestFloating, static_cast<float>(value)).ptr
+                                       : std::to_chars(at, at + kLongestFloating, value).ptr;
 }
 
 }  // namespace
@@ -147,20 +147,21 @@ void EventEncoder::put_symbol(std::uint64_t address, const Symbols& symbols) {
 }
 
 // By its name, when it has one.
-void EventEncoder::put_named(const lang::Type& type, std::uint64_t value) {
+void EventEncoder::put_named(const values::Type& type, std::uint64_t value) {
   const auto as_signed = static_cast<std::int64_t>(value);
   const std::string* name = type.names->name_of(as_signed);
   if (name) {
     need(room_for_string(name->size()));
     at_ = put_json_string(at_, *name);
   } else {
-    const bool is_number_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
+    const bool is_number_signed = type.bitfield ? type.bitfield->is_signed : values::is_signed(type.base);
     at_ = is_number_signed ? put_number(at_, as_signed) : put_number(at_, value);
   }
 }
 
 // Has room for a number.
-void EventEncoder::put_element(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
+void EventEncoder::put_element(Form form, const values::Type& type, values::PackedReader& packed,
+                               const Symbols& symbols) {
   if (!packed.present()) return void(at_ = put_text(at_, "null"));
   if (form == Form::text) {
     const std::string_view text = packed.string();
@@ -185,7 +186,8 @@ void EventEncoder::put_element(Form form, const lang::Type& type, PackedReader& 
   }
 }
 
-void EventEncoder::put_array(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols) {
+void EventEncoder::put_array(Form form, const values::Type& type, values::PackedReader& packed,
+                             const Symbols& symbols) {
   if (!packed.present()) return void(at_ = put_text(at_, "null"));
   *at_++ = '[';
   for (std::uint16_t n = packed.count(), i = 0; i < n && !packed.rest().empty(); ++i) {
@@ -256,23 +258,23 @@ void EventEncoder::put_return(const EventSchema& schema, const RecordHeader& hea
   at_ = put_text(at_, ",\"args\":{");
 }
 
-void EventEncoder::put_argument(const EventSchema& schema, std::size_t i, PackedReader& reader,
+void EventEncoder::put_argument(const EventSchema& schema, std::size_t i, values::PackedReader& reader,
                                 const Symbols& symbols) {
   const EventSchema::Argument& argument = schema.arguments[i];
   at_ = argument.name.put(at_);
-  const lang::Type& type = schema.args[i].type;
+  const values::Type& type = schema.args[i].type;
   argument.is_array ? put_array(argument.form, type, reader, symbols)
                     : put_element(argument.form, type, reader, symbols);
 }
 
 // All arguments; of alternatives the one that is there, else a null in their place.
-void EventEncoder::put_alternatives(const EventSchema& schema, PackedReader& reader, const Symbols& symbols) {
+void EventEncoder::put_alternatives(const EventSchema& schema, values::PackedReader& reader, const Symbols& symbols) {
   std::array<std::optional<std::uint64_t>, lang::kMaxFetchArgs> numbers;  // of those that choose
   bool shown = false;
   for (std::size_t i = 0; i < schema.args.size(); ++i) {
     const EventSchema::Alternative& alternative = schema.alternatives[i];
     if (alternative.chooses)
-      if (PackedReader ahead = reader; ahead.present()) numbers[i] = ahead.value();
+      if (values::PackedReader ahead = reader; ahead.present()) numbers[i] = ahead.value();
     if (alternative.chooser == EventSchema::kNone) {
       put_argument(schema, i, reader, symbols);
       continue;
@@ -306,7 +308,7 @@ std::string_view EventEncoder::encode(const EventSchema& schema, const RecordHea
   at_ = frame.leading != 0 ? put_8_digits(at_, header.time % digits::k8Digits) : put_number(at_, header.time);
   at_ = frame.back.put(at_);
   if (!schema.func_json.empty()) put_return(schema, header, name_of(header, symbols));
-  PackedReader reader(packed);
+  values::PackedReader reader(packed);
   if (schema.alternatives.empty())
     for (std::size_t i = 0; i < schema.arguments.size(); ++i) put_argument(schema, i, reader, symbols);
   else

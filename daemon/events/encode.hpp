@@ -14,6 +14,10 @@
 #include "daemon/events/record.hpp"
 #include "daemon/lang/definition.hpp"
 
+namespace probed::values {
+class PackedReader;
+}
+
 namespace probed::events {
 
 // Text that is copied in whole blocks, which costs a few instructions and no call.
@@ -74,8 +78,6 @@ EventSchema make_return_schema(std::string_view full_name, std::string_view func
 // `symbolize` turns the value of a `symbol` typed argument into text; may be empty.
 using Symbolizer = std::string (*)(const void* context, std::uint64_t address);
 
-class PackedReader;
-
 class EventEncoder {
  public:
   // {"probe":...,"id":...,"pid":...,"tid":...,"comm":...,"cpu":...,"time":...,"ip":"0x...","symbol":...,"args":{...}}.
@@ -108,11 +110,11 @@ class EventEncoder {
   Frame& frame_of(const EventSchema& schema, const RecordHeader& header);
   using Form = EventSchema::Argument::Form;
   void need(std::size_t more);
-  void put_argument(const EventSchema& schema, std::size_t i, PackedReader& packed, const Symbols& symbols);
-  void put_alternatives(const EventSchema& schema, PackedReader& packed, const Symbols& symbols);
-  void put_element(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
-  void put_array(Form form, const lang::Type& type, PackedReader& packed, const Symbols& symbols);
-  void put_named(const lang::Type& type, std::uint64_t value);
+  void put_argument(const EventSchema& schema, std::size_t i, values::PackedReader& packed, const Symbols& symbols);
+  void put_alternatives(const EventSchema& schema, values::PackedReader& packed, const Symbols& symbols);
+  void put_element(Form form, const values::Type& type, values::PackedReader& packed, const Symbols& symbols);
+  void put_array(Form form, const values::Type& type, values::PackedReader& packed, const Symbols& symbols);
+  void put_named(const values::Type& type, std::uint64_t value);
   void put_symbol(std::uint64_t address, const Symbols& symbols);
   const std::string& name_of(const RecordHeader& header, const Symbols& symbols);
   void put_return(const EventSchema& schema, const RecordHeader& header, const std::string& name);

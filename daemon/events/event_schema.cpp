@@ -4,7 +4,7 @@
 
 #include "daemon/events/digits.hpp"
 #include "daemon/events/encode.hpp"
-#include "daemon/events/packed.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::events {
 namespace {
@@ -48,22 +48,22 @@ class Nesting {
 
 // How a value is written, names and arrays aside.
 using Form = EventSchema::Argument::Form;
-Form form_of(const lang::Type& type) {
-  using lang::BaseType;
-  if (is_string(type.base)) return Form::text;
+Form form_of(const values::Type& type) {
+  using values::BaseType;
+  if (values::is_string(type.base)) return Form::text;
   if (type.names) return Form::named;
   if (type.bitfield && !type.bitfield->is_signed && type.base != BaseType::boolean) return Form::plain;
-  if (is_hexadecimal(type.base)) return Form::hexadecimal;
-  if (is_signed(type.base)) return Form::with_sign;
+  if (values::is_hexadecimal(type.base)) return Form::hexadecimal;
+  if (values::is_signed(type.base)) return Form::with_sign;
   if (type.base == BaseType::symbol) return Form::symbol;
-  if (is_floating(type.base)) return Form::floating;
+  if (values::is_floating(type.base)) return Form::floating;
   if (type.base == BaseType::boolean) return Form::boolean;
   return type.base == BaseType::chr ? Form::character : Form::plain;
 }
 
 // The next one. name: what stands in front of it.
 void add_argument(EventSchema& schema, std::string name) {
-  const lang::Type& type = schema.args[schema.arguments.size()].type;
+  const values::Type& type = schema.args[schema.arguments.size()].type;
   schema.room += name.size() + kLongestNumber + 2;  // or null, or an array's brackets
   schema.arguments.push_back({BlockText(std::move(name)), form_of(type), type.array.has_value()});
 }

@@ -12,9 +12,10 @@
 
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
+#include "daemon/elf/usdt.hpp"
 #include "daemon/lang/definition.hpp"
-#include "daemon/symbols/usdt.hpp"
-#include "proto/result.hpp"
+#include "daemon/values/common_fields.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::events {
 
@@ -33,22 +34,6 @@ class MemoryReader {
   virtual bool read_thread_pointer(std::int32_t, std::uint64_t&) { return false; }
 };
 
-// A value that a return probe's arguments need from the function's entry.
-struct EntryWord {
-  std::uint64_t value = 0;
-  bool present = false;  // it could be read
-};
-
-// The fields every event has, and what a return probe has kept.
-struct CommonFields {
-  std::int32_t pid = 0, tid = 0;
-  std::uint32_t cpu = 0;
-  std::string_view comm;
-  std::span<const EntryWord> entry_words{};
-  std::uint64_t duration = 0;  // of a return: ns
-  bool tail_call = false;      // the function was left by one: what it returns isn't there yet
-};
-
 // What compiling needs from the target.
 struct CompileContext {
   std::function<Result<RemoteAddr>(std::string_view symbol)> resolve_data;  // for @SYM
@@ -59,7 +44,7 @@ struct CompileContext {
   // The probe's address minus its offset in its module's file, for @+OFFS (as the kernel's translate_user_vaddr).
   // Absent: @+OFFS is unsupported.
   std::optional<std::uint64_t> file_bias;
-  const symbols::UsdtSite* usdt = nullptr;    // the place is a static probe: $argN are its arguments
+  const elf::UsdtSite* usdt = nullptr;        // the place is a static probe: $argN are its arguments
   std::optional<std::uint64_t> address = {};  // of the probe; of a return of its function's entry
   bool no_place = false;  // the definition is only checked: the code isn't loaded yet, and with it what $args means
 };
@@ -74,8 +59,9 @@ struct FetchOp {
     load_stack_pointer,   // value = sp
     load_immediate,       // value = operand
     load_return_value,    // value = what the function returns; a tail call ends the argument with a null
-    load_entry_word,      // value = the operand-th of CommonFields::entry_words; one that couldn't be read is a null
-    load_duration,        // value = CommonFields::duration
+    load_entry_word,      // value = the operand-th of values::CommonFields::entry_words; one that couldn't be read is a
+                          // null
+    load_duration,        // value = values::CommonFields::duration
     load_vector,          // value = the low 64 bits of floating-point register `operand`
     load_thread_pointer,  // value = what the thread's own data is counted from
     unavailable,          // there is none: the argument is null
@@ -111,7 +97,7 @@ class FetchProgram {
 
   // Fetches every argument. Returns the bytes written to out (see record.hpp); arguments that don't fit are null.
   // out.size() must be at least args().size() bytes.
-  std::size_t run(const arch::native::Registers& regs, MemoryReader& memory, const CommonFields& common,
+  std::size_t run(const arch::native::Registers& regs, MemoryReader& memory, const values::CommonFields& common,
                   std::span<std::byte> out) const;
 
   // Names and types, in order: what encoders and filters need.

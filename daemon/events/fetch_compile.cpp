@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/base/check.hpp"
 #include "daemon/events/fetch.hpp"
-#include "daemon/events/packed.hpp"
 #include "daemon/events/record.hpp"
+#include "daemon/values/packed.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::events {
 
@@ -57,7 +57,7 @@ class FetchCompiler {
     PROBED_CHECK(arg.expr != nullptr, "a parsed argument has an expression");
     const bool is_bare = std::holds_alternative<lang::ArgumentExpr>(arg.expr->node) ||
                          std::holds_alternative<lang::PlacedExpr>(arg.expr->node);
-    stored_ = is_bare && !is_string(arg.type.base) ? size_of(arg.type.base) : 0;
+    stored_ = is_bare && !values::is_string(arg.type.base) ? values::size_of(arg.type.base) : 0;
     value_ = counted_ = false;
     if (auto e = expression(*arg.expr)) return e;
     store(arg.type);
@@ -170,7 +170,7 @@ class FetchCompiler {
   }
 
   Failure load(const lang::PlacedExpr& node, std::size_t) {
-    const lang::Placement& place = *node.place;
+    const values::Placement& place = *node.place;
     if (!place.absent.empty()) return emit(Code::unavailable), Failure{};
     of_result_ = node.of_result;
     if (of_result_) emit(Code::load_return_value, native::kReturnValueOffset);  // a null where there is none
@@ -191,7 +191,7 @@ class FetchCompiler {
     return {};
   }
 
-  void require(const lang::Guard& guard) {
+  void require(const values::Guard& guard) {
     if (guard.place.guard) require(*guard.place.guard);
     if (guard.begin) {
       load_number(*guard.begin, 8);
@@ -201,19 +201,19 @@ class FetchCompiler {
     emit(guard.begin ? Code::require_room : Code::require, guard.value);
   }
 
-  void load_place(const lang::Placement& place) {
+  void load_place(const values::Placement& place) {
     if (place.steps.empty()) emit(Code::load_immediate);
-    std::span<const lang::PlaceStep> steps(place.steps);
-    const bool from_entry = !steps.empty() && steps[0].code == lang::PlaceStep::Code::load_entry_register;
+    std::span<const values::PlaceStep> steps(place.steps);
+    const bool from_entry = !steps.empty() && steps[0].code == values::PlaceStep::Code::load_entry_register;
     if (context_.entry_words && (!of_result_ || from_entry)) steps = steps.subspan(keep_base(steps));
-    for (const lang::PlaceStep& step : steps) emit_step(step);
+    for (const values::PlaceStep& step : steps) emit_step(step);
   }
 
   // At a return the registers that a place is counted from are those of the entry: what is read of them there is kept,
   // and of an argument on the stack the argument. Returns the steps this has done.
-  std::size_t keep_base(std::span<const lang::PlaceStep> steps) {
-    using Step = lang::PlaceStep::Code;
-    const auto is_register = [](const lang::PlaceStep& step) {
+  std::size_t keep_base(std::span<const values::PlaceStep> steps) {
+    using Step = values::PlaceStep::Code;
+    const auto is_register = [](const values::PlaceStep& step) {
       return step.code == Step::load_register || step.code == Step::load_vector ||
              step.code == Step::load_thread_pointer || step.code == Step::load_entry_register ||
              step.code == Step::add_register;
@@ -225,7 +225,7 @@ class FetchCompiler {
     const bool on_stack = steps[0].code == Step::load_register && steps[0].operand == native::register_offset("sp");
     if (kept == 1 && on_stack && steps.size() > 1 && steps[1].code == Step::dereference) kept = 2;
     lang::PlacedExpr base;
-    lang::Placement place;
+    values::Placement place;
     place.steps.assign(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto is_same = [&](const lang::FetchExprPtr& word) {
       const auto* placed = std::get_if<lang::PlacedExpr>(&word->node);
@@ -238,12 +238,12 @@ class FetchCompiler {
       emit(Code::load_entry_word, static_cast<std::uint64_t>(same - context_.entry_words->begin()));
       return kept;
     }
-    base.place = std::make_shared<const lang::Placement>(std::move(place));
+    base.place = std::make_shared<const values::Placement>(std::move(place));
     keep_at_entry(std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(base), 0}));
     return kept;
   }
 
-  void load_number(const lang::Placement& place, std::uint8_t size) {
+  void load_number(const values::Placement& place, std::uint8_t size) {
     load_place(place);
     if (place.in_memory)
       emit_sized(Code::dereference, place.offset, size, false);
@@ -264,8 +264,8 @@ class FetchCompiler {
     program_.ops_.back().is_signed = is_signed;
   }
 
-  void emit_step(const lang::PlaceStep& step) {
-    using Step = lang::PlaceStep::Code;
+  void emit_step(const values::PlaceStep& step) {
+    using Step = values::PlaceStep::Code;
     constexpr std::pair<Step, Code> kSteps[] = {{Step::load_register, Code::load_register},
                                                 {Step::load_vector, Code::load_vector},
                                                 {Step::load_thread_pointer, Code::load_thread_pointer},
@@ -283,7 +283,7 @@ class FetchCompiler {
 
   // $argN of a static probe, by its operand.
   Failure usdt_argument(const lang::ArgumentExpr& node, std::size_t column) {
-    auto argument = symbols::usdt_argument(*context_.usdt, node.number);
+    auto argument = elf::usdt_argument(*context_.usdt, node.number);
     if (!argument) {
       Error error = std::move(argument).error();
       error.column = column;
@@ -293,7 +293,7 @@ class FetchCompiler {
     return {};
   }
 
-  void load_operand(const symbols::UsdtArgument& argument) {
+  void load_operand(const elf::UsdtArgument& argument) {
     using Kind = arch::Operand::Kind;
     const arch::Operand& operand = argument.operand;
     const bool cut_by_store = stored_ != 0 && stored_ <= argument.size;
@@ -313,7 +313,7 @@ class FetchCompiler {
     program_.ops_.back().right = operand.shift;
   }
 
-  void load_memory_operand(const symbols::UsdtArgument& argument, bool cut_by_store) {
+  void load_memory_operand(const elf::UsdtArgument& argument, bool cut_by_store) {
     const arch::Operand& operand = argument.operand;
     if (operand.base)
       emit(Code::load_register, *operand.base);
@@ -331,18 +331,18 @@ class FetchCompiler {
 
   // The last dereference becomes part of the store, which then reads exactly the type's bytes (the kernel's
   // FETCH_OP_ST_MEM). $stackN and $argN are values even where they lie in memory: always a whole word, then cut.
-  void store(const lang::Type& type) {
+  void store(const values::Type& type) {
     FetchOp& last = program_.ops_.back();
     if (last.code == Code::store_comm || last.code == Code::store_text) return;
     const bool memory = last.code == Code::dereference && !std::exchange(value_, false);
     const bool array = type.array.has_value();
     FetchOp op;
-    op.code = is_string(type.base) ? (array ? Code::store_string_array : Code::store_string)
-              : !memory            ? Code::store_value
-                                   : (array ? Code::store_memory_array : Code::store_memory);
+    op.code = values::is_string(type.base) ? (array ? Code::store_string_array : Code::store_string)
+              : !memory                    ? Code::store_value
+                                           : (array ? Code::store_memory_array : Code::store_memory);
     if (std::exchange(counted_, false) && op.code == Code::store_string) op.code = Code::store_counted;
-    op.size = size_of(type.base);
-    op.is_signed = type.bitfield ? type.bitfield->is_signed : is_signed(type.base);
+    op.size = values::size_of(type.base);
+    op.is_signed = type.bitfield ? type.bitfield->is_signed : values::is_signed(type.base);
     op.count = op.code == Code::store_string ? type.text_limit : type.array.value_or(0);
     if (type.bitfield) {
       op.left = static_cast<std::uint8_t>(op.size * 8 - type.bitfield->width - type.bitfield->offset);

@@ -6,10 +6,10 @@
 #include <array>
 #include <cstring>
 
-#include "daemon/base/check.hpp"
 #include "daemon/events/fetch.hpp"
-#include "daemon/events/packed.hpp"
 #include "daemon/events/record.hpp"
+#include "daemon/values/packed.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::events {
 namespace {
@@ -92,7 +92,8 @@ class Output {
 
 class Machine {
  public:
-  Machine(const Registers& regs, MemoryReader& memory, const CommonFields& common, std::span<const std::string> texts)
+  Machine(const Registers& regs, MemoryReader& memory, const values::CommonFields& common,
+          std::span<const std::string> texts)
       : regs_(regs), memory_(memory), common_(common), texts_(texts) {}
 
   // Runs the ops of one argument; returns the bytes written. op is left behind its store.
@@ -210,14 +211,14 @@ class Machine {
 
   const Registers& regs_;
   MemoryReader& memory_;
-  const CommonFields& common_;
+  const values::CommonFields& common_;
   std::span<const std::string> texts_;
   std::uint64_t value_ = 0, length_ = 0, begin_ = 0;
 };
 
 }  // namespace
 
-std::size_t FetchProgram::run(const Registers& regs, MemoryReader& memory, const CommonFields& common,
+std::size_t FetchProgram::run(const Registers& regs, MemoryReader& memory, const values::CommonFields& common,
                               std::span<std::byte> out) const {
   PROBED_CHECK(out.size() >= args_.size(), "room for every argument's status");
   out = out.first(std::min(out.size(), kMaxArgumentBytes));

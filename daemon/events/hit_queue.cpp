@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::events {
 namespace {

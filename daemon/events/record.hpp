@@ -1,10 +1,6 @@
 // One hit as it travels from the tracer to the sessions: a header and the packed argument values.
 //
-// Packed arguments, in the order of the fetch program's arguments, no padding:
-//   status: u8      0 = unreadable (null), 1 = present
-//   integer types, symbol:  8 bytes, sign- or zero-extended to 64 bits   (absent when status is 0)
-//   string types:           u16 length, then that many bytes, no terminator
-//   arrays:                 u16 count, then each element packed as above (with its own status)
+// Their layout is in values/packed.hpp.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/events/packed.hpp"
 #include "daemon/events/record.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::events {
 namespace {
@@ -19,7 +19,7 @@ const lang::FetchExprPtr* entry_expression(const lang::FetchArg& arg) {
 }
 
 // One argument's bytes; the reader is left behind it.
-std::span<const std::byte> take(PackedReader& reader, const lang::Type& type) {
+std::span<const std::byte> take(values::PackedReader& reader, const values::Type& type) {
   const auto from = reader.rest();
   reader.skip(type);
   return from.first(from.size() - reader.rest().size());
@@ -64,11 +64,11 @@ Result<ReturnFetch> ReturnFetch::compile(std::span<const lang::FetchArg> args, C
   return out;
 }
 
-std::size_t ReturnFetch::run_exit(const arch::native::Registers& regs, MemoryReader& memory, CommonFields common,
-                                  std::span<const std::byte> kept, std::span<std::byte> scratch,
-                                  std::span<std::byte> out) const {
-  std::array<EntryWord, kMostWords> words;
-  PackedReader entry(kept);
+std::size_t ReturnFetch::run_exit(const arch::native::Registers& regs, MemoryReader& memory,
+                                  values::CommonFields common, std::span<const std::byte> kept,
+                                  std::span<std::byte> scratch, std::span<std::byte> out) const {
+  std::array<values::EntryWord, kMostWords> words;
+  values::PackedReader entry(kept);
   for (const lang::FetchArg& arg : entry_args()) entry.skip(arg.type);
   for (std::size_t i = 0; i < words_; ++i) {
     words[i].present = entry.present();
@@ -81,7 +81,7 @@ std::size_t ReturnFetch::run_exit(const arch::native::Registers& regs, MemoryRea
 
 std::size_t ReturnFetch::merge(std::span<const std::byte> kept, std::span<const std::byte> at_exit,
                                std::span<std::byte> out) const {
-  PackedReader entry(kept), exit(at_exit);
+  values::PackedReader entry(kept), exit(at_exit);
   std::size_t used = 0;
   for (std::size_t i = 0; i < args_.size(); ++i) {
     const auto bytes = take(at_entry_[i] ? entry : exit, args_[i].type);

@@ -30,7 +30,7 @@ class ReturnFetch {
 
   // kept: what entry().run() wrote. Fetches the rest and writes all arguments in their order; returns the bytes
   // written. `scratch` is as large as `out`.
-  std::size_t run_exit(const arch::native::Registers& regs, MemoryReader& memory, CommonFields common,
+  std::size_t run_exit(const arch::native::Registers& regs, MemoryReader& memory, values::CommonFields common,
                        std::span<const std::byte> kept, std::span<std::byte> scratch, std::span<std::byte> out) const;
   // All arguments in their order, from what entry().run() wrote and what exit().run() did. Returns the bytes written.
   std::size_t merge(std::span<const std::byte> kept, std::span<const std::byte> at_exit,

@@ -7,7 +7,7 @@
 namespace probed::events {
 namespace {
 
-using lang::BaseType;
+using values::BaseType;
 
 struct Row {
   std::uint8_t size;
@@ -19,14 +19,14 @@ constexpr std::array<Row, 4> kTypes = {{{1, BaseType::u8, BaseType::s8, BaseType
                                         {8, BaseType::u64, BaseType::s64, BaseType::x64}}};
 
 // Floating-point numbers of other sizes are shown as the bits they are.
-BaseType type_of(const symbols::UsdtArgument& argument) {
+BaseType type_of(const elf::UsdtArgument& argument) {
   const auto row = std::ranges::find(kTypes, argument.size, &Row::size);
   if (row == kTypes.end()) return BaseType::x64;
   if (argument.is_float && argument.size >= 4) return argument.size == 4 ? BaseType::f32 : BaseType::f64;
   return argument.is_float ? row->as_bits : argument.is_signed ? row->as_signed : row->as_unsigned;
 }
 
-lang::FetchArg one(std::size_t number, const symbols::UsdtArgument& argument, const lang::FetchArg& written) {
+lang::FetchArg one(std::size_t number, const elf::UsdtArgument& argument, const lang::FetchArg& written) {
   lang::FetchArg arg;
   arg.name = "arg" + std::to_string(number);
   arg.text = "$" + arg.name;
@@ -48,7 +48,7 @@ bool is_written(std::span<const lang::FetchArg> args, const lang::FetchArg& one)
 }  // namespace
 
 Result<std::vector<lang::FetchArg>> with_usdt_arguments(std::span<const lang::FetchArg> args,
-                                                        const symbols::UsdtSite& usdt) {
+                                                        const elf::UsdtSite& usdt) {
   std::vector<lang::FetchArg> out;
   for (const lang::FetchArg& arg : args) {
     if (std::holds_alternative<lang::AllArgumentsExpr>(arg.expr->node)) {

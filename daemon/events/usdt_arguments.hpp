@@ -4,15 +4,15 @@
 #include <span>
 #include <vector>
 
+#include "daemon/elf/usdt.hpp"
 #include "daemon/lang/definition.hpp"
-#include "daemon/symbols/usdt.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::events {
 
 // The arguments of a definition for the static probe it names: $args becomes arg1, arg2, ...; a bare $argN without a
 // type gets its size and sign from the probe. Errors: bad_definition when a name is used twice or there are too many.
 Result<std::vector<lang::FetchArg>> with_usdt_arguments(std::span<const lang::FetchArg> args,
-                                                        const symbols::UsdtSite& usdt);
+                                                        const elf::UsdtSite& usdt);
 
 }  // namespace probed::events

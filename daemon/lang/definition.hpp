@@ -18,8 +18,9 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/lang/place.hpp"
-#include "proto/result.hpp"
+#include "daemon/values/place.hpp"
+#include "daemon/values/type.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::lang {
 
@@ -74,32 +75,11 @@ struct Location {
 
 // ---- what -----------------------------------------------------------------------------------------------------------
 
-// clang-format off
-enum class BaseType : std::uint8_t {
-  u8, u16, u32, u64, s8, s16, s32, s64, x8, x16, x32, x64, chr, string, ustring, symbol,
-  boolean, f32, f64  // of variables only: no definition can name them
-};
-// clang-format on
-
-struct Bitfield {  // b<width>@<offset>/<container>
-  std::uint8_t width = 0, offset = 0, container = 0;
-  bool is_signed = false;  // of a variable's only
-};
-
-// The names of an enumeration's values, of debug information.
-struct Enumeration {
-  std::vector<std::pair<std::int64_t, std::string>> names;  // by value
-
-  const std::string* name_of(std::int64_t value) const;  // null: it has none
-};
-
-struct Type {
-  BaseType base = BaseType::x64;
-  std::optional<Bitfield> bitfield;          // base is then the container's unsigned type
-  std::optional<std::uint16_t> array;        // TYPE[N]
-  std::shared_ptr<const Enumeration> names;  // values that have one are shown by it; null: none
-  std::uint16_t text_limit = 0;              // of a string in an array of characters: its bytes; 0: none
-};
+using values::BaseType;
+using values::Bitfield;
+using values::Enumeration;
+using values::Placement;
+using values::Type;
 
 struct FetchExpr;
 using FetchExprPtr = std::shared_ptr<const FetchExpr>;
@@ -225,9 +205,6 @@ Result<Definition> parse_definition(std::string_view text);
 // The event name for a definition that gives none, by the kernel's recipes: p_SYMBOL_OFFS (decimal), r_..., p_0xADDR,
 // p_MODULE_0xFILEOFFS, p_FILE_LINE, p_PROVIDER_NAME. Always a valid event name; not necessarily unique.
 std::string generated_name(const Definition& definition);
-
-// "u8", "x64[4]", "b3@1/8", "string": the type as it would be written in a definition.
-std::string to_string(const Type& type);
 
 // "(TYPE *)x": where the operand of a cast begins whose '(' is at `start`; npos: there is none. TYPE: words and scopes,
 // then any number of '*'.

@@ -9,8 +9,9 @@
 #include <span>
 #include <string_view>
 
-#include "daemon/events/fetch.hpp"
-#include "proto/result.hpp"
+#include "daemon/lang/definition.hpp"
+#include "daemon/values/common_fields.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::lang {
 
@@ -40,7 +41,7 @@ class Filter {
   static Result<Filter> compile(std::string_view text, std::span<const FetchArg> args, bool is_return = false,
                                 std::optional<std::uint64_t> address = std::nullopt);
   // packed: the arguments as FetchProgram::run wrote them. A comparison with a null argument is false.
-  bool matches(std::span<const std::byte> packed, const events::CommonFields& common) const;
+  bool matches(std::span<const std::byte> packed, const values::CommonFields& common) const;
 
   // The compiled form (filter_program.hpp), from which another back end can be made; null: no filter. Valid as long as
   // a copy of this filter lives.

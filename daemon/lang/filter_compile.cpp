@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "daemon/events/packed.hpp"
 #include "daemon/lang/filter_program.hpp"
 #include "daemon/lang/number.hpp"
 #include "daemon/lang/parse.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::lang {
 namespace {
@@ -338,12 +338,12 @@ class Compiler {
     if (type.array)
       return wrong(start, "the argument " + quoted(name_) + " is an array, and arrays can't be compared",
                    "fetch the element as an argument of its own");
-    if (events::is_floating(type.base))
+    if (values::is_floating(type.base))
       return wrong(start, "the argument " + quoted(name_) + " is a floating-point number, and those can't be compared");
     p.argument = static_cast<std::uint16_t>(k);
-    p.is_string = events::is_string(type.base);
-    p.is_signed = type.bitfield ? type.bitfield->is_signed : events::is_signed(type.base);
-    p.size = events::size_of(type.base);
+    p.is_string = values::is_string(type.base);
+    p.is_signed = type.bitfield ? type.bitfield->is_signed : values::is_signed(type.base);
+    p.size = values::size_of(type.base);
     is_char_ = type.base == BaseType::chr;
     is_bool_ = type.base == BaseType::boolean;
     names_ = type.names.get();

@@ -1,13 +1,13 @@
 // Evaluating a filter: once per hit, on the tracer thread. No allocation.
 #include <array>
 
-#include "daemon/events/packed.hpp"
 #include "daemon/lang/filter_program.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::lang {
 namespace {
 
-using events::PackedReader;
+using values::PackedReader;
 
 template <class T>
 bool compare(FilterOp op, T left, T right) {
@@ -38,7 +38,7 @@ bool argument_matches(const Predicate& p, std::span<const std::byte> packed) {
   return p.is_string ? text_matches(p, reader.string()) : number_matches(p, reader.value());
 }
 
-bool common_matches(const Predicate& p, const events::CommonFields& common) {
+bool common_matches(const Predicate& p, const values::CommonFields& common) {
   const auto extended = [](std::int32_t value) { return static_cast<std::uint64_t>(std::int64_t{value}); };
   switch (p.field) {
     case FilterField::pid: return number_matches(p, extended(common.pid));
@@ -108,7 +108,7 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
 
 const FilterProgram* Filter::program() const { return impl_.get(); }
 
-bool Filter::matches(std::span<const std::byte> packed, const events::CommonFields& common) const {
+bool Filter::matches(std::span<const std::byte> packed, const values::CommonFields& common) const {
   if (!impl_ || impl_->predicates.empty()) return true;
   std::array<std::span<const std::byte>, kMaxFetchArgs> arguments;
   PackedReader reader(packed);

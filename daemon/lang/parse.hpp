@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "daemon/lang/definition.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::lang {
 

@@ -1,6 +1,4 @@
 // TYPE, TYPE[N] and bitfields. Pure.
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "daemon/lang/number.hpp"
@@ -9,25 +7,6 @@
 namespace probed::lang {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, BaseType>, 16> kTypes = {{{"u8", BaseType::u8},
-                                                                           {"u16", BaseType::u16},
-                                                                           {"u32", BaseType::u32},
-                                                                           {"u64", BaseType::u64},
-                                                                           {"s8", BaseType::s8},
-                                                                           {"s16", BaseType::s16},
-                                                                           {"s32", BaseType::s32},
-                                                                           {"s64", BaseType::s64},
-                                                                           {"x8", BaseType::x8},
-                                                                           {"x16", BaseType::x16},
-                                                                           {"x32", BaseType::x32},
-                                                                           {"x64", BaseType::x64},
-                                                                           {"char", BaseType::chr},
-                                                                           {"string", BaseType::string},
-                                                                           {"ustring", BaseType::ustring},
-                                                                           {"symbol", BaseType::symbol}}};
-// Of variables: shown, but not to be written.
-constexpr std::array<std::pair<std::string_view, BaseType>, 3> kShownTypes = {
-    {{"bool", BaseType::boolean}, {"f32", BaseType::f32}, {"f64", BaseType::f64}}};
 constexpr const char* kTypeHint =
     "types: u8 u16 u32 u64 s8 s16 s32 s64 x8 x16 x32 x64 char string ustring symbol b<width>@<offset>/<container>, "
     "each also as TYPE[N]";
@@ -49,9 +28,7 @@ std::optional<BaseType> base_type(std::string_view name) {
     const std::size_t slash = name.find('/');
     return slash == name.npos ? std::nullopt : container_type(name.substr(slash + 1));
   }
-  for (const auto& [word, type] : kTypes)
-    if (word == name) return type;
-  return std::nullopt;
+  return values::type_named(name);
 }
 
 // text: from the '[' on; at: its column.
@@ -103,31 +80,6 @@ Result<Bitfield> parse_bitfield(std::string_view text, std::size_t column) {
   if (*width > 64 || *offset > 64 || *width + *offset > *container) return wrong("it doesn't fit its container");
   return Bitfield{static_cast<std::uint8_t>(*width), static_cast<std::uint8_t>(*offset),
                   static_cast<std::uint8_t>(*container)};
-}
-
-const std::string* Enumeration::name_of(std::int64_t value) const {
-  const auto found = std::ranges::lower_bound(names, value, {}, &std::pair<std::int64_t, std::string>::first);
-  return found != names.end() && found->first == value ? &found->second : nullptr;
-}
-
-std::string to_string(const Type& type) {
-  std::string text;
-  const auto add = [&](char before, unsigned number) { text.append(1, before).append(std::to_string(number)); };
-  if (type.bitfield) {
-    add('b', type.bitfield->width);
-    add('@', type.bitfield->offset);
-    add('/', type.bitfield->container);
-  } else {
-    for (const auto& [word, base] : kTypes)
-      if (base == type.base) text = word;
-    for (const auto& [word, base] : kShownTypes)
-      if (base == type.base) text = word;
-  }
-  if (type.array) {
-    add('[', *type.array);
-    text.push_back(']');
-  }
-  return text;
 }
 
 }  // namespace probed::lang

@@ -28,7 +28,7 @@ struct LoadedSegment {
 };
 
 // False: some of them aren't to be had. Data count as much as text, since they hold jump tables.
-bool read_segments(const Module& module, const ElfImage& image, std::vector<LoadedSegment>& out) {
+bool read_segments(const Module& module, const elf::Image& image, std::vector<LoadedSegment>& out) {
   for (const Segment& segment : module.segments()) {
     auto bytes = image.read_bytes(segment.file_offset, segment.file_size, segment.executable ? kMaxText : kMaxData);
     if (!bytes) return false;
@@ -60,7 +60,7 @@ std::vector<arch::CodeRange> functions_of(const Module& module) {
 // ---- relocations ----------------------------------------------------------------------------------------------------
 
 // The bytes of what two dynamic tags give the address and the size of.
-std::vector<std::byte> tagged_bytes(const ElfImage& image, const DynamicTags& tags, std::int64_t where,
+std::vector<std::byte> tagged_bytes(const elf::Image& image, const DynamicTags& tags, std::int64_t where,
                                     std::int64_t size) {
   if (!tags.contains(where) || !tags.contains(size)) return {};
   const auto offset = image.offset_of({tags.at(where)});
@@ -69,7 +69,7 @@ std::vector<std::byte> tagged_bytes(const ElfImage& image, const DynamicTags& ta
 }
 
 // Where relocations point to. Without a symbol the addend is the address; symbols themselves are entries anyway.
-void add_rela(const ElfImage& image, std::optional<std::uint64_t> symbols, std::span<const std::byte> table,
+void add_rela(const elf::Image& image, std::optional<std::uint64_t> symbols, std::span<const std::byte> table,
               std::vector<std::uint64_t>& out) {
   for (; table.size() >= sizeof(Elf64_Rela); table = table.subspan(sizeof(Elf64_Rela))) {
     Elf64_Rela rela;
@@ -94,7 +94,7 @@ void add_words(const arch::CodeSegment& data, std::vector<std::uint64_t>& out) {
   }
 }
 
-void add_relocated(const ElfImage& image, std::span<const LoadedSegment> segments, std::vector<std::uint64_t>& out) {
+void add_relocated(const elf::Image& image, std::span<const LoadedSegment> segments, std::vector<std::uint64_t>& out) {
   const auto tags = read_dynamic_tags(image);
   const auto symbols = tags.contains(DT_SYMTAB) ? image.offset_of({tags.at(DT_SYMTAB)}) : std::nullopt;
   add_rela(image, symbols, tagged_bytes(image, tags, DT_RELA, DT_RELASZ), out);
@@ -106,7 +106,7 @@ void add_relocated(const ElfImage& image, std::span<const LoadedSegment> segment
     if (tags.contains(tag)) out.push_back(tags.at(tag));
 }
 
-std::vector<std::uint64_t> entries_of(const Module& module, const ElfImage& image,
+std::vector<std::uint64_t> entries_of(const Module& module, const elf::Image& image,
                                       std::span<const LoadedSegment> segments, const LandingPads& pads) {
   std::vector<std::uint64_t> out{image.header().e_entry};
   for (const Symbol& symbol : module.symbols().all())
@@ -118,7 +118,7 @@ std::vector<std::uint64_t> entries_of(const Module& module, const ElfImage& imag
 }
 
 // What linkers make for loaders and unwinders. Without section headers some of it isn't found, which costs a few jumps.
-std::vector<arch::CodeRange> linkage_of(const ElfImage& image) {
+std::vector<arch::CodeRange> linkage_of(const elf::Image& image) {
   std::vector<arch::CodeRange> out;
   const auto add = [&out](std::uint64_t address, std::uint64_t size) {
     if (size != 0 && address + size > address) out.push_back({address, address + size});
@@ -146,7 +146,7 @@ bool is_text(const Module& module, std::uint64_t address) {
 
 // aarch64's mapping symbols: data from $d on, up to the next $x (ELF for the Arm 64-bit Architecture, "Mapping
 // symbols"). The symbol table has left them out. No other architecture has such names.
-void add_mapped(const Module& module, const ElfImage& image, std::vector<arch::CodeRange>& out) {
+void add_mapped(const Module& module, const elf::Image& image, std::vector<arch::CodeRange>& out) {
   const Elf64_Shdr* const table = image.section(".symtab");
   const auto sections = image.sections();
   if (table == nullptr || table->sh_link >= sections.size() || arch::native::kInsnAlignment == 1) return;
@@ -178,7 +178,7 @@ void add_objects(const Module& module, std::vector<arch::CodeRange>& out) {
 // ---- properties -----------------------------------------------------------------------------------------------------
 
 // Whether the file asks for its code to be guarded (Linux Extensions to gABI, .note.gnu.property).
-bool is_guarded(const ElfImage& image) {
+bool is_guarded(const elf::Image& image) {
   constexpr std::uint64_t kMostNotes = 4096;
   struct Property {
     std::uint32_t type, size, value;
@@ -201,7 +201,7 @@ bool is_guarded(const ElfImage& image) {
 
 }  // namespace
 
-std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const ElfImage& image) {
+std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const elf::Image& image) {
   std::vector<LoadedSegment> segments;
   if (!read_segments(module, image, segments)) return nullptr;
   const LandingPads pads = read_landing_pads(image);

@@ -12,6 +12,6 @@ namespace probed::symbols {
 
 // `module`: loaded, of the same file as `image`. Null when the text can't be read or is larger than 256 MiB. Takes
 // milliseconds for each MiB of text: once for each file, not on the tracer's thread.
-std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const ElfImage& image);
+std::shared_ptr<const arch::CodeFlow> read_code_flow(const Module& module, const elf::Image& image);
 
 }  // namespace probed::symbols

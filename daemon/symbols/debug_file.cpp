@@ -17,7 +17,8 @@ constexpr std::uint64_t kMaxDecoderMemory = 128u << 20;  // xz -9 needs 65 MB
 constexpr std::uint64_t kMaxChecksummed = 4ull << 30;
 constexpr std::uint64_t kMaxAppended = 1u << 20;  // behind what the headers tell of: a signature
 
-std::optional<std::vector<std::byte>> section_bytes(const ElfImage& image, std::string_view name, std::uint64_t limit) {
+std::optional<std::vector<std::byte>> section_bytes(const elf::Image& image, std::string_view name,
+                                                    std::uint64_t limit) {
   const Elf64_Shdr* section = image.section(name);
   return section ? image.read_bytes(section->sh_offset, section->sh_size, limit) : std::nullopt;
 }
@@ -45,7 +46,7 @@ std::optional<std::vector<std::byte>> unpack(std::span<const std::byte> packed) 
 
 // The debug link's CRC is the one of IEEE 802.3, which liblzma has. A file that is longer than what its headers tell of
 // isn't read: one of a terabyte costs its maker nothing.
-std::optional<std::uint32_t> checksum(const ElfImage& image) {
+std::optional<std::uint32_t> checksum(const elf::Image& image) {
   if (image.size() > kMaxChecksummed || image.size() > image.extent() + kMaxAppended) return std::nullopt;
   std::vector<std::byte> chunk(1u << 20);
   std::uint32_t crc = 0;
@@ -59,21 +60,21 @@ std::optional<std::uint32_t> checksum(const ElfImage& image) {
 }
 
 // Where both files have a build-id, that decides; nothing else need be read.
-bool is_linked(const ElfImage& image, const DebugLink& link, const std::vector<std::byte>& id) {
+bool is_linked(const elf::Image& image, const DebugLink& link, const std::vector<std::byte>& id) {
   const auto its_id = image.build_id();
   return id.empty() || its_id.empty() ? checksum(image) == link.crc : its_id == id;
 }
 
-std::optional<ElfImage> open_image(const std::string& path, const OpenPath& open) {
+std::optional<elf::Image> open_image(const std::string& path, const OpenPath& open) {
   Opened file = open(path);
   if (!file) return std::nullopt;
-  Result<ElfImage> image = ElfImage::debug_from_fd(std::move(file.fd), path);
+  Result<elf::Image> image = elf::Image::debug_from_fd(std::move(file.fd), path);
   return image ? std::optional(std::move(image).value()) : std::nullopt;
 }
 
-std::optional<ElfImage> by_build_id(const std::vector<std::byte>& id, const std::vector<std::string>& roots,
-                                    const OpenPath& open) {
-  const std::string hex = to_hex(id);
+std::optional<elf::Image> by_build_id(const std::vector<std::byte>& id, const std::vector<std::string>& roots,
+                                      const OpenPath& open) {
+  const std::string hex = elf::to_hex(id);
   for (const std::string& root : roots) {
     auto image = open_image(root + "/.build-id/" + hex.substr(0, 2) + "/" + hex.substr(2) + ".debug", open);
     if (image && image->build_id() == id) return image;
@@ -81,8 +82,9 @@ std::optional<ElfImage> by_build_id(const std::vector<std::byte>& id, const std:
   return std::nullopt;
 }
 
-std::optional<ElfImage> by_link(const DebugLink& link, const std::vector<std::byte>& id, const std::string& module_path,
-                                const std::vector<std::string>& roots, const OpenPath& open) {
+std::optional<elf::Image> by_link(const DebugLink& link, const std::vector<std::byte>& id,
+                                  const std::string& module_path, const std::vector<std::string>& roots,
+                                  const OpenPath& open) {
   const std::string folder = module_path.substr(0, module_path.rfind('/') + 1);
   if (!folder.starts_with('/')) return std::nullopt;
   std::vector<std::string> paths{folder + link.name, folder + ".debug/" + link.name};
@@ -96,7 +98,7 @@ std::optional<ElfImage> by_link(const DebugLink& link, const std::vector<std::by
 
 }  // namespace
 
-std::optional<DebugLink> read_debug_link(const ElfImage& image) {
+std::optional<DebugLink> read_debug_link(const elf::Image& image) {
   const auto bytes = section_bytes(image, ".gnu_debuglink", 4096 + 8);
   if (!bytes || bytes->empty()) return std::nullopt;
   const char* text = reinterpret_cast<const char*>(bytes->data());
@@ -111,17 +113,17 @@ std::optional<DebugLink> read_debug_link(const ElfImage& image) {
   return link;
 }
 
-std::optional<ElfImage> read_mini_debug_info(const ElfImage& image) {
+std::optional<elf::Image> read_mini_debug_info(const elf::Image& image) {
   const auto packed = section_bytes(image, ".gnu_debugdata", kMaxPacked);
   if (!packed) return std::nullopt;
   auto bytes = unpack(*packed);
   if (!bytes) return std::nullopt;
-  Result<ElfImage> inner = ElfImage::from_bytes(*std::move(bytes), ".gnu_debugdata");
+  Result<elf::Image> inner = elf::Image::from_bytes(*std::move(bytes), ".gnu_debugdata");
   return inner ? std::optional(std::move(inner).value()) : std::nullopt;
 }
 
-std::optional<ElfImage> find_debug_file(const ElfImage& image, const std::string& module_path,
-                                        const std::vector<std::string>& roots, const OpenPath& open) {
+std::optional<elf::Image> find_debug_file(const elf::Image& image, const std::string& module_path,
+                                          const std::vector<std::string>& roots, const OpenPath& open) {
   const std::vector<std::byte> id = image.build_id();
   if (!id.empty())
     if (auto found = by_build_id(id, roots, open)) return found;
@@ -129,7 +131,7 @@ std::optional<ElfImage> find_debug_file(const ElfImage& image, const std::string
   return link ? by_link(*link, id, module_path, roots, open) : std::nullopt;
 }
 
-std::optional<SupplementaryLink> read_supplementary_link(const ElfImage& debug_file) {
+std::optional<SupplementaryLink> read_supplementary_link(const elf::Image& debug_file) {
   const auto bytes = section_bytes(debug_file, ".gnu_debugaltlink", 4096 + 64);
   if (!bytes) return std::nullopt;
   const char* text = reinterpret_cast<const char*>(bytes->data());
@@ -141,8 +143,8 @@ std::optional<SupplementaryLink> read_supplementary_link(const ElfImage& debug_f
   return link;
 }
 
-std::optional<ElfImage> find_supplementary_file(const ElfImage& debug_file, const std::string& debug_path,
-                                                const std::vector<std::string>& roots, const OpenPath& open) {
+std::optional<elf::Image> find_supplementary_file(const elf::Image& debug_file, const std::string& debug_path,
+                                                  const std::vector<std::string>& roots, const OpenPath& open) {
   const auto link = read_supplementary_link(debug_file);
   if (!link) return std::nullopt;
   const std::string folder = debug_path.substr(0, debug_path.rfind('/') + 1);
@@ -158,11 +160,11 @@ std::optional<ElfImage> find_supplementary_file(const ElfImage& debug_file, cons
   return by_build_id(link->build_id, roots, open);
 }
 
-std::optional<ElfImage> fetch_debug_file(std::span<const std::byte> build_id, const FetchById& fetch) {
+std::optional<elf::Image> fetch_debug_file(std::span<const std::byte> build_id, const FetchById& fetch) {
   if (!fetch || build_id.empty()) return std::nullopt;
   UniqueFd fd = fetch(build_id);
   if (!fd) return std::nullopt;
-  Result<ElfImage> image = ElfImage::from_fd(std::move(fd), "debuginfod");
+  Result<elf::Image> image = elf::Image::from_fd(std::move(fd), "debuginfod");
   if (!image || !std::ranges::equal(image->build_id(), build_id)) return std::nullopt;
   return std::move(image).value();
 }

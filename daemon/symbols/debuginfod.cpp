@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 #if PROBED_HAVE_DEBUGINFOD
 #include <elfutils/debuginfod.h>
@@ -58,7 +58,7 @@ int on_progress(debuginfod_client* client, long, long) {
 }  // namespace
 
 UniqueFd Debuginfod::fetch(std::span<const std::byte> build_id) {
-  const std::string id = to_hex(build_id);
+  const std::string id = elf::to_hex(build_id);
   if (id.empty() || stopped_ || refused(id)) return {};
   const std::unique_ptr<debuginfod_client, void (*)(debuginfod_client*)> client(debuginfod_begin(), debuginfod_end);
   if (!client) return {};

@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::symbols {
 

@@ -27,7 +27,7 @@ std::optional<std::uint64_t> tag(const Tags& tags, std::int64_t which) {
 }
 
 // The file offset of what an address-valued tag points at.
-std::optional<std::uint64_t> tag_offset(const ElfImage& image, const Tags& tags, std::int64_t which) {
+std::optional<std::uint64_t> tag_offset(const elf::Image& image, const Tags& tags, std::int64_t which) {
   const auto address = tag(tags, which);
   return address ? image.offset_of({*address}) : std::nullopt;
 }
@@ -43,7 +43,7 @@ std::string text_at(std::span<const std::byte> strings, std::uint64_t offset) {
 // ---- how many symbols: the dynamic section doesn't say, but its hash tables do
 // ----------------------------------------
 
-std::uint64_t count_by_gnu_hash(const ElfImage& image, std::uint64_t at) {
+std::uint64_t count_by_gnu_hash(const elf::Image& image, std::uint64_t at) {
   struct {
     std::uint32_t buckets, first, bloom_words, shift;
   } head{};
@@ -63,7 +63,7 @@ std::uint64_t count_by_gnu_hash(const ElfImage& image, std::uint64_t at) {
   return 0;
 }
 
-std::uint64_t count_symbols(const ElfImage& image, const Tags& tags, std::uint64_t symbols_at) {
+std::uint64_t count_symbols(const elf::Image& image, const Tags& tags, std::uint64_t symbols_at) {
   for (const Elf64_Shdr& s : image.sections())
     if (s.sh_type == SHT_DYNSYM && s.sh_offset == symbols_at) return s.sh_size / sizeof(Elf64_Sym);
   if (const auto at = tag_offset(image, tags, DT_HASH))
@@ -72,7 +72,7 @@ std::uint64_t count_symbols(const ElfImage& image, const Tags& tags, std::uint64
   return 0;
 }
 
-std::optional<RawSymbols> dynamic_symbols(const ElfImage& image, const Tags& tags) {
+std::optional<RawSymbols> dynamic_symbols(const elf::Image& image, const Tags& tags) {
   const auto symbols = tag_offset(image, tags, DT_SYMTAB), strings = tag_offset(image, tags, DT_STRTAB);
   const auto size = tag(tags, DT_STRSZ);
   if (!symbols || !strings || !size) return std::nullopt;
@@ -81,7 +81,7 @@ std::optional<RawSymbols> dynamic_symbols(const ElfImage& image, const Tags& tag
   return RawSymbols{*symbols, count, *strings, *size};
 }
 
-std::vector<std::byte> dynamic_strings(const ElfImage& image, const Tags& tags) {
+std::vector<std::byte> dynamic_strings(const elf::Image& image, const Tags& tags) {
   const auto at = tag_offset(image, tags, DT_STRTAB);
   const auto size = tag(tags, DT_STRSZ);
   if (!at || !size) return {};
@@ -91,7 +91,7 @@ std::vector<std::byte> dynamic_strings(const ElfImage& image, const Tags& tags) 
 // ---- versions -------------------------------------------------------------------------------------------------------
 
 // The names of the versions that the module defines, by index. Index 1 is the module itself and stays empty.
-std::vector<std::string> version_names(const ElfImage& image, const Tags& tags, std::span<const std::byte> strings) {
+std::vector<std::string> version_names(const elf::Image& image, const Tags& tags, std::span<const std::byte> strings) {
   std::vector<std::string> names;
   auto at = tag_offset(image, tags, DT_VERDEF);
   const std::uint64_t count = std::min<std::uint64_t>(tag(tags, DT_VERDEFNUM).value_or(0), kMaxVersions);
@@ -110,7 +110,7 @@ std::vector<std::string> version_names(const ElfImage& image, const Tags& tags, 
   return names;
 }
 
-RawVersions read_versions(const ElfImage& image, const Tags& tags, std::uint64_t count,
+RawVersions read_versions(const elf::Image& image, const Tags& tags, std::uint64_t count,
                           std::span<const std::byte> strings) {
   RawVersions versions;
   const auto at = tag_offset(image, tags, DT_VERSYM);
@@ -127,7 +127,7 @@ struct ByteRange {
   std::uint64_t offset = 0, size = 0;
 };
 
-std::vector<ByteRange> relocation_tables(const ElfImage& image, const Tags& tags) {
+std::vector<ByteRange> relocation_tables(const elf::Image& image, const Tags& tags) {
   std::vector<ByteRange> tables;
   const auto add = [&](std::int64_t where, std::int64_t size) {
     const auto at = tag_offset(image, tags, where);
@@ -142,7 +142,7 @@ std::vector<ByteRange> relocation_tables(const ElfImage& image, const Tags& tags
 
 class SlotReader {
  public:
-  SlotReader(const ElfImage& image, const Tags& tags) : image_(image), strings_(dynamic_strings(image, tags)) {
+  SlotReader(const elf::Image& image, const Tags& tags) : image_(image), strings_(dynamic_strings(image, tags)) {
     const auto raw = dynamic_symbols(image, tags);
     if (!raw) return;
     symbols_.resize(raw->count);
@@ -223,14 +223,14 @@ class SlotReader {
       slots.push_back({{rela.r_offset}, {}, std::move(name)});
   }
 
-  const ElfImage& image_;
+  const elf::Image& image_;
   std::vector<Elf64_Sym> symbols_;
   std::vector<std::byte> strings_;
 };
 
 }  // namespace
 
-DynamicTags read_dynamic_tags(const ElfImage& image) {
+DynamicTags read_dynamic_tags(const elf::Image& image) {
   DynamicTags tags;
   for (const Elf64_Phdr& p : image.segments()) {
     if (p.p_type != PT_DYNAMIC) continue;
@@ -245,7 +245,7 @@ DynamicTags read_dynamic_tags(const ElfImage& image) {
   return tags;
 }
 
-DynamicInfo read_dynamic(const ElfImage& image) {
+DynamicInfo read_dynamic(const elf::Image& image) {
   const Tags tags = read_dynamic_tags(image);
   DynamicInfo info;
   if (tags.empty()) return info;
@@ -256,7 +256,7 @@ DynamicInfo read_dynamic(const ElfImage& image) {
   return info;
 }
 
-std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
+std::vector<ThreadSlot> read_thread_slots(const elf::Image& image) {
   const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<ThreadSlot> slots;
@@ -264,7 +264,7 @@ std::vector<ThreadSlot> read_thread_slots(const ElfImage& image) {
   return slots;
 }
 
-std::vector<DataSlot> read_data_slots(const ElfImage& image) {
+std::vector<DataSlot> read_data_slots(const elf::Image& image) {
   const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<DataSlot> slots;
@@ -273,7 +273,7 @@ std::vector<DataSlot> read_data_slots(const ElfImage& image) {
   return slots;
 }
 
-std::vector<LoaderSlot> read_loader_slots(const ElfImage& image) {
+std::vector<LoaderSlot> read_loader_slots(const elf::Image& image) {
   const Tags tags = read_dynamic_tags(image);
   const SlotReader reader(image, tags);
   std::vector<LoaderSlot> slots;

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 #include "daemon/symbols/symbol_table.hpp"
 
 namespace probed::symbols {
 
 // The entries of PT_DYNAMIC, d_tag to d_val; of several with one tag the first. Empty when there is none.
 using DynamicTags = std::map<std::int64_t, std::uint64_t>;
-DynamicTags read_dynamic_tags(const ElfImage& image);
+DynamicTags read_dynamic_tags(const elf::Image& image);
 
 // A word of the module that the loader stores an address into.
 struct LoaderSlot {
@@ -52,16 +52,16 @@ struct DynamicInfo {
 };
 
 // Empty when the module has no dynamic section.
-DynamicInfo read_dynamic(const ElfImage& image);
+DynamicInfo read_dynamic(const elf::Image& image);
 
 // Every slot of an IRELATIVE relocation, and those that get the address of a symbol by name. For programs without a
 // dynamic section (static ones) the IRELATIVE ones are found through section .rela.plt.
-std::vector<LoaderSlot> read_loader_slots(const ElfImage& image);
+std::vector<LoaderSlot> read_loader_slots(const elf::Image& image);
 
 // At most one of each kind, by no symbol if there is such a one.
-std::vector<ThreadSlot> read_thread_slots(const ElfImage& image);
+std::vector<ThreadSlot> read_thread_slots(const elf::Image& image);
 
 // Sorted by variable.
-std::vector<DataSlot> read_data_slots(const ElfImage& image);
+std::vector<DataSlot> read_data_slots(const elf::Image& image);
 
 }  // namespace probed::symbols

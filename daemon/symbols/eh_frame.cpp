@@ -251,14 +251,14 @@ void sort_unique(std::vector<FrameRange>& ranges) {
 }
 
 // The bytes of the file from this address to the end of its segment.
-std::optional<std::vector<std::byte>> bytes_from(const ElfImage& image, std::uint64_t address, std::uint64_t most) {
+std::optional<std::vector<std::byte>> bytes_from(const elf::Image& image, std::uint64_t address, std::uint64_t most) {
   const auto offset = image.offset_of({address});
   const std::uint64_t size = std::min(image.bytes_at({address}), most);
   if (!offset || size == 0) return std::nullopt;
   return image.read_bytes(*offset, size, kMaxFrameBytes);
 }
 
-std::vector<FrameReader::Frame> read_frames(const ElfImage& image) {
+std::vector<FrameReader::Frame> read_frames(const elf::Image& image) {
   const auto segments = image.segments();
   const auto hdr = std::find_if(segments.begin(), segments.end(), [](auto& p) { return p.p_type == PT_GNU_EH_FRAME; });
   if (hdr == segments.end()) return {};
@@ -293,7 +293,7 @@ bool add_landing_pads(Cursor c, std::uint64_t function, std::vector<ElfAddr>& ou
 
 }  // namespace
 
-std::vector<FrameRange> read_frame_ranges(const ElfImage& image) {
+std::vector<FrameRange> read_frame_ranges(const elf::Image& image) {
   std::vector<FrameRange> ranges;
   for (const FrameReader::Frame& frame : read_frames(image)) ranges.push_back(frame.range);
   sort_unique(ranges);
@@ -305,7 +305,7 @@ bool is_covered(std::span<const FrameRange> ranges, ElfAddr address) {
   return after != ranges.begin() && address.value - std::prev(after)->start.value < std::prev(after)->size;
 }
 
-LandingPads read_landing_pads(const ElfImage& image) {
+LandingPads read_landing_pads(const elf::Image& image) {
   LandingPads out;
   std::vector<FrameReader::Frame> frames = read_frames(image);
   std::erase_if(frames, [](const FrameReader::Frame& frame) { return frame.tables == 0; });

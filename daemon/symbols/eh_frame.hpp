@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 namespace probed::symbols {
 
@@ -18,7 +18,7 @@ struct FrameRange {
 
 // Sorted by start, one for each start. Found through PT_GNU_EH_FRAME: its search table, or, where the linker wrote
 // none, by walking .eh_frame. Empty when there is nothing usable.
-std::vector<FrameRange> read_frame_ranges(const ElfImage& image);
+std::vector<FrameRange> read_frame_ranges(const elf::Image& image);
 
 // Whether one of them, sorted as above, has the address in it.
 bool is_covered(std::span<const FrameRange> ranges, ElfAddr address);
@@ -28,6 +28,6 @@ struct LandingPads {
   bool complete = true;            // false: some function has a table that can't be read
 };
 // The code that an exception on its way through a function continues at.
-LandingPads read_landing_pads(const ElfImage& image);
+LandingPads read_landing_pads(const elf::Image& image);
 
 }  // namespace probed::symbols

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kMaxThreadBlock = 1ull << 32;
 constexpr auto kAskAgain = std::chrono::seconds(3);  // for debug files, which may be installed meanwhile
 
-std::vector<Segment> loaded_segments(const ElfImage& image) {
+std::vector<Segment> loaded_segments(const elf::Image& image) {
   std::vector<Segment> segments;
   for (const Elf64_Phdr& p : image.segments()) {
     std::uint64_t end = 0;
@@ -43,7 +43,7 @@ std::optional<ElfAddr> place_in(const Segment& s, std::uint64_t file_offset) {
   return ElfAddr{s.address.value - slack + (file_offset - first)};
 }
 
-std::optional<RawSymbols> static_symbols(const ElfImage& image) {
+std::optional<RawSymbols> static_symbols(const elf::Image& image) {
   const auto sections = image.sections();
   for (const Elf64_Shdr& s : sections) {
     if (s.sh_type != SHT_SYMTAB || s.sh_link >= sections.size()) continue;
@@ -61,7 +61,7 @@ std::string_view base_name(std::string_view path) { return path.substr(path.rfin
 // Somebody else reads the same file, and may never come to its end.
 constexpr std::chrono::seconds kOthersPatience{60};
 
-std::shared_ptr<Module> Module::from_headers(const ElfImage& image, std::string path) {
+std::shared_ptr<Module> Module::from_headers(const elf::Image& image, std::string path) {
   std::shared_ptr<Module> module(new Module);
   module->path_ = std::move(path);
   module->segments_ = loaded_segments(image);
@@ -82,7 +82,7 @@ std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) co
   const std::unique_lock lock(flow_mutex_, kOthersPatience);
   if (!lock) return nullptr;
   if (flow_) return flow_;
-  const std::optional<ElfImage> image = source.open();
+  const std::optional<elf::Image> image = source.open();
   auto flow = image ? read_code_flow(*this, *image) : nullptr;
   if (!TimeLimit::passed()) flow_ = std::move(flow);
   return flow_;
@@ -100,20 +100,20 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
   if (!lock) return nullptr;
   const auto now = std::chrono::steady_clock::now();
   if ((debug_ && debug_->is_whole()) || now < asked_again_) return debug_;
-  const std::optional<ElfImage> image = source.open();
+  const std::optional<elf::Image> image = source.open();
   if (!image) return debug_;
   asked_again_ = now + kAskAgain;
-  const auto open_split = [&](const std::string& path, std::string& unfit) -> std::optional<ElfImage> {
+  const auto open_split = [&](const std::string& path, std::string& unfit) -> std::optional<elf::Image> {
     if (!path.starts_with('/')) return std::nullopt;
     Opened file = source.open_path(path);
     if (std::string why = unfitness(path, file); !why.empty()) unfit = std::move(why);
     if (!file) return std::nullopt;
-    Result<ElfImage> split = ElfImage::debug_from_fd(std::move(file.fd), path);
+    Result<elf::Image> split = elf::Image::debug_from_fd(std::move(file.fd), path);
     return split ? std::optional(std::move(split).value()) : std::nullopt;
   };
-  const auto read = [&](const ElfImage& from) {
+  const auto read = [&](const elf::Image& from) {
     // A link relative to the debug file is relative to where it lies by its build-id.
-    const std::string id = to_hex(build_id_);
+    const std::string id = elf::to_hex(build_id_);
     const std::string root = source.debug_roots.empty() ? std::string() : source.debug_roots.front();
     const std::string path = id.size() > 2 ? root + "/.build-id/" + id.substr(0, 2) + "/" + id.substr(2) : path_;
     const auto alternate =
@@ -182,7 +182,7 @@ bool Module::load(const Source& source) const {
   const std::unique_lock lock(load_mutex_, kOthersPatience);
   if (!lock) return false;
   if (loaded_.load(std::memory_order_relaxed)) return true;
-  const std::optional<ElfImage> image = source.open();
+  const std::optional<elf::Image> image = source.open();
   if (!image) return false;
   load_symbols(*image, source, *contents_);
   contents_->frames = read_frame_ranges(*image);
@@ -190,7 +190,7 @@ bool Module::load(const Source& source) const {
   contents_->slots = read_loader_slots(*image);
   contents_->thread_slots = read_thread_slots(*image);
   contents_->data_slots = read_data_slots(*image);
-  contents_->usdt = read_usdt_notes(*image);
+  contents_->usdt = elf::read_usdt_notes(*image);
   // Half of it is nothing: whoever comes next begins anew.
   if (TimeLimit::passed()) {
     contents_ = std::make_unique<Contents>();
@@ -200,10 +200,10 @@ bool Module::load(const Source& source) const {
   return true;
 }
 
-void Module::load_symbols(const ElfImage& image, const Source& source, Contents& contents) const {
+void Module::load_symbols(const elf::Image& image, const Source& source, Contents& contents) const {
   const auto code = ranges(segments_, true), data = ranges(segments_, false);
   SymbolTable& table = contents.symbols;
-  const auto add_static = [&](const ElfImage& from) {
+  const auto add_static = [&](const elf::Image& from) {
     const auto raw = static_symbols(from);
     if (raw) table.add(from, *raw, nullptr, code, data);
     return raw.has_value();
@@ -257,7 +257,7 @@ std::size_t Module::memory_bytes() const {
   const std::size_t debug = lock && debug_ ? debug_->memory_bytes() : 0;
   return debug + sizeof(Module) + c.symbols.memory_bytes() + c.frames.capacity() * sizeof(FrameRange) +
          c.slots.capacity() * sizeof(LoaderSlot) + c.data_slots.capacity() * sizeof(DataSlot) +
-         c.usdt.capacity() * (sizeof(UsdtNote) + 64);
+         c.usdt.capacity() * (sizeof(elf::UsdtNote) + 64);
 }
 
 }  // namespace probed::symbols

@@ -19,12 +19,12 @@
 
 #include "arch/region.hpp"
 #include "daemon/base/timed_mutex.hpp"
+#include "daemon/elf/image.hpp"
+#include "daemon/elf/usdt.hpp"
 #include "daemon/symbols/debug_file.hpp"
 #include "daemon/symbols/dynamic.hpp"
 #include "daemon/symbols/eh_frame.hpp"
-#include "daemon/symbols/elf_image.hpp"
 #include "daemon/symbols/symbol_table.hpp"
-#include "daemon/symbols/usdt.hpp"
 
 namespace probed::dwarf {
 class DebugInfo;  // info.hpp
@@ -49,7 +49,7 @@ struct FunctionBounds {
 class Module {
  public:
   // `path`: as the target sees it, for names and messages.
-  static std::shared_ptr<Module> from_headers(const ElfImage& image, std::string path);
+  static std::shared_ptr<Module> from_headers(const elf::Image& image, std::string path);
 
   const std::string& path() const { return path_; }
   const std::string& soname() const { return soname_; }  // empty when it has none
@@ -72,8 +72,8 @@ class Module {
 
   // What load() needs from whoever knows a target that has the module mapped.
   struct Source {
-    std::function<std::optional<ElfImage>()> open;  // nullopt: not possible any more
-    OpenPath open_path;                             // a path as that target sees it
+    std::function<std::optional<elf::Image>()> open;  // nullopt: not possible any more
+    OpenPath open_path;                               // a path as that target sees it
     std::vector<std::string> debug_roots;
     FetchById fetch;  // null: no servers
   };
@@ -87,7 +87,7 @@ class Module {
   // Where the loader writes which variable is meant by one of the module's; nullopt: always its own.
   std::optional<ElfAddr> slot_of_variable(ElfAddr variable) const;
   std::span<const FrameRange> frames() const { return contents_->frames; }
-  std::span<const UsdtNote> usdt_notes() const { return contents_->usdt; }
+  std::span<const elf::UsdtNote> usdt_notes() const { return contents_->usdt; }
   // Where its code may be entered, for jumps in place of breakpoints; made at the first need, which takes milliseconds
   // for each MiB. Null: the file can't be read. Precondition: load() has returned true.
   std::shared_ptr<const arch::CodeFlow> code_flow(const Source& source) const;
@@ -109,10 +109,10 @@ class Module {
     std::vector<LoaderSlot> slots;
     std::vector<ThreadSlot> thread_slots;
     std::vector<DataSlot> data_slots;
-    std::vector<UsdtNote> usdt;
+    std::vector<elf::UsdtNote> usdt;
   };
   Module() : contents_(std::make_unique<Contents>()) {}
-  void load_symbols(const ElfImage& image, const Source& source, Contents& contents) const;
+  void load_symbols(const elf::Image& image, const Source& source, Contents& contents) const;
   const FrameRange* frame_at(ElfAddr address) const;
 
   std::string path_, soname_;

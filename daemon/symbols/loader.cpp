@@ -16,7 +16,7 @@ std::optional<LoaderHook> find_loader_hook(pid_t pid, const Mapping& mapping) {
   if (mapping.file_offset != 0) return std::nullopt;
   auto fd = open_mapped(pid, mapping, [](int) { return false; });
   if (!fd) return std::nullopt;
-  const auto image = ElfImage::from_fd(std::move(fd).value(), mapping.path);
+  const auto image = elf::Image::from_fd(std::move(fd).value(), mapping.path);
   if (!image) return std::nullopt;
   const auto module = Module::from_headers(*image, mapping.path);
   const DynamicInfo dynamic = read_dynamic(*image);

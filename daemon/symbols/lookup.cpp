@@ -6,7 +6,7 @@
 
 #include "daemon/base/hex.hpp"
 #include "daemon/dwarf/info.hpp"
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -29,7 +29,7 @@ std::string join(const std::vector<std::string>& names) { return join(names, nam
 // The name as a definition can write it: MODULE:0xFILEOFFSET.
 std::string by_offset(const Found& f) {
   const auto offset = f.in->module->file_offset_of(f.symbol->address);
-  const std::string module(short_module_name(f.in->name()));
+  const std::string module(names::short_module_name(f.in->name()));
   return offset ? module + ":" + hex(*offset) : hex(f.in->remote(f.symbol->address).value);
 }
 
@@ -68,7 +68,7 @@ bool is_build_id(std::string_view text) {
 // Whether a name that isn't mangled itself could be a readable one: then "*" and "[" may belong to it.
 bool maybe_readable(std::string_view name) {
   return name.find("::") != std::string_view::npos || name.find_first_of("(<") != std::string_view::npos ||
-         name.find("operator") != std::string_view::npos || has_abi_tag(name);
+         name.find("operator") != std::string_view::npos || names::has_abi_tag(name);
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ int TargetSymbols::Impl::fit(const Instance& in, std::string_view wanted) const 
     const std::string_view tail = wanted.starts_with("./") ? wanted.substr(1) : wanted;
     return !wanted.starts_with('/') && tail.starts_with('/') && path.ends_with(tail) ? 5 : 0;
   }
-  if (is_build_id(wanted) && to_hex(in.module->build_id()).starts_with(wanted)) return 6;
-  int best = std::max(module_fit(wanted, base_name(path)), module_fit(wanted, in.module->soname()));
+  if (is_build_id(wanted) && elf::to_hex(in.module->build_id()).starts_with(wanted)) return 6;
+  int best = std::max(names::module_fit(wanted, base_name(path)), names::module_fit(wanted, in.module->soname()));
   if (in.vdso && wanted == "vdso") best = 4;
   // Debian's redis-server is a symbolic link to redis-check-rdb: maps knows the latter, people the former.
   if (in.main)
@@ -104,7 +104,7 @@ Result<std::vector<const Instance*>> TargetSymbols::Impl::select(std::string_vie
   }
   if (!chosen.empty()) return chosen;
   for (const Failure& f : failures_)
-    if (f.path == module || module_fit(module, base_name(f.path)) > 0) return f.error;
+    if (f.path == module || names::module_fit(module, base_name(f.path)) > 0) return f.error;
   // The path may lead to the file by another way: /lib is a symbolic link to /usr/lib.
   struct stat st {};
   const Opened file = module.starts_with('/') ? files_->open(std::string(module)) : Opened();
@@ -173,11 +173,11 @@ std::vector<Found> TargetSymbols::Impl::readable_ones(const Instance& in, const 
                                                       Want want) const {
   std::vector<Found> found;
   for (const Symbol* s : symbols)
-    if (wanted_kind(*s, want == Want::code) && !is_fragment(s->name())) found.push_back({&in, s});
+    if (wanted_kind(*s, want == Want::code) && !names::is_fragment(s->name())) found.push_back({&in, s});
   // A clone beside its original is the original's business.
   const std::vector<Found> all = found;
   std::erase_if(found, [&](const Found& f) {
-    const std::string_view base = without_clone_suffix(f.symbol->name());
+    const std::string_view base = names::without_clone_suffix(f.symbol->name());
     return base != f.symbol->name() &&
            std::any_of(all.begin(), all.end(), [&](const Found& o) { return o.symbol->name() == base; });
   });
@@ -187,7 +187,7 @@ std::vector<Found> TargetSymbols::Impl::readable_ones(const Instance& in, const 
 std::vector<Found> TargetSymbols::Impl::literal(std::span<const Instance* const> stage, const NameQuery& query,
                                                 Want want) const {
   std::vector<Found> found;
-  if (has_glob(query.text) && !maybe_readable(query.text)) return found;
+  if (names::has_glob(query.text) && !maybe_readable(query.text)) return found;
   for (const auto kind : {&Impl::exact, &Impl::clones, &Impl::readable, &Impl::loosely, &Impl::unnamed}) {
     for (const Instance* in : stage) {
       if (!ready(*in)) continue;
@@ -210,13 +210,14 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
   for (const Symbol& s : table.all())
     if (s.kind == SymbolKind::ifunc) resolvers.insert(s.address);
   const auto matches = [&](const Symbol& s) {
-    if (glob_match(glob, s.name())) return true;
-    if (!is_mangled(s.name())) return false;
+    if (names::glob_match(glob, s.name())) return true;
+    if (!names::is_mangled(s.name())) return false;
     const std::string_view name = table.readable(s);
     if (name.empty()) return false;
-    const std::string_view plain = split_name(name).name;
-    if (glob_match(glob, name) || glob_match(glob, plain)) return true;
-    return has_abi_tag(plain) && (glob == name || glob == plain || glob_match(glob, without_abi_tags(plain)));
+    const std::string_view plain = names::split_name(name).name;
+    if (names::glob_match(glob, name) || names::glob_match(glob, plain)) return true;
+    return names::has_abi_tag(plain) &&
+           (glob == name || glob == plain || names::glob_match(glob, names::without_abi_tags(plain)));
   };
   std::vector<Found> found;
   for (const Symbol& s : table.all()) {
@@ -233,22 +234,23 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
 
 Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view module,
                                      std::span<const Instance* const> asked, Want want) const {
-  const NameParts typed = split_name(query.name);
-  NearNames near(typed.name);
+  const names::NameParts typed = names::split_name(query.name);
+  names::NearNames near(typed.name);
   std::vector<std::string> same_name;  // overloads, and those whose inline namespaces weren't written
   const auto consider_readable = [&](std::string_view display) {
-    const NameParts parts = split_name(display);
+    const names::NameParts parts = names::split_name(display);
     near.consider(parts.name);
     if (same_name.size() > kMaxListed || display.size() > kMaxShown || parts.full == parts.name) return;
     for (const std::string_view name : {parts.name, parts.bare})
-      if ((name == typed.name && typed.full != typed.name) || leaves_out_scopes(typed.name, name))
-        return void(same_name.push_back(as_one_word(display)));
+      if ((name == typed.name && typed.full != typed.name) || names::leaves_out_scopes(typed.name, name))
+        return void(same_name.push_back(names::as_one_word(display)));
   };
   for (const Instance* in : asked) {
     if (!ready(*in)) continue;
     for (const Symbol& s : in->module->symbols().all()) {
       if (!wanted_kind(s, want == Want::code)) continue;
-      const std::string_view display = is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
+      const std::string_view display =
+          names::is_mangled(s.name()) ? in->module->symbols().readable(s) : std::string_view();
       if (display.empty())
         near.consider(s.name());
       else
@@ -257,7 +259,7 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   }
   std::ranges::sort(same_name);
   same_name.erase(std::ranges::unique(same_name).begin(), same_name.end());
-  const bool glob = has_glob(query.text);
+  const bool glob = names::has_glob(query.text);
   const std::string what = glob ? "no function matches " + std::string(query.text)
                                 : (want == Want::code ? "no function " : "no symbol ") + std::string(query.text);
   const std::string where =
@@ -287,19 +289,20 @@ std::string TargetSymbols::Impl::stripped(std::span<const Instance* const> asked
   const std::string name((*meant)->name());
   const bool none = std::none_of(symbols.begin(), symbols.end(), [](const Symbol& s) { return s.code(); });
   return name + " is stripped: " + (none ? "none of its functions has a name" : "only what it exports has a name") +
-         unfit_debug_file(**meant) + "; install its debug symbols, or probe " + std::string(short_module_name(name)) +
-         ":0xFILEOFFSET";
+         unfit_debug_file(**meant) + "; install its debug symbols, or probe " +
+         std::string(names::short_module_name(name)) + ":0xFILEOFFSET";
 }
 
 std::vector<std::string> TargetSymbols::Impl::candidate_names(std::span<const Found> found) const {
   using Notation = std::string (*)(const Found&);
   static const Notation as_read = [](const Found& f) {
-    const std::string text = demangle(f.symbol->name());
-    return text.empty() ? std::string(f.symbol->name()) : as_one_word(text);  // finds the function's only clone, too
+    const std::string text = names::demangle(f.symbol->name());
+    return text.empty() ? std::string(f.symbol->name())
+                        : names::as_one_word(text);  // finds the function's only clone, too
   };
   const Notation linkage = [](const Found& f) { return std::string(f.symbol->name()); };
   const Notation module_readable = [](const Found& f) {
-    return std::string(short_module_name(f.in->name())) + ":" + as_read(f);
+    return std::string(names::short_module_name(f.in->name())) + ":" + as_read(f);
   };
   const Notation by_address = [](const Found& f) { return hex(f.in->remote(f.symbol->address).value); };
   const bool one_module =
@@ -332,10 +335,11 @@ std::string TargetSymbols::Impl::by_file(const Found& found) const {
   if (file_notations_left_.fetch_sub(1, std::memory_order_relaxed) <= 0) return "";
   const auto info = found.symbol->code() && ready(*found.in) ? debug_info(*found.in) : nullptr;
   const std::string file = info ? info->file_of(found.symbol->address.value) : std::string();
-  const std::string readable = demangle(found.symbol->name());
-  const std::string name(readable.empty() ? without_clone_suffix(found.symbol->name()) : split_name(readable).name);
+  const std::string readable = names::demangle(found.symbol->name());
+  const std::string name(readable.empty() ? names::without_clone_suffix(found.symbol->name())
+                                          : names::split_name(readable).name);
   if (name.find_first_of(" (<*?[") != name.npos) return "";
-  const std::string module = found.in->main ? "" : std::string(short_module_name(found.in->name())) + ":";
+  const std::string module = found.in->main ? "" : std::string(names::short_module_name(found.in->name())) + ":";
   for (std::size_t at = file.size(); at != file.npos && at > 0;) {
     at = file.rfind('/', at - 1);
     const std::string end = file.substr(at == file.npos ? 0 : at + 1);
@@ -362,7 +366,7 @@ Error TargetSymbols::Impl::undetermined_ifunc(const Found& found) const {
   std::vector<std::string> names;
   for (const Symbol& s : found.in->module->symbols().all())
     if (s.kind == SymbolKind::function && s.address != found.symbol->address && plain(s.name()).starts_with(stem))
-      names.push_back(std::string(short_module_name(found.in->name())) + ":" + std::string(s.name()));
+      names.push_back(std::string(names::short_module_name(found.in->name())) + ":" + std::string(s.name()));
   const std::string name(found.symbol->name());
   return {Reason::ambiguous_symbol,
           name + " is chosen among several implementations when the program starts (IFUNC), and nothing in process " +

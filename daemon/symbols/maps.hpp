@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "daemon/base/types.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::symbols {
 

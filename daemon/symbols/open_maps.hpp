@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::symbols {
 

@@ -6,7 +6,7 @@
 
 #include "daemon/base/hex.hpp"
 #include "daemon/base/room.hpp"
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
 namespace probed::symbols {
@@ -144,18 +144,19 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
       if (sites && sites->size() == 1 && where.offset == 0) add_further_instances(*sites, first);
       return as_named(std::move(sites));
     }
-  if (has_glob(query.text) && query.text.size() > kMaxGlob)
-    return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
+  if (names::has_glob(query.text) && query.text.size() > names::kMaxGlob)
+    return Error{
+        Reason::bad_definition, "a glob may be " + std::to_string(names::kMaxGlob) + " bytes long at most", "", {}};
   for (const auto& stage : groups) {
     std::vector<Found> found;
-    if (!has_glob(query.text)) break;
+    if (!names::has_glob(query.text)) break;
     for (const Instance* in : stage) {
       const std::vector<Found> here = matching(*in, query.text);
       found.insert(found.end(), here.begin(), here.end());
     }
     if (!found.empty()) return places_of_glob(found, where.offset);
   }
-  if (!has_glob(query.text))
+  if (!names::has_glob(query.text))
     for (const auto& stage : groups)
       if (Result<Places> inlined = inlined_places(stage, where); !inlined || !inlined->sites.empty()) return inlined;
   return not_found(query, location.module, *selected, Want::code);
@@ -400,7 +401,7 @@ std::vector<Function> TargetSymbols::Impl::functions(std::string_view glob, std:
 std::vector<Function> TargetSymbols::Impl::functions_of(std::span<const Instance* const> instances,
                                                         std::string_view glob, std::size_t limit) const {
   std::map<RemoteAddr, Found> found;
-  if (glob.size() > kMaxGlob) return {};
+  if (glob.size() > names::kMaxGlob) return {};
   const auto add = [&](RemoteAddr address, const Found& f) {
     const Mapping* mapping = mapping_at(address);
     if (mapping && mapping->executable) found.try_emplace(address, f);

@@ -16,11 +16,14 @@
 #include "daemon/dwarf/variables.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/symbols/maps.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
+
+namespace probed::elf {
+struct UsdtSite;
+}
 
 namespace probed::symbols {
 
-struct UsdtSite;    // usdt.hpp
 class Module;       // one ELF file, parsed once: symbols, build-id, function table
 class ModuleCache;  // shared, thread-safe; module_cache.hpp
 
@@ -44,7 +47,7 @@ struct Site {
   bool between_functions = false;
   // Of a static probe: what it is, and the counter to raise while somebody listens (0: none). A location that names one
   // has all its places, which are one probe.
-  std::shared_ptr<const UsdtSite> usdt;
+  std::shared_ptr<const elf::UsdtSite> usdt;
   RemoteAddr semaphore;
   // Sites that carry the same words here are one probe: "FILE:LINE" of a line with several places. Empty: it is one by
   // itself, or with the others of its static probe.

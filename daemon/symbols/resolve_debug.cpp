@@ -5,7 +5,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/hex.hpp"
 #include "daemon/dwarf/info.hpp"
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -126,19 +126,19 @@ Result<dwarf::Variables> TargetSymbols::Impl::variables_at(const Site& site) con
   outside.thread_object = [this, in](std::string_view name, std::uint64_t size, bool shared) {
     return thread_object(*in, name, size, shared);
   };
-  if (site.usdt) outside.static_argument = [usdt = site.usdt](unsigned n) { return usdt_number(*usdt, n); };
+  if (site.usdt) outside.static_argument = [usdt = site.usdt](unsigned n) { return elf::usdt_number(*usdt, n); };
   return dwarf::Variables(std::move(info), in->elf(address).value, in->bias, std::move(outside), site.inlined);
 }
 
 // By the offset that the loader has written into the module, of the variables that are reserved with each thread; by
 // the static linker's offset, of the main program; else through the thread's vector of blocks.
-lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
-  using Step = lang::PlaceStep::Code;
+values::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
+  using Step = values::PlaceStep::Code;
   using Kind = ThreadSlot::Kind;
   constexpr std::uint64_t kEntrySize = 16;  // bytes; glibc, sysdeps/generic/dl-dtv.h: dtv_t
   constexpr std::uint64_t kMostModules = 1u << 16;
   constexpr std::uint64_t kLowestAddress = 1u << 22;  // of what programs allocate; offsets are smaller
-  lang::Placement place;
+  values::Placement place;
   place.in_memory = true;
   place.steps.push_back({.code = Step::load_thread_pointer});
   const auto absent = [&](const char* why) { return place.absent = why, place; };
@@ -174,9 +174,9 @@ lang::Placement TargetSymbols::Impl::thread_block(const Instance& in) const {
 
 // The module's own comes first: it is what its code means unless it is preempted, which those of threads hardly ever
 // are.
-std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance& in, std::string_view name,
-                                                                  std::uint64_t size, bool shared) const {
-  const auto place_in = [&](const Instance& owner, bool local) -> std::optional<lang::Placement> {
+std::optional<values::Placement> TargetSymbols::Impl::thread_object(const Instance& in, std::string_view name,
+                                                                    std::uint64_t size, bool shared) const {
+  const auto place_in = [&](const Instance& owner, bool local) -> std::optional<values::Placement> {
     if (!ready(owner)) return std::nullopt;
     const Symbol* found = nullptr;
     for (const Symbol* s : owner.module->symbols().named(name)) {
@@ -185,7 +185,7 @@ std::optional<lang::Placement> TargetSymbols::Impl::thread_object(const Instance
       found = s;
     }
     if (!found) return std::nullopt;
-    lang::Placement place = thread_block(owner);
+    values::Placement place = thread_block(owner);
     place.offset += found->address.value;
     return place;
   };
@@ -202,9 +202,10 @@ Result<Places> TargetSymbols::Impl::resolve_functions_of_file(const lang::Locati
   if (!selected) return std::move(selected).error();
   bool has_debug_info = false, file_known = false;
   Places places;
-  places.by_glob = has_glob(where.file) || has_glob(where.function);
-  if (where.file.size() + where.function.size() > kMaxGlob)
-    return Error{Reason::bad_definition, "a glob may be " + std::to_string(kMaxGlob) + " bytes long at most", "", {}};
+  places.by_glob = names::has_glob(where.file) || names::has_glob(where.function);
+  if (where.file.size() + where.function.size() > names::kMaxGlob)
+    return Error{
+        Reason::bad_definition, "a glob may be " + std::to_string(names::kMaxGlob) + " bytes long at most", "", {}};
   for (const auto& stage : stages(*selected, location.module.empty())) {
     for (const Instance* in : stage) {
       const auto info = debug_info(*in);

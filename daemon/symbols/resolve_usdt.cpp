@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include "daemon/base/hex.hpp"
+#include "daemon/elf/usdt.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/target_impl.hpp"
-#include "daemon/symbols/usdt.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -23,7 +23,7 @@ std::string as_in_notes(std::string_view name) {
 }
 
 bool fits(std::string_view wanted, std::string_view name) {
-  return has_glob(wanted) ? glob_match(wanted, name) : wanted == name;
+  return names::has_glob(wanted) ? names::glob_match(wanted, name) : wanted == name;
 }
 
 struct Pattern {
@@ -53,15 +53,15 @@ std::vector<TargetSymbols::Impl::FoundNote> TargetSymbols::Impl::matching_notes(
   const std::string wanted = as_in_notes(name);
   for (const Instance* in : instances) {
     if (!ready(*in)) continue;
-    for (const UsdtNote& note : in->module->usdt_notes())
+    for (const elf::UsdtNote& note : in->module->usdt_notes())
       if (fits(provider, note.provider) && fits(wanted, note.name)) found.push_back({in, &note});
   }
   return found;
 }
 
-std::vector<UsdtArgument> TargetSymbols::Impl::arguments_of(const Instance& in, const UsdtNote& note) const {
-  std::vector<UsdtArgument> arguments = parse_usdt_arguments(note.arguments);
-  for (UsdtArgument& argument : arguments) {
+std::vector<elf::UsdtArgument> TargetSymbols::Impl::arguments_of(const Instance& in, const elf::UsdtNote& note) const {
+  std::vector<elf::UsdtArgument> arguments = elf::parse_usdt_arguments(note.arguments);
+  for (elf::UsdtArgument& argument : arguments) {
     if (argument.operand.symbol.empty() || !argument.why_not.empty()) continue;
     const auto symbols = in.module->symbols().named(argument.operand.symbol);
     const bool one = std::ranges::all_of(symbols, [&](const Symbol* s) { return s->address == symbols[0]->address; });
@@ -87,8 +87,8 @@ Result<Places> TargetSymbols::Impl::places_of_notes(std::span<const FoundNote> f
       continue;
     }
     if (!site) return std::move(site).error();
-    site->usdt =
-        std::make_shared<const UsdtSite>(UsdtSite{f.note->provider, f.note->name, arguments_of(*f.in, *f.note)});
+    site->usdt = std::make_shared<const elf::UsdtSite>(
+        elf::UsdtSite{f.note->provider, f.note->name, arguments_of(*f.in, *f.note)});
     if (f.note->semaphore.value != 0) site->semaphore = f.in->remote(f.note->semaphore);
     places.sites.push_back(std::move(site).value());
   }
@@ -104,11 +104,11 @@ Result<Places> TargetSymbols::Impl::resolve_usdt(const lang::Location& location,
   std::vector<FoundNote> found = matching_notes(*selected, provider, where.name);
   if (found.empty() && provider.starts_with(kPrefix))
     found = matching_notes(*selected, provider.substr(kPrefix.size()), where.name);
-  if (!found.empty()) return places_of_notes(found, has_glob(where.provider) || has_glob(where.name));
-  NearNames near(where.name);
+  if (!found.empty()) return places_of_notes(found, names::has_glob(where.provider) || names::has_glob(where.name));
+  names::NearNames near(where.name);
   for (const Instance* in : *selected)
     if (ready(*in))
-      for (const UsdtNote& note : in->module->usdt_notes()) near.consider(note.name);
+      for (const elf::UsdtNote& note : in->module->usdt_notes()) near.consider(note.name);
   std::string hint = "probectl functions --usdt -p " + std::to_string(pid_) + " lists those there are";
   const std::vector<std::string> names = near.best();
   if (!names.empty()) hint = "did you mean " + names.front() + "? " + hint;
@@ -127,7 +127,7 @@ std::optional<Result<Places>> TargetSymbols::Impl::usdt_instead(const lang::Loca
   const auto has_provider = [&](std::string_view provider) {
     return std::ranges::any_of(instances_, [&](const Instance& in) {
       return ready(in) && std::ranges::any_of(in.module->usdt_notes(),
-                                              [&](const UsdtNote& n) { return fits(provider, n.provider); });
+                                              [&](const elf::UsdtNote& n) { return fits(provider, n.provider); });
     });
   };
   const std::string_view provider = location.module;
@@ -169,7 +169,7 @@ Result<std::vector<UsdtProbe>> TargetSymbols::Impl::list_usdt(std::string_view t
       probe.module = f.in->name();
       probe.argument_text = f.note->arguments;
     }
-    probe.arguments = std::max<std::uint64_t>(probe.arguments, count_usdt_arguments(f.note->arguments));
+    probe.arguments = std::max<std::uint64_t>(probe.arguments, elf::count_usdt_arguments(f.note->arguments));
     probe.has_semaphore |= f.note->semaphore.value != 0;
     probe.addresses.push_back(f.in->remote(f.note->place));
   }

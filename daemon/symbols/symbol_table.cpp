@@ -6,7 +6,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -64,7 +64,7 @@ bool is_mark(std::string_view name) {
   return name.starts_with('$') || std::find(std::begin(kMarks), std::end(kMarks), name) != std::end(kMarks);
 }
 
-bool section_is_code(const ElfImage& image, unsigned index) {
+bool section_is_code(const elf::Image& image, unsigned index) {
   const auto sections = image.sections();
   return index >= sections.size() || (sections[index].sh_flags & SHF_EXECINSTR) != 0;
 }
@@ -93,7 +93,7 @@ std::uint16_t SymbolTable::version_id(std::string_view name, bool hidden) {
   return static_cast<std::uint16_t>(versions_.size() - 1);
 }
 
-void SymbolTable::add(const ElfImage& image, const RawSymbols& raw, const RawVersions* versions,
+void SymbolTable::add(const elf::Image& image, const RawSymbols& raw, const RawVersions* versions,
                       std::span<const AddressRange> code, std::span<const AddressRange> data) {
   if (raw.count > kMaxSymbols) return;
   auto strings = image.read_bytes(raw.strings_offset, raw.strings_size, kMaxStrings);
@@ -123,7 +123,7 @@ void SymbolTable::add(const ElfImage& image, const RawSymbols& raw, const RawVer
 }
 
 // False: the limit on names is reached, stop.
-bool SymbolTable::add_one(const Elf64_Sym& raw, const ElfImage& image, std::string_view name, std::uint16_t version,
+bool SymbolTable::add_one(const Elf64_Sym& raw, const elf::Image& image, std::string_view name, std::uint16_t version,
                           std::span<const AddressRange> code, std::span<const AddressRange> data) {
   if (raw.st_shndx == SHN_UNDEF || raw.st_shndx == SHN_ABS || name.empty()) return true;
   const bool in_code = in_any(code, raw.st_value);
@@ -216,8 +216,8 @@ const SymbolTable::NameIndex& SymbolTable::name_index() const {
 const SymbolTable::NameIndex& SymbolTable::copy_index() const {
   std::call_once(copies_once_, [this] {
     for (std::uint32_t i = 0; i < symbols_.size(); ++i) {
-      const std::string_view name = symbols_[i].name(), whole = without_clone_suffix(name);
-      if (symbols_[i].code() && whole.size() < name.size() && !is_fragment(name))
+      const std::string_view name = symbols_[i].name(), whole = names::without_clone_suffix(name);
+      if (symbols_[i].code() && whole.size() < name.size() && !names::is_fragment(name))
         copies_.entries.emplace_back(hash_of(whole), i);
     }
     std::sort(copies_.entries.begin(), copies_.entries.end());
@@ -232,22 +232,22 @@ const SymbolTable::DemangledIndex& SymbolTable::demangled_index() const {
     d.of_symbol.resize(symbols_.size());
     for (std::uint32_t i = 0; i < symbols_.size(); ++i) {
       // Data and code may bear the same mangled name only under different addresses, so no two are merged here.
-      const std::string text = demangle(symbols_[i].name());
+      const std::string text = names::demangle(symbols_[i].name());
       if (text.empty()) continue;
       if (d.text.size() + text.size() > kMaxReadable) break;
       d.of_symbol[i] = {static_cast<std::uint32_t>(d.text.size()), static_cast<std::uint32_t>(text.size())};
       d.text += text;
-      const NameParts parts = split_name(text);
-      d.names.entries.emplace_back(hash_of(without_blanks(parts.full)), i);
-      if (parts.name != parts.full) d.names.entries.emplace_back(hash_of(without_blanks(parts.name)), i);
-      if (parts.bare != parts.name) d.names.entries.emplace_back(hash_of(without_blanks(parts.bare)), i);
-      if (const std::string named = without_unnamed(parts.bare); named != parts.bare)
-        d.unnamed.entries.emplace_back(hash_of(without_blanks(named)), i);
-      if (!has_abi_tag(parts.name)) continue;
-      const std::string untagged = without_abi_tags(parts.name);
-      const std::string_view bare = split_name(untagged).bare;
-      d.names.entries.emplace_back(hash_of(without_blanks(untagged)), i);
-      if (bare != untagged) d.names.entries.emplace_back(hash_of(without_blanks(bare)), i);
+      const names::NameParts parts = names::split_name(text);
+      d.names.entries.emplace_back(hash_of(names::without_blanks(parts.full)), i);
+      if (parts.name != parts.full) d.names.entries.emplace_back(hash_of(names::without_blanks(parts.name)), i);
+      if (parts.bare != parts.name) d.names.entries.emplace_back(hash_of(names::without_blanks(parts.bare)), i);
+      if (const std::string named = names::without_unnamed(parts.bare); named != parts.bare)
+        d.unnamed.entries.emplace_back(hash_of(names::without_blanks(named)), i);
+      if (!names::has_abi_tag(parts.name)) continue;
+      const std::string untagged = names::without_abi_tags(parts.name);
+      const std::string_view bare = names::split_name(untagged).bare;
+      d.names.entries.emplace_back(hash_of(names::without_blanks(untagged)), i);
+      if (bare != untagged) d.names.entries.emplace_back(hash_of(names::without_blanks(bare)), i);
     }
     std::sort(d.names.entries.begin(), d.names.entries.end());
     std::sort(d.unnamed.entries.begin(), d.unnamed.entries.end());
@@ -270,7 +270,7 @@ std::vector<const Symbol*> SymbolTable::copies_of(std::string_view name) const {
   std::vector<const Symbol*> found;
   visit_hash(copy_index().entries, hash_of(name), [&](std::uint32_t i) {
     const std::string_view full = symbols_[i].name();
-    if (full.size() > name.size() && without_clone_suffix(full) == name) found.push_back(&symbols_[i]);
+    if (full.size() > name.size() && names::without_clone_suffix(full) == name) found.push_back(&symbols_[i]);
   });
   return found;
 }
@@ -279,7 +279,7 @@ std::vector<const Symbol*> SymbolTable::copies_of(std::string_view name) const {
 // spells the last identifier of the readable one with its length before it ("ns::add(int)" has "3add"), but for
 // operators and the standard library's abbreviations ("Ss").
 bool SymbolTable::may_have_readable(std::string_view name) const {
-  const std::string_view bare = split_name(name).bare;
+  const std::string_view bare = names::split_name(name).bare;
   if (bare.starts_with("std::") || bare.find("operator") != std::string_view::npos) return true;
   const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$'; };
   const auto word = std::find_if_not(bare.rbegin(), bare.rend(), in_word);
@@ -287,21 +287,21 @@ bool SymbolTable::may_have_readable(std::string_view name) const {
   if (length == 0) return !bare.empty();
   const std::string spelled = std::to_string(length) + std::string(bare.substr(bare.size() - length));
   return std::any_of(symbols_.begin(), symbols_.end(), [&](const Symbol& s) {
-    return is_mangled(s.name()) && s.name().find(spelled) != std::string_view::npos;
+    return names::is_mangled(s.name()) && s.name().find(spelled) != std::string_view::npos;
   });
 }
 
 std::vector<const Symbol*> SymbolTable::demangled(std::string_view name) const {
-  const std::string wanted = without_blanks(split_name(name).full);
+  const std::string wanted = names::without_blanks(names::split_name(name).full);
   std::vector<const Symbol*> found;
   if (!demangled_ready_.load(std::memory_order_acquire) && !may_have_readable(name)) return found;
   visit_hash(demangled_index().names.entries, hash_of(wanted), [&](std::uint32_t i) {
-    const NameParts parts = split_name(readable(symbols_[i]));
-    bool match = without_blanks(parts.full) == wanted || without_blanks(parts.name) == wanted ||
-                 without_blanks(parts.bare) == wanted;
-    if (!match && has_abi_tag(parts.name)) {
-      const std::string untagged = without_blanks(without_abi_tags(parts.name));
-      match = untagged == wanted || split_name(untagged).bare == wanted;
+    const names::NameParts parts = names::split_name(readable(symbols_[i]));
+    bool match = names::without_blanks(parts.full) == wanted || names::without_blanks(parts.name) == wanted ||
+                 names::without_blanks(parts.bare) == wanted;
+    if (!match && names::has_abi_tag(parts.name)) {
+      const std::string untagged = names::without_blanks(names::without_abi_tags(parts.name));
+      match = untagged == wanted || names::split_name(untagged).bare == wanted;
     }
     if (match) found.push_back(&symbols_[i]);
   });
@@ -309,38 +309,41 @@ std::vector<const Symbol*> SymbolTable::demangled(std::string_view name) const {
 }
 
 std::vector<const Symbol*> SymbolTable::demangled_loosely(std::string_view name) const {
-  const NameParts typed = split_name(name);
+  const names::NameParts typed = names::split_name(name);
   std::vector<const Symbol*> found;
   if (typed.full == typed.name) return found;
-  const std::string wanted = without_blanks(typed.full), in_source = in_one_spelling(typed.full);
-  const auto parameters = parameters_in(typed.full);
+  const std::string wanted = names::without_blanks(typed.full), in_source = names::in_one_spelling(typed.full);
+  const auto parameters = names::parameters_in(typed.full);
   for (const Symbol* s : demangled(typed.name)) {
-    const std::string_view full = split_name(readable(*s)).full;
-    const std::string_view bare = without_qualifiers(full);
-    const bool may_be_spelled = parameters_in(full) == parameters;  // spelling takes long, of long names
+    const std::string_view full = names::split_name(readable(*s)).full;
+    const std::string_view bare = names::without_qualifiers(full);
+    const bool may_be_spelled = names::parameters_in(full) == parameters;  // spelling takes long, of long names
     const auto is_meant = [&](std::string_view text) {
-      return without_blanks(text) == wanted || (may_be_spelled && in_one_spelling(text) == in_source);
+      return names::without_blanks(text) == wanted || (may_be_spelled && names::in_one_spelling(text) == in_source);
     };
-    if (is_meant(bare) || is_meant(without_abi_tags(full)) || is_meant(without_abi_tags(bare))) found.push_back(s);
+    if (is_meant(bare) || is_meant(names::without_abi_tags(full)) || is_meant(names::without_abi_tags(bare)))
+      found.push_back(s);
   }
   return found;
 }
 
 std::vector<const Symbol*> SymbolTable::demangled_unnamed(std::string_view name) const {
-  const NameParts typed = split_name(name);
-  const std::string wanted = without_blanks(without_unnamed(typed.full));
+  const names::NameParts typed = names::split_name(name);
+  const std::string wanted = names::without_blanks(names::without_unnamed(typed.full));
   std::vector<const Symbol*> found;
   // A plain name is rather one of another module's: the nearest names show those that are meant.
   if (typed.bare.find("::") == typed.bare.npos) return found;
   if (!demangled_ready_.load(std::memory_order_acquire) && !may_have_readable(name)) return found;
-  visit_hash(demangled_index().unnamed.entries, hash_of(without_blanks(without_unnamed(typed.bare))), [&](auto i) {
-    const NameParts parts = split_name(readable(symbols_[i]));
-    for (const std::string_view part : {parts.full, without_qualifiers(parts.full), parts.name, parts.bare}) {
-      if (without_blanks(without_unnamed(part)) != wanted) continue;
-      found.push_back(&symbols_[i]);
-      break;
-    }
-  });
+  visit_hash(demangled_index().unnamed.entries, hash_of(names::without_blanks(names::without_unnamed(typed.bare))),
+             [&](auto i) {
+               const names::NameParts parts = names::split_name(readable(symbols_[i]));
+               for (const std::string_view part :
+                    {parts.full, names::without_qualifiers(parts.full), parts.name, parts.bare}) {
+                 if (names::without_blanks(names::without_unnamed(part)) != wanted) continue;
+                 found.push_back(&symbols_[i]);
+                 break;
+               }
+             });
   return found;
 }
 
@@ -352,10 +355,11 @@ std::string_view SymbolTable::readable(const Symbol& symbol) const {
 
 std::string SymbolTable::display(const Symbol& symbol) const {
   const std::string_view name = symbol.name();
-  if (!is_mangled(name)) return std::string(name);
-  std::string text = demangled_ready_.load(std::memory_order_acquire) ? std::string(readable(symbol)) : demangle(name);
+  if (!names::is_mangled(name)) return std::string(name);
+  std::string text =
+      demangled_ready_.load(std::memory_order_acquire) ? std::string(readable(symbol)) : names::demangle(name);
   if (text.empty()) return std::string(name);
-  const std::string_view suffix = name.substr(without_clone_suffix(name).size());
+  const std::string_view suffix = name.substr(names::without_clone_suffix(name).size());
   if (!suffix.empty()) text.append(" [clone ").append(suffix).append("]");  // as c++filt writes it
   return text;
 }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/base/types.hpp"
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 namespace probed::symbols {
 
@@ -71,7 +71,7 @@ class SymbolTable {
 
   // Building: any number of add(), then seal() once. `code`, `data`: where the module's segments are; symbols elsewhere
   // are dropped. add() does nothing for tables that lie outside the image or are larger than any real one.
-  void add(const ElfImage& image, const RawSymbols& raw, const RawVersions* versions,
+  void add(const elf::Image& image, const RawSymbols& raw, const RawVersions* versions,
            std::span<const AddressRange> code, std::span<const AddressRange> data);
   void seal();
 
@@ -120,7 +120,7 @@ class SymbolTable {
     NameIndex unnamed;  // of what is in namespaces without a name, by the name without these
   };
   std::uint16_t version_id(std::string_view name, bool hidden);
-  bool add_one(const Elf64_Sym& raw, const ElfImage& image, std::string_view name, std::uint16_t version,
+  bool add_one(const Elf64_Sym& raw, const elf::Image& image, std::string_view name, std::uint16_t version,
                std::span<const AddressRange> code, std::span<const AddressRange> data);
   bool may_have_readable(std::string_view name) const;
   const NameIndex& name_index() const;

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "daemon/base/acting_as.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/mounts.hpp"
 #include "daemon/symbols/maps.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::symbols {
 

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "daemon/base/fault_in.hpp"
-#include "daemon/base/fd.hpp"
+#include "daemon/names/match.hpp"
 #include "daemon/symbols/elf.hpp"
-#include "daemon/symbols/match.hpp"
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/restartable.hpp"
 #include "daemon/symbols/target_files.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::symbols {
 
@@ -153,9 +153,9 @@ class TargetSymbols::Impl {
   // What else is executed when the function is called.
   void add_further_instances(std::vector<Site>& sites, const Found& found) const;
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
-  lang::Placement thread_block(const Instance& in) const;
-  std::optional<lang::Placement> thread_object(const Instance& in, std::string_view name, std::uint64_t size,
-                                               bool shared) const;
+  values::Placement thread_block(const Instance& in) const;
+  std::optional<values::Placement> thread_object(const Instance& in, std::string_view name, std::uint64_t size,
+                                                 bool shared) const;
 
   // ---- resolve_usdt.cpp
   Result<Places> resolve_usdt(const lang::Location& location, const lang::UsdtLocation& where) const;
@@ -163,12 +163,12 @@ class TargetSymbols::Impl {
   std::optional<Result<Places>> usdt_instead(const lang::Location& location, const lang::SymbolLocation& where) const;
   struct FoundNote {
     const Instance* in = nullptr;
-    const UsdtNote* note = nullptr;
+    const elf::UsdtNote* note = nullptr;
   };
   std::vector<FoundNote> matching_notes(std::span<const Instance* const> instances, std::string_view provider,
                                         std::string_view name) const;
   Result<Places> places_of_notes(std::span<const FoundNote> found, bool by_glob) const;
-  std::vector<UsdtArgument> arguments_of(const Instance& in, const UsdtNote& note) const;
+  std::vector<elf::UsdtArgument> arguments_of(const Instance& in, const elf::UsdtNote& note) const;
   // The address of a counter by its offset in the file. Errors: unmapped_address.
   Result<RemoteAddr> counter_at(const Instance& in, std::uint64_t file_offset) const;
 

@@ -135,7 +135,7 @@ void TargetSymbols::Impl::add_file(const Mapping& mapping, ModuleCache& cache) {
   in.identity = files_->identity(fd->get(), mapping.path);
   std::shared_ptr<Module> module = in.identity.empty() ? nullptr : cache.find(in.identity);
   if (!module) {
-    Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), mapping.path);
+    Result<elf::Image> image = elf::Image::from_fd(std::move(*fd), mapping.path);
     if (!image) return void(failures_.push_back({mapping.path, std::move(image).error()}));
     module = Module::from_headers(*image, mapping.path);
     if (!in.identity.empty()) module = cache.insert(in.identity, std::move(module));
@@ -170,7 +170,7 @@ void TargetSymbols::Impl::add_instances(const std::shared_ptr<const Module>& mod
 void TargetSymbols::Impl::add_vdso(const Mapping& mapping) {
   std::vector<std::byte> bytes(std::min(mapping.size(), kMaxVdso));
   if (!read_memory(mapping.start, bytes)) return;
-  Result<ElfImage> image = ElfImage::from_bytes(std::move(bytes), mapping.path);
+  Result<elf::Image> image = elf::Image::from_bytes(std::move(bytes), mapping.path);
   if (!image) return void(failures_.push_back({mapping.path, std::move(image).error()}));
   auto module = Module::from_headers(*image, mapping.path);
   const auto address = module->address_of(0, false);
@@ -222,8 +222,8 @@ bool TargetSymbols::Impl::same_build_in_memory(const Mapping& mapping, int fd) c
   if (first == mappings_.end()) return false;
   std::vector<std::byte> bytes(std::min(first->size(), kMaxHeaderBytes));
   if (!read_memory(first->start, bytes)) return false;
-  const Result<ElfImage> in_memory = ElfImage::from_bytes(std::move(bytes), mapping.path);
-  const Result<ElfImage> on_disk = ElfImage::from_fd(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), mapping.path);
+  const Result<elf::Image> in_memory = elf::Image::from_bytes(std::move(bytes), mapping.path);
+  const Result<elf::Image> on_disk = elf::Image::from_fd(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), mapping.path);
   if (!in_memory || !on_disk) return false;
   const auto id = in_memory->build_id();
   return !id.empty() && id == on_disk->build_id();
@@ -233,12 +233,12 @@ Module::Source TargetSymbols::Impl::source_of(const Instance& in) const {
   Module::Source source;
   source.debug_roots = debug_roots_;
   source.fetch = fetch_;
-  source.open = [this, &in]() -> std::optional<ElfImage> {
+  source.open = [this, &in]() -> std::optional<elf::Image> {
     Result<UniqueFd> fd =
         files_->open_mapped(in.mapping, [&](int file) { return same_build_in_memory(in.mapping, file); });
     // The process may have ended, its pid be another's, or the file have changed under us.
     if (!fd || files_->identity(fd->get(), in.mapping.path) != in.identity) return std::nullopt;
-    Result<ElfImage> image = ElfImage::from_fd(std::move(*fd), in.mapping.path);
+    Result<elf::Image> image = elf::Image::from_fd(std::move(*fd), in.mapping.path);
     return image ? std::optional(std::move(image).value()) : std::nullopt;
   };
   source.open_path = [this](const std::string& path) {

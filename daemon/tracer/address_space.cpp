@@ -8,12 +8,12 @@
 #include <cstring>
 #include <set>
 
-#include "daemon/base/check.hpp"
 #include "daemon/base/mounts.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/visits.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/text_pages.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

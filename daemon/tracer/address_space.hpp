@@ -29,7 +29,7 @@
 #include "daemon/tracer/return_stacks.hpp"
 #include "daemon/tracer/text_overlay.hpp"
 #include "daemon/tracer/xol.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::tracer {
 

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "daemon/base/capability.hpp"
-#include "daemon/base/check.hpp"
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/engine_remote.hpp"
@@ -23,6 +22,7 @@
 #include "daemon/tracer/left_landings.hpp"
 #include "daemon/tracer/may_not_trace.hpp"
 #include "daemon/tracer/sharing.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -34,7 +34,7 @@
 #include "daemon/tracer/tick_rate.hpp"
 #include "daemon/tracer/tracee.hpp"
 #include "daemon/tracer/wait.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::tracer {
 

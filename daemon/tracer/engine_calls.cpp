@@ -150,7 +150,7 @@ void Engine::take_call(AddressSpace& space, pid_t tid, const events::ChannelCall
   if (!call.silent) {
     activation.time = ticks_.time_of(call.time);
     const auto it = tracees_.find(tid);
-    events::CommonFields common;
+    values::CommonFields common;
     if (it != tracees_.end()) common.comm = it->second.comm;
     const std::size_t size = events::unpack(probe->detours->entry, call.words, common, kept_);
     activation.kept.assign(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(size));

@@ -12,13 +12,13 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/sharing.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -21,9 +21,9 @@
 // detour run on; its memory is used again after a round in which every thread was seen elsewhere.
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/text_pages.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

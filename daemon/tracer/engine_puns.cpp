@@ -15,10 +15,10 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "daemon/base/check.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -11,13 +11,13 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "daemon/base/check.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_remote.hpp"
 #include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/text_pages.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

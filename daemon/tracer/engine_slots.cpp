@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/tracer/coarse_clock.hpp"
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/engine_stops.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

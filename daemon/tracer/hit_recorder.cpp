@@ -141,8 +141,8 @@ std::uint32_t HitRecorder::cpu_of(const Hit& hit) {
   return *hit.cpu;
 }
 
-events::CommonFields HitRecorder::common_fields(const Hit& hit, bool with_cpu) {
-  events::CommonFields common;
+values::CommonFields HitRecorder::common_fields(const Hit& hit, bool with_cpu) {
+  values::CommonFields common;
   common.pid = hit.tracee.process->id.pid;
   common.tid = hit.tracee.tid;
   common.cpu = with_cpu ? cpu_of(hit) : 0;
@@ -175,7 +175,7 @@ bool HitRecorder::run(const Hit& hit, ProbeProgram& program) {
   if (program.limit && program.limit->remaining == 0) return false;
   if (program.needs_comm) refresh_comm(hit.tracee);
   const bool streaming = program.streaming.load(std::memory_order_relaxed);
-  const events::CommonFields common = common_fields(hit, streaming || program.filter);
+  const values::CommonFields common = common_fields(hit, streaming || program.filter);
   const std::size_t size = program.fetch.run(hit.regs, hit.memory, common, packed_);
   const std::span<const std::byte> packed(packed_.data(), size);
   if (program.filter && !program.filter->matches(packed, common)) {

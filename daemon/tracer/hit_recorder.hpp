@@ -76,7 +76,7 @@ class HitRecorder {
     bool tail_call = false;
   };
   bool send(const Hit& hit, ProbeProgram& program, std::span<const std::byte> packed, const Returned& returned);
-  events::CommonFields common_fields(const Hit& hit, bool with_cpu);
+  values::CommonFields common_fields(const Hit& hit, bool with_cpu);
 
   HitSink sink_;
   CpuFollower follower_;

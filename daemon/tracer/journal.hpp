@@ -20,13 +20,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/text_overlay.hpp"
 #include "daemon/tracer/trap_action.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::tracer {
 

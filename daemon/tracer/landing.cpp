@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "daemon/base/check.hpp"
 #include "daemon/tracer/xol.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

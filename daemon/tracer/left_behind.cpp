@@ -15,10 +15,10 @@
 #include <mutex>
 
 #include "daemon/base/own_files.hpp"
-#include "daemon/base/private_places.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/trap_action.hpp"
+#include "proto/base/private_places.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -17,9 +17,9 @@
 #include <string>
 
 #include "daemon/base/fault_in.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/events/fetch.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::tracer {
 

@@ -34,7 +34,7 @@ void HitRecorder::run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks&
   const bool full = probe.max_active != 0 && calls.active(probe) > probe.max_active;
   call->tid = hit.tracee.tid;
   if (program.needs_comm) refresh_comm(hit.tracee);
-  const events::CommonFields common = common_fields(hit, probe.entry_filter.has_value());
+  const values::CommonFields common = common_fields(hit, probe.entry_filter.has_value());
   const std::size_t size = probe.fetch.entry().run(hit.regs, hit.memory, common, packed_);
   const std::span<const std::byte> kept(packed_.data(), size);
   if (probe.entry_filter && !probe.entry_filter->matches(kept, common)) {
@@ -64,7 +64,7 @@ bool HitRecorder::run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& 
   if (call->kind != Activation::Kind::going_on) return false;
   if (program.needs_comm) refresh_comm(hit.tracee);
   const bool streaming = program.streaming.load(std::memory_order_relaxed);
-  events::CommonFields common = common_fields(hit, streaming || probe.exit_filter);
+  values::CommonFields common = common_fields(hit, streaming || probe.exit_filter);
   common.tail_call = tail_call;
   common.duration = hit.time - std::min(hit.time, call->time);
   ptrace::Registers after = hit.regs;

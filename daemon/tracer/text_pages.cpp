@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/tracer/memory.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 

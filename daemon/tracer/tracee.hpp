@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/tracer/address_space.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/remote_syscall.hpp"
 #include "daemon/tracer/trap_action.hpp"
 #include "daemon/tracer/wait.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::tracer {
 

@@ -36,8 +36,8 @@
 #include <string>
 #include <thread>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/tracer/allowance.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::tracer {
 

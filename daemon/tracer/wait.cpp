@@ -12,10 +12,10 @@
 #include <tuple>
 #include <utility>
 
-#include "daemon/base/check.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/apart.hpp"
 #include "daemon/tracer/ptrace.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "daemon/base/check.hpp"
 #include "daemon/tracer/layout.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {

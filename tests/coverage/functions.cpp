@@ -16,7 +16,7 @@
 namespace probed::coverage {
 namespace {
 
-using symbols::ElfImage;
+using elf::Image;
 using symbols::Module;
 
 struct Range {
@@ -31,16 +31,16 @@ UniqueFd open_file(const std::string& path) {
   return fd;
 }
 
-Result<ElfImage> open_image(const std::string& path) {
+Result<elf::Image> open_image(const std::string& path) {
   UniqueFd fd = open_file(path);
   if (!fd)
     return Error{
         Reason::unsupported_target, path + " can't be opened: " + std::strerror(errno), "name an ELF file", {}};
-  return ElfImage::from_fd(std::move(fd), path);
+  return elf::Image::from_fd(std::move(fd), path);
 }
 
 bool load(const Module& module, const std::string& path) {
-  return module.load({.open = [&path]() -> std::optional<ElfImage> {
+  return module.load({.open = [&path]() -> std::optional<elf::Image> {
                         auto image = open_image(path);
                         return image ? std::optional(std::move(image).value()) : std::nullopt;
                       },
@@ -77,7 +77,7 @@ std::vector<Range> without_overlaps(const std::vector<Range>& all) {
 }  // namespace
 
 Result<File> read_file_functions(const std::string& path) {
-  Result<ElfImage> image = open_image(path);
+  Result<elf::Image> image = open_image(path);
   if (!image) return std::move(image).error();
   const std::shared_ptr<Module> module = Module::from_headers(*image, path);
   if (!load(*module, path))

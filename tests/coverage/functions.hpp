@@ -11,7 +11,7 @@
 #include "arch/exits.hpp"
 #include "arch/region.hpp"
 #include "daemon/symbols/elf.hpp"
-#include "proto/result.hpp"
+#include "proto/base/result.hpp"
 
 namespace probed::coverage {
 

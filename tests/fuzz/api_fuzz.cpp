@@ -22,7 +22,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "daemon/api/session.hpp"
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 #include "proto/schema.hpp"
 #include "tests/unit/proto/fake_controller.hpp"
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/check.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/dwarf/variables.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::dwarf {
 namespace {
@@ -52,14 +52,14 @@ void test_input(std::span<const std::byte> input) {
   std::memcpy(&size, input.data(), sizeof size);
   input = input.subspan(sizeof size);
   if (size > input.size()) return;
-  const auto program = symbols::ElfImage::from_bytes(Bytes(input.begin(), input.begin() + size), "program");
+  const auto program = elf::Image::from_bytes(Bytes(input.begin(), input.begin() + size), "program");
   if (!program) return;
   const Bytes beside(input.begin() + size, input.end());
-  const auto open = [&](const std::string&, std::string& unfit) -> std::optional<symbols::ElfImage> {
+  const auto open = [&](const std::string&, std::string& unfit) -> std::optional<elf::Image> {
     UniqueFd fd(::memfd_create("beside", MFD_CLOEXEC));
     PROBED_CHECK(::write(fd.get(), beside.data(), beside.size()) == static_cast<ssize_t>(beside.size()),
                  "memory is there");
-    auto image = symbols::ElfImage::debug_from_fd(std::move(fd), "beside");
+    auto image = elf::Image::debug_from_fd(std::move(fd), "beside");
     if (image) return std::move(image).value();
     unfit = image.error().message;
     return std::nullopt;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/base/check.hpp"
 #include "daemon/symbols/elf.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::symbols {
 namespace {
@@ -21,20 +21,20 @@ void check_symbols(const Module& module) {
     const auto around = module.function_at(symbol.address);
     if (around) PROBED_CHECK(around->start.value <= symbol.address.value, "a function begins at or before its address");
   }
-  for (const UsdtNote& note : module.usdt_notes())
-    PROBED_CHECK(count_usdt_arguments(note.arguments) == parse_usdt_arguments(note.arguments).size(),
+  for (const elf::UsdtNote& note : module.usdt_notes())
+    PROBED_CHECK(elf::count_usdt_arguments(note.arguments) == elf::parse_usdt_arguments(note.arguments).size(),
                  "arguments are counted as parsed");
 }
 
 void test_input(const std::vector<std::byte>& bytes) {
-  Result<ElfImage> image = ElfImage::from_bytes(bytes, "hostile");
+  Result<elf::Image> image = elf::Image::from_bytes(bytes, "hostile");
   if (!image) {
     PROBED_CHECK(!image.error().message.empty(), "a refusal has a message");
     return;
   }
   const auto module = Module::from_headers(*image, "/tmp/hostile");
   Module::Source source;
-  source.open = [&] { return std::optional(std::move(ElfImage::from_bytes(bytes, "hostile").value())); };
+  source.open = [&] { return std::optional(std::move(elf::Image::from_bytes(bytes, "hostile").value())); };
   source.open_path = [](const std::string&) { return UniqueFd(); };
   source.debug_roots = {"/nonexistent"};
   if (!module->load(source)) return;

@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/check.hpp"
 #include "daemon/events/encode.hpp"
 #include "daemon/events/fetch.hpp"
-#include "daemon/events/packed.hpp"
 #include "daemon/events/usdt_arguments.hpp"
 #include "daemon/lang/definition.hpp"
 #include "daemon/lang/filter.hpp"
+#include "daemon/values/packed.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed {
 namespace {
@@ -66,13 +66,13 @@ void run(const events::FetchProgram& program, std::string_view filter_text, std:
   PatternMemory memory;
   arch::native::Registers regs;
   std::memset(&regs, static_cast<int>(salt), sizeof regs);
-  const events::CommonFields common{1, 2, 3, "fuzz"};
+  const values::CommonFields common{1, 2, 3, "fuzz"};
   std::array<std::byte, events::kMaxArgumentBytes> out;
   const std::size_t room = program.args().size() + salt * 37 % (out.size() - program.args().size());
   const std::size_t used = program.run(regs, memory, common, std::span(out).first(room));
   PROBED_CHECK(used <= room, "a program stays in its room");
   const auto packed = std::span<const std::byte>(out).first(used);
-  events::PackedReader reader(packed);
+  values::PackedReader reader(packed);
   for (const lang::FetchArg& arg : program.args()) reader.skip(arg.type);
   PROBED_CHECK(reader.rest().empty(), "packed arguments can be walked");
 
@@ -89,8 +89,8 @@ void run(const events::FetchProgram& program, std::string_view filter_text, std:
 // The same arguments at a static probe whose note says `operands`.
 void test_static_probe(const lang::Definition& definition, events::CompileContext context, std::string_view operands,
                        std::size_t salt) {
-  const symbols::UsdtSite usdt{"provider", "name", symbols::parse_usdt_arguments(operands)};
-  PROBED_CHECK(usdt.arguments.size() == symbols::count_usdt_arguments(operands), "arguments are counted as parsed");
+  const elf::UsdtSite usdt{"provider", "name", elf::parse_usdt_arguments(operands)};
+  PROBED_CHECK(usdt.arguments.size() == elf::count_usdt_arguments(operands), "arguments are counted as parsed");
   context.usdt = &usdt;
   auto args = events::with_usdt_arguments(definition.args, usdt);
   if (!args) return check_error(args.error(), definition.text);

@@ -21,7 +21,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 // Ends a test case that this machine can't run, with the reason; tests/tally.py counts these lines.
 #define SKIP_TEST(reason)                          \

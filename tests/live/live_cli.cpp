@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {

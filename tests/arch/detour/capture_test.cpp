@@ -36,7 +36,7 @@ Oracle ask(const Compiled& compiled, const Trial& trial, const Machine& start) {
   regs.cs = 0x33;
   regs.ss = 0x2b;
   OwnMemory memory;
-  const events::CommonFields common{::getpid(), 1, 0, kComm};
+  const values::CommonFields common{::getpid(), 1, 0, kComm};
   Oracle oracle;
   oracle.packed.resize(events::kMaxArgumentBytes);
   oracle.packed.resize(compiled.program.run(regs, memory, common, oracle.packed));
@@ -461,10 +461,10 @@ TEST_CASE("a filter on an argument that no record has is left to the daemon") {
   const auto parsed = lang::parse_definition("p:t 0x1000 gone=%di other=%si");
   REQUIRE(parsed);
   std::vector<lang::FetchArg> args = parsed->args;
-  lang::Placement nowhere;
+  values::Placement nowhere;
   nowhere.absent = "it is optimised out";
   lang::PlacedExpr placed;
-  placed.place = std::make_shared<const lang::Placement>(nowhere);
+  placed.place = std::make_shared<const values::Placement>(nowhere);
   args[0].expr = std::make_shared<const lang::FetchExpr>(lang::FetchExpr{placed, 0});
   const auto program = events::FetchProgram::compile(args, {});
   REQUIRE(program);

@@ -9,14 +9,14 @@
 namespace probed::test {
 namespace {
 
-using Step = lang::PlaceStep::Code;
+using Step = values::PlaceStep::Code;
 
-lang::PlaceStep register_step(std::string_view name) {
+values::PlaceStep register_step(std::string_view name) {
   return {Step::load_register, 8, 0, *arch::native::register_offset(name)};
 }
 
 // False: the expression is of another kind.
-bool add_steps(const lang::FetchExpr& expr, std::vector<lang::PlaceStep>& steps) {
+bool add_steps(const lang::FetchExpr& expr, std::vector<values::PlaceStep>& steps) {
   if (const auto* reg = std::get_if<lang::RegisterExpr>(&expr.node))
     return steps.push_back(register_step(reg->name)), true;
   if (std::holds_alternative<lang::StackExpr>(expr.node)) return steps.push_back(register_step("sp")), true;
@@ -26,8 +26,8 @@ bool add_steps(const lang::FetchExpr& expr, std::vector<lang::PlaceStep>& steps)
   return true;
 }
 
-lang::Placement number(const GuardRegisters& registers, Random& random) {
-  lang::Placement place;
+values::Placement number(const GuardRegisters& registers, Random& random) {
+  values::Placement place;
   if (random.chance(20)) {
     place.steps.push_back({Step::load_immediate, 8, 0, random.word() >> random.below(64)});
     return place;
@@ -40,13 +40,13 @@ lang::Placement number(const GuardRegisters& registers, Random& random) {
   return place;
 }
 
-std::shared_ptr<const lang::Guard> draw(const GuardRegisters& registers, Random& random) {
-  lang::Guard guard;
+std::shared_ptr<const values::Guard> draw(const GuardRegisters& registers, Random& random) {
+  values::Guard guard;
   if (random.chance(50)) {
     guard.place = number(registers, random);
     guard.size = 8;
     guard.value = random.chance(50) ? 0 : random.below(1 << 20);
-    guard.begin = std::make_shared<const lang::Placement>(number(registers, random));
+    guard.begin = std::make_shared<const values::Placement>(number(registers, random));
   } else if (random.chance(70)) {
     guard.place.steps.push_back({Step::load_immediate, 8, 0, 1});
     guard.value = random.chance(20) ? 0 : 1;
@@ -54,20 +54,21 @@ std::shared_ptr<const lang::Guard> draw(const GuardRegisters& registers, Random&
     guard.place = number(registers, random);
     guard.value = random.below(2);
   }
-  return std::make_shared<const lang::Guard>(std::move(guard));
+  return std::make_shared<const values::Guard>(std::move(guard));
 }
 
-std::shared_ptr<const lang::Guard> behind(const std::shared_ptr<const lang::Guard>& outer, const lang::Guard& inner) {
-  lang::Guard guard = inner;
+std::shared_ptr<const values::Guard> behind(const std::shared_ptr<const values::Guard>& outer,
+                                            const values::Guard& inner) {
+  values::Guard guard = inner;
   guard.place.guard = outer;
-  return std::make_shared<const lang::Guard>(std::move(guard));
+  return std::make_shared<const values::Guard>(std::move(guard));
 }
 
 }  // namespace
 
 void guard_at_random(lang::FetchArg& arg, const GuardRegisters& registers, Random& random) {
   lang::PlacedExpr node;
-  lang::Placement place;
+  values::Placement place;
   const auto* deref = std::get_if<lang::DerefExpr>(&arg.expr->node);
   if (!add_steps(deref != nullptr ? *deref->inner : *arg.expr, place.steps)) return;
   if (deref != nullptr) {
@@ -77,7 +78,7 @@ void guard_at_random(lang::FetchArg& arg, const GuardRegisters& registers, Rando
   }
   place.guard = draw(registers, random);
   if (random.chance(30)) place.guard = behind(place.guard, *draw(registers, random));
-  node.place = std::make_shared<const lang::Placement>(std::move(place));
+  node.place = std::make_shared<const values::Placement>(std::move(place));
   arg.expr = std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(node), arg.expr->column});
 }
 

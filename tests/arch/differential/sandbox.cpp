@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 #include "tests/arch/differential/sandbox_state.hpp"
 
 // What the handler's first and last instructions exchange with the rest of it. The offsets are in the assembly below.

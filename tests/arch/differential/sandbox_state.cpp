@@ -6,7 +6,7 @@
 #include <cstring>
 #include <span>
 
-#include "daemon/base/check.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::test {
 namespace {

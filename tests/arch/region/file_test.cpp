@@ -14,15 +14,14 @@ using namespace probed;
 
 namespace {
 
-symbols::ElfImage own_image() {
-  return std::move(symbols::ElfImage::from_fd(UniqueFd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), "self"))
-      .value();
+elf::Image own_image() {
+  return std::move(elf::Image::from_fd(UniqueFd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), "self")).value();
 }
 
 std::shared_ptr<const arch::CodeFlow> own_flow() {
-  const symbols::ElfImage image = own_image();
+  const elf::Image image = own_image();
   const auto module = symbols::Module::from_headers(image, "self");
-  REQUIRE(module->load({[]() -> std::optional<symbols::ElfImage> { return own_image(); },
+  REQUIRE(module->load({[]() -> std::optional<elf::Image> { return own_image(); },
                         [](const std::string&) { return UniqueFd(); },
                         {},
                         {}}));

@@ -25,15 +25,14 @@ constexpr std::uint64_t kNear = 1u << 30;
 
 std::shared_ptr<const arch::CodeFlow> read_flow(const std::string& path) {
   const auto open = [&path] { return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)); };
-  auto image = symbols::ElfImage::from_fd(open(), path);
+  auto image = elf::Image::from_fd(open(), path);
   if (!image) give_up(image.error().message);
   const auto module = symbols::Module::from_headers(*image, path);
-  const bool loaded = module->load({[&]() -> std::optional<symbols::ElfImage> {
-                                      return std::move(symbols::ElfImage::from_fd(open(), path)).value();
-                                    },
-                                    [](const std::string&) { return UniqueFd(); },
-                                    {},
-                                    {}});
+  const bool loaded =
+      module->load({[&]() -> std::optional<elf::Image> { return std::move(elf::Image::from_fd(open(), path)).value(); },
+                    [](const std::string&) { return UniqueFd(); },
+                    {},
+                    {}});
   auto flow = loaded ? symbols::read_code_flow(*module, *image) : nullptr;
   if (!flow) give_up(path + " can't be analysed");
   return flow;

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 #include "proto/framing.hpp"
 #include "proto/jsonrpc.hpp"
 

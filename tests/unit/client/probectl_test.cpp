@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "client/probectl/process.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::client {
 namespace {

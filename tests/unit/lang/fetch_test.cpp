@@ -18,7 +18,7 @@ using test::Registers;
 struct Fixture {
   Registers regs{};
   FakeMemory memory;
-  CommonFields common{100, 101, 3, "worker"};
+  values::CommonFields common{100, 101, 3, "worker"};
   CompileContext context;
 
   Fixture() {
@@ -53,7 +53,7 @@ struct Fixture {
 };
 
 std::uint64_t number_of(const std::vector<std::byte>& packed) {
-  PackedReader reader(packed);
+  values::PackedReader reader(packed);
   REQUIRE(reader.present());
   return reader.value();
 }
@@ -246,7 +246,7 @@ TEST_CASE_FIXTURE(Fixture, "what doesn't fit is null, and later arguments still 
     CAPTURE(room);
     const auto packed = run(text, room);
     CHECK(packed.size() <= room);
-    PackedReader reader(packed);
+    values::PackedReader reader(packed);
     const auto args = test::parse_args(text);
     for (const auto& arg : args) reader.skip(arg.type);
     CHECK(reader.rest().empty());
@@ -322,29 +322,29 @@ TEST_CASE_FIXTURE(Fixture, "the compiled form is flat: loads, dereferences, one 
 
 namespace {
 
-using Step = lang::PlaceStep::Code;
+using Step = values::PlaceStep::Code;
 
-lang::Placement in_memory(std::uint64_t address) {
-  lang::Placement place;
+values::Placement in_memory(std::uint64_t address) {
+  values::Placement place;
   place.steps.push_back({Step::load_immediate, 8, 0, address});
   place.in_memory = true;
   return place;
 }
 
 // A vector whose two pointers lie at 0x4000 and 0x4008, of elements of 4 bytes; the index-th is at 0x5000 + 4 * index.
-lang::FetchArg element(std::uint64_t index, std::shared_ptr<const lang::Guard> outer = nullptr) {
-  lang::Placement place, begin = in_memory(0x4000), end = in_memory(0x4008);
+lang::FetchArg element(std::uint64_t index, std::shared_ptr<const values::Guard> outer = nullptr) {
+  values::Placement place, begin = in_memory(0x4000), end = in_memory(0x4008);
   place.steps = {{Step::load_immediate, 8, 0, 0x4000}, {Step::dereference, 8, 0, 0}};
   place.offset = 4 * index;
   place.in_memory = true;
   end.guard = std::move(outer);
-  place.guard = std::make_shared<const lang::Guard>(
-      lang::Guard{std::move(end), 8, 4 * (index + 1), std::make_shared<const lang::Placement>(std::move(begin))});
+  place.guard = std::make_shared<const values::Guard>(
+      values::Guard{std::move(end), 8, 4 * (index + 1), std::make_shared<const values::Placement>(std::move(begin))});
   lang::FetchArg arg;
   arg.name = "element";
-  arg.type.base = lang::BaseType::s32;
+  arg.type.base = values::BaseType::s32;
   lang::PlacedExpr node;
-  node.place = std::make_shared<const lang::Placement>(std::move(place));
+  node.place = std::make_shared<const values::Placement>(std::move(place));
   node.size = 4;
   arg.expr = std::make_shared<const lang::FetchExpr>(lang::FetchExpr{std::move(node), 0});
   return arg;
@@ -359,7 +359,7 @@ TEST_CASE_FIXTURE(Fixture, "an element is there when its vector's end is behind 
     REQUIRE(program.ok());
     std::vector<std::byte> out(kMaxArgumentBytes);
     out.resize(program->run(regs, memory, common, out));
-    PackedReader reader(out);
+    values::PackedReader reader(out);
     return reader.present() ? std::optional(reader.value()) : std::nullopt;
   };
   CHECK_FALSE(of(element(0)));  // neither pointer can be read
@@ -378,7 +378,7 @@ TEST_CASE_FIXTURE(Fixture, "an element is there when its vector's end is behind 
   CHECK_FALSE(of(element(0)));
   memory.put_value<std::uint64_t>(0x4008, 0x500c);
   const auto flag = [](std::uint64_t value) {
-    return std::make_shared<const lang::Guard>(lang::Guard{in_memory(0x1000), 8, value});
+    return std::make_shared<const values::Guard>(values::Guard{in_memory(0x1000), 8, value});
   };
   CHECK(of(element(2, flag(0x2000))) == 2);
   CHECK_FALSE(of(element(2, flag(0x2001))));

@@ -36,7 +36,7 @@ struct Event {
                                       .number(0x401000)            // sy
                                       .number(0x8000000000000000)  // s64
                                       .bytes();
-  events::CommonFields common{100, 101, 3, "redis-server"};
+  values::CommonFields common{100, 101, 3, "redis-server"};
 
   int operator()(const std::string& text) const {
     auto filter = Filter::compile(text, args);

@@ -18,7 +18,7 @@ using test::Registers;
 struct Call {
   Registers at_entry{}, at_exit{};
   FakeMemory memory;
-  CommonFields common{100, 101, 3, "worker"};
+  values::CommonFields common{100, 101, 3, "worker"};
 
   std::vector<std::byte> run(const std::string& text) {
     auto fetch = ReturnFetch::compile(test::parse_args(text, true), {});

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "daemon/events/fetch.hpp"
-#include "daemon/events/packed.hpp"
 #include "daemon/events/record.hpp"
 #include "daemon/lang/definition.hpp"
+#include "daemon/values/packed.hpp"
 
 namespace probed::test {
 

@@ -1,10 +1,10 @@
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-namespace probed::symbols {
+namespace probed::names {
 
 TEST_CASE("C++ and Rust names become readable, others stay what they are") {
   CHECK(demangle("_ZN2ns1fEi") == "ns::f(int)");
@@ -162,4 +162,4 @@ TEST_CASE("names that would unfold into gigabytes are left alone") {
   CHECK_FALSE(demangle(honest).empty());
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::names

@@ -26,7 +26,7 @@ struct Span {
   std::uint64_t offset = 0, size = 0;
 };
 std::vector<Span> debug_sections(const Bytes& bytes) {
-  const auto image = ElfImage::from_bytes(bytes, "fixture");
+  const auto image = elf::Image::from_bytes(bytes, "fixture");
   std::vector<Span> spans;
   if (!image) return spans;
   for (const char* name :
@@ -37,7 +37,7 @@ std::vector<Span> debug_sections(const Bytes& bytes) {
 
 // Asks for everything; returns what was found, so that a whole file can be told from a broken one.
 std::size_t exercise(const Bytes& bytes) {
-  const auto image = ElfImage::from_bytes(bytes, "hostile");
+  const auto image = elf::Image::from_bytes(bytes, "hostile");
   if (!image) return 0;
   const auto info = dwarf::DebugInfo::read(*image, nullptr, nullptr);
   if (!info) return 0;

@@ -22,11 +22,11 @@ std::vector<std::byte> bytes_of(const std::string& path) {
 
 // Everything the daemon does with a file; returns what it found so that nothing is optimised away.
 std::size_t exercise(const std::vector<std::byte>& bytes) {
-  Result<ElfImage> image = ElfImage::from_bytes(bytes, "hostile");
+  Result<elf::Image> image = elf::Image::from_bytes(bytes, "hostile");
   if (!image.ok()) return 0;
   const auto module = Module::from_headers(*image, "/tmp/hostile");
   Module::Source source;
-  source.open = [&] { return std::optional(std::move(ElfImage::from_bytes(bytes, "hostile").value())); };
+  source.open = [&] { return std::optional(std::move(elf::Image::from_bytes(bytes, "hostile").value())); };
   source.open_path = [](const std::string&) { return UniqueFd(); };
   source.debug_roots = {"/usr/lib/debug"};
   if (!module->load(source)) return 0;
@@ -129,7 +129,7 @@ TEST_CASE("a sparse file that claims everything costs little memory") {
   std::ofstream(path, std::ios::binary) << text;
   REQUIRE(::truncate(path.c_str(), 1ll << 40) == 0);
   const auto load_it = [&] {
-    auto open = [&] { return ElfImage::from_fd(UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path); };
+    auto open = [&] { return elf::Image::from_fd(UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), path); };
     const auto image = open();
     REQUIRE(image.ok());
     const auto module = Module::from_headers(*image, path);
@@ -158,10 +158,10 @@ TEST_CASE("a sparse file that claims everything costs little memory") {
 TEST_CASE("what isn't a regular ELF file of this machine is refused") {
   for (const char* path : {"/dev/null", "/proc/self/status", "/etc/passwd"}) {
     CAPTURE(path);
-    CHECK(ElfImage::from_fd(UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)), path).error().reason ==
+    CHECK(elf::Image::from_fd(UniqueFd(::open(path, O_RDONLY | O_CLOEXEC)), path).error().reason ==
           Reason::unsupported_target);
   }
-  CHECK_FALSE(ElfImage::from_bytes({}, "empty").ok());
+  CHECK_FALSE(elf::Image::from_bytes({}, "empty").ok());
 }
 
 }  // namespace probed::symbols::test

@@ -1,10 +1,10 @@
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-namespace probed::symbols {
+namespace probed::names {
 
 TEST_CASE("globs match as the shell's do") {
   struct Row {
@@ -91,4 +91,4 @@ TEST_CASE("looking for near names ends even among very many long ones") {
   CHECK(near.best().empty());
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::names

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/symbols/module_cache.hpp"
 #include "daemon/symbols/resolve.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::symbols::test {
 

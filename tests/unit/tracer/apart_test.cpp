@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "daemon/base/alone.hpp"
-#include "daemon/base/fd.hpp"
 #include "daemon/base/own_processes.hpp"
+#include "proto/base/fd.hpp"
 
 namespace probed::tracer {
 namespace {

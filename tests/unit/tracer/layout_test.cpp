@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "code.hpp"
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 using namespace probed;
 using namespace probed::tracer;

@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/base/fd.hpp"
+#include "proto/base/fd.hpp"
 
 using namespace probed;
 using namespace probed::tracer;

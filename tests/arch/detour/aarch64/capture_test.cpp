@@ -37,7 +37,7 @@ Oracle ask(const Compiled& compiled, const CpuState& start, const Data& data) {
   arch::native::Registers regs = start.regs;
   regs.program_counter = kOriginal;
   OwnMemory memory;
-  const events::CommonFields common{::getpid(), 1, 0, kComm};
+  const values::CommonFields common{::getpid(), 1, 0, kComm};
   Oracle oracle;
   oracle.packed.resize(events::kMaxArgumentBytes);
   oracle.packed.resize(compiled.program.run(regs, memory, common, oracle.packed));

@@ -1,5 +1,5 @@
 // See demangle.hpp. Mangling: Itanium C++ ABI, section 5.1. Thread: any; pure.
-#include "daemon/symbols/demangle.hpp"
+#include "daemon/names/demangle.hpp"
 
 #include <cxxabi.h>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace probed::symbols {
+namespace probed::names {
 namespace {
 
 constexpr std::uint64_t kMaxDemangled = 16u << 20;
@@ -368,4 +368,4 @@ std::string without_blanks(std::string_view text) {
   return out;
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::names

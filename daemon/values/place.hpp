@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace probed::lang {
+namespace probed::values {
 
 // One step; all of them work on one 64-bit number.
 struct PlaceStep {
@@ -54,4 +54,4 @@ struct Guard {
   std::shared_ptr<const Placement> begin = nullptr;
 };
 
-}  // namespace probed::lang
+}  // namespace probed::values

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/error.hpp"
+#include "proto/base/error.hpp"
 
 namespace probed {
 

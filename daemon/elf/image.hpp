@@ -17,20 +17,20 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/fd.hpp"
 #include "daemon/base/types.hpp"
-#include "proto/result.hpp"
+#include "proto/base/fd.hpp"
+#include "proto/base/result.hpp"
 
-namespace probed::symbols {
+namespace probed::elf {
 
-class ElfImage {
+class Image {
  public:
   // Takes 64-bit little-endian ELF files of this machine's architecture. `name` is for messages. Errors:
   // unsupported_target.
-  static Result<ElfImage> from_fd(UniqueFd fd, const std::string& name);
+  static Result<Image> from_fd(UniqueFd fd, const std::string& name);
   // Debug information alone, which may be in a relocatable file: split units, what dwz(1) has gathered.
-  static Result<ElfImage> debug_from_fd(UniqueFd fd, const std::string& name);
-  static Result<ElfImage> from_bytes(std::vector<std::byte> bytes, const std::string& name);
+  static Result<Image> debug_from_fd(UniqueFd fd, const std::string& name);
+  static Result<Image> from_bytes(std::vector<std::byte> bytes, const std::string& name);
 
   // All of out, or false.
   bool read(std::uint64_t offset, std::span<std::byte> out) const;
@@ -62,8 +62,8 @@ class ElfImage {
   std::vector<std::byte> build_id() const;
 
  private:
-  ElfImage() = default;
-  static Result<ElfImage> from(UniqueFd fd, const std::string& name, bool relocatable);
+  Image() = default;
+  static Result<Image> from(UniqueFd fd, const std::string& name, bool relocatable);
   Result<void> parse(const std::string& name, bool relocatable);
   void parse_sections();
   const Elf64_Phdr* segment_of(ElfAddr address) const;
@@ -80,4 +80,4 @@ class ElfImage {
 // The file's bytes as lower-case hexadecimal digits.
 std::string to_hex(std::span<const std::byte> bytes);
 
-}  // namespace probed::symbols
+}  // namespace probed::elf

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace probed::symbols {
+namespace probed::names {
 
 // Whether the name is of a kind that demangle() may know.
 inline bool is_mangled(std::string_view name) { return name.starts_with("_Z"); }
@@ -63,4 +63,4 @@ std::string without_blanks(std::string_view text);
 // few hundred bytes unfold into gigabytes, and __cxa_demangle has no limit of its own.
 std::uint64_t demangled_bound(std::string_view mangled);
 
-}  // namespace probed::symbols
+}  // namespace probed::names

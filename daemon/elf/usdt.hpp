@@ -15,11 +15,11 @@
 
 #include "arch/operand.hpp"
 #include "daemon/base/types.hpp"
-#include "daemon/lang/place.hpp"
-#include "daemon/symbols/elf_image.hpp"
-#include "proto/result.hpp"
+#include "daemon/elf/image.hpp"
+#include "daemon/values/place.hpp"
+#include "proto/base/result.hpp"
 
-namespace probed::symbols {
+namespace probed::elf {
 
 struct UsdtNote {
   ElfAddr place;
@@ -29,7 +29,7 @@ struct UsdtNote {
 };
 
 // In the file's order.
-std::vector<UsdtNote> read_usdt_notes(const ElfImage& image);
+std::vector<UsdtNote> read_usdt_notes(const Image& image);
 
 // One argument: SIZE@OPERAND; a size below 0 means signed, an 'f' behind it floating point.
 struct UsdtArgument {
@@ -70,6 +70,6 @@ inline Result<const UsdtArgument*> usdt_argument(const UsdtSite& site, unsigned 
   return &argument;
 }
 // Its value as a number of 8 bytes. Errors: as above, and when it is a floating-point number.
-Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number);
+Result<values::Placement> usdt_number(const UsdtSite& site, unsigned number);
 
-}  // namespace probed::symbols
+}  // namespace probed::elf

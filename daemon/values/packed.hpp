@@ -1,4 +1,10 @@
-// Walking packed arguments (the layout is in record.hpp). Bounds-checked: a cut-off record reads as nulls.
+// Walking packed arguments. Bounds-checked: a cut-off record reads as nulls.
+//
+// The layout: the arguments in the order of the fetch program's, without padding.
+//   status: u8      0 = unreadable (null), 1 = present
+//   integer types, symbol:  8 bytes, sign- or zero-extended to 64 bits   (absent when status is 0)
+//   string types:           u16 length, then that many bytes, no terminator
+//   arrays:                 u16 count, then each element packed as above (with its own status)
 //
 // Pure; no allocation. Used by filters on the tracer thread and by the encoder on the Asio thread.
 #pragma once
@@ -10,36 +16,9 @@
 #include <span>
 #include <string_view>
 
-#include "daemon/lang/definition.hpp"
+#include "daemon/values/type.hpp"
 
-namespace probed::events {
-
-constexpr bool is_string(lang::BaseType type) {
-  return type == lang::BaseType::string || type == lang::BaseType::ustring;
-}
-// Printed as a signed number: s8 to s64.
-constexpr bool is_signed(lang::BaseType type) { return type >= lang::BaseType::s8 && type <= lang::BaseType::s64; }
-constexpr bool is_hexadecimal(lang::BaseType type) { return type >= lang::BaseType::x8 && type <= lang::BaseType::x64; }
-constexpr bool is_floating(lang::BaseType type) { return type == lang::BaseType::f32 || type == lang::BaseType::f64; }
-// Bytes a value of this type takes in the target's memory; strings have none.
-constexpr std::uint8_t size_of(lang::BaseType type) {
-  using lang::BaseType;
-  switch (type) {
-    case BaseType::u8:
-    case BaseType::s8:
-    case BaseType::x8:
-    case BaseType::boolean:
-    case BaseType::chr: return 1;
-    case BaseType::u16:
-    case BaseType::s16:
-    case BaseType::x16: return 2;
-    case BaseType::u32:
-    case BaseType::s32:
-    case BaseType::f32:
-    case BaseType::x32: return 4;
-    default: return 8;
-  }
-}
+namespace probed::values {
 
 class PackedReader {
  public:
@@ -56,7 +35,7 @@ class PackedReader {
     return text;
   }
 
-  void skip(const lang::Type& type) {
+  void skip(const Type& type) {
     if (!present()) return;
     if (!type.array) return skip_element(type);
     for (std::uint16_t n = count(); n > 0 && !rest_.empty(); --n)
@@ -74,7 +53,7 @@ class PackedReader {
     rest_ = rest_.subspan(sizeof value);
     return value;
   }
-  void skip_element(const lang::Type& type) {
+  void skip_element(const Type& type) {
     if (is_string(type.base))
       string();
     else
@@ -84,4 +63,4 @@ class PackedReader {
   std::span<const std::byte> rest_;
 };
 
-}  // namespace probed::events
+}  // namespace probed::values

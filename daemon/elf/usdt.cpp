@@ -1,5 +1,5 @@
 // See usdt.hpp.
-#include "daemon/symbols/usdt.hpp"
+#include "daemon/elf/usdt.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "arch/arch.hpp"
 
-namespace probed::symbols {
+namespace probed::elf {
 namespace {
 
 constexpr std::uint64_t kMaxNotes = 16u << 20;  // bytes of a section
@@ -134,7 +134,7 @@ UsdtArgument parse_argument(std::string_view text) {
 
 }  // namespace
 
-std::vector<UsdtNote> read_usdt_notes(const ElfImage& image) {
+std::vector<UsdtNote> read_usdt_notes(const Image& image) {
   std::vector<UsdtNote> notes;
   const Elf64_Shdr* section = image.section(".note.stapsdt");
   if (!section || section->sh_type != SHT_NOTE) return notes;
@@ -157,8 +157,8 @@ std::size_t count_usdt_arguments(std::string_view text) {
   return count;
 }
 
-Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number) {
-  using Step = lang::PlaceStep::Code;
+Result<values::Placement> usdt_number(const UsdtSite& site, unsigned number) {
+  using Step = values::PlaceStep::Code;
   using Kind = arch::Operand::Kind;
   auto found = usdt_argument(site, number);
   if (!found) return std::move(found).error();
@@ -167,7 +167,7 @@ Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number) {
   const std::string arg = "$arg" + std::to_string(number);
   if (argument.is_float || operand.kind == Kind::vector)
     return Error{Reason::bad_definition, arg + " is a floating-point number: it can't be cast", "write " + arg, {}};
-  lang::Placement out;
+  values::Placement out;
   const bool in_memory = operand.kind == Kind::memory;
   if (operand.base)
     out.steps.push_back({Step::load_register, 8, 0, *operand.base});
@@ -183,4 +183,4 @@ Result<lang::Placement> usdt_number(const UsdtSite& site, unsigned number) {
   return out;
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::elf

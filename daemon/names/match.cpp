@@ -1,11 +1,11 @@
 // See match.hpp. Thread: any; pure.
-#include "daemon/symbols/match.hpp"
+#include "daemon/names/match.hpp"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-namespace probed::symbols {
+namespace probed::names {
 namespace {
 
 constexpr std::size_t kMaxNearLength = 96;        // longer names are told apart by more than a slip of a finger
@@ -146,4 +146,4 @@ std::vector<std::string> NearNames::best() const {
   return names;
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::names

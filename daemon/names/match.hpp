@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace probed::symbols {
+namespace probed::names {
 
 // The longest glob that is taken; matching costs the product of both lengths at worst.
 inline constexpr std::size_t kMaxGlob = 256;
@@ -41,4 +41,4 @@ class NearNames {
   std::vector<std::pair<int, std::string>> kept_;  // sorted
 };
 
-}  // namespace probed::symbols
+}  // namespace probed::names

@@ -1,5 +1,5 @@
 // See elf_image.hpp. Format: System V ABI, elf(5).
-#include "daemon/symbols/elf_image.hpp"
+#include "daemon/elf/image.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "arch/arch.hpp"
 #include "daemon/base/time_limit.hpp"
 
-namespace probed::symbols {
+namespace probed::elf {
 namespace {
 
 // Far above what linkers write (chromium: 13 segments, 45 sections), far below what hurts.
@@ -66,47 +66,45 @@ std::vector<std::byte> find_build_id(std::span<const std::byte> notes) {
 
 }  // namespace
 
-Result<ElfImage> ElfImage::from_fd(UniqueFd fd, const std::string& name) { return from(std::move(fd), name, false); }
+Result<Image> Image::from_fd(UniqueFd fd, const std::string& name) { return from(std::move(fd), name, false); }
 
-Result<ElfImage> ElfImage::debug_from_fd(UniqueFd fd, const std::string& name) {
-  return from(std::move(fd), name, true);
-}
+Result<Image> Image::debug_from_fd(UniqueFd fd, const std::string& name) { return from(std::move(fd), name, true); }
 
-Result<ElfImage> ElfImage::from(UniqueFd fd, const std::string& name, bool relocatable) {
+Result<Image> Image::from(UniqueFd fd, const std::string& name, bool relocatable) {
   struct stat st {};
   if (::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode))
     return Error{Reason::unsupported_target, name + " is not a regular file", "", {}};
-  ElfImage image;
+  Image image;
   image.fd_ = std::move(fd);
   image.size_ = static_cast<std::uint64_t>(st.st_size);
   if (Result<void> parsed = image.parse(name, relocatable); !parsed) return std::move(parsed).error();
   return image;
 }
 
-Result<ElfImage> ElfImage::from_bytes(std::vector<std::byte> bytes, const std::string& name) {
-  ElfImage image;
+Result<Image> Image::from_bytes(std::vector<std::byte> bytes, const std::string& name) {
+  Image image;
   image.bytes_ = std::move(bytes);
   image.size_ = image.bytes_.size();
   if (Result<void> parsed = image.parse(name, false); !parsed) return std::move(parsed).error();
   return image;
 }
 
-bool ElfImage::read(std::uint64_t offset, std::span<std::byte> out) const {
+bool Image::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (offset > size_ || out.size() > size_ - offset) return false;
   if (fd_) return !TimeLimit::passed() && pread_all(fd_.get(), offset, out);
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
   return true;
 }
 
-std::optional<std::vector<std::byte>> ElfImage::read_bytes(std::uint64_t offset, std::uint64_t size,
-                                                           std::uint64_t limit) const {
+std::optional<std::vector<std::byte>> Image::read_bytes(std::uint64_t offset, std::uint64_t size,
+                                                        std::uint64_t limit) const {
   if (size > limit || offset > size_ || size > size_ - offset) return std::nullopt;
   std::vector<std::byte> bytes(size);
   if (!read(offset, bytes)) return std::nullopt;
   return bytes;
 }
 
-Result<void> ElfImage::parse(const std::string& name, bool relocatable) {
+Result<void> Image::parse(const std::string& name, bool relocatable) {
   const auto reject = [&](std::string_view why) {
     return Error{Reason::unsupported_target, name + " is " + std::string(why), "", {}};
   };
@@ -120,7 +118,7 @@ Result<void> ElfImage::parse(const std::string& name, bool relocatable) {
   return {};
 }
 
-void ElfImage::parse_sections() {
+void Image::parse_sections() {
   if (header_.e_shentsize != sizeof(Elf64_Shdr) || header_.e_shoff == 0) return;
   const auto first = read_as<Elf64_Shdr>(header_.e_shoff);
   if (!first) return;
@@ -136,7 +134,7 @@ void ElfImage::parse_sections() {
   if (text) section_names_.assign(reinterpret_cast<const char*>(text->data()), text->size());
 }
 
-const Elf64_Shdr* ElfImage::section(std::string_view name) const {
+const Elf64_Shdr* Image::section(std::string_view name) const {
   for (const Elf64_Shdr& s : sections_) {
     if (s.sh_type == SHT_NOBITS || s.sh_name >= section_names_.size()) continue;
     const std::string_view rest = std::string_view(section_names_).substr(s.sh_name, name.size() + 1);
@@ -146,7 +144,7 @@ const Elf64_Shdr* ElfImage::section(std::string_view name) const {
 }
 
 // Not the segments: a separate debug file's describe bytes that it doesn't have.
-std::uint64_t ElfImage::extent() const {
+std::uint64_t Image::extent() const {
   std::uint64_t end = 0;
   const auto reach = [&](std::uint64_t at, std::uint64_t bytes) {
     std::uint64_t there = 0;
@@ -158,13 +156,13 @@ std::uint64_t ElfImage::extent() const {
   return end;
 }
 
-const Elf64_Phdr* ElfImage::segment_of(ElfAddr address) const {
+const Elf64_Phdr* Image::segment_of(ElfAddr address) const {
   for (const Elf64_Phdr& p : segments_)
     if (p.p_type == PT_LOAD && address.value >= p.p_vaddr && address.value - p.p_vaddr < p.p_filesz) return &p;
   return nullptr;
 }
 
-std::optional<std::uint64_t> ElfImage::offset_of(ElfAddr address) const {
+std::optional<std::uint64_t> Image::offset_of(ElfAddr address) const {
   const Elf64_Phdr* segment = segment_of(address);
   std::uint64_t offset = 0;
   if (!segment || __builtin_add_overflow(address.value - segment->p_vaddr, segment->p_offset, &offset))
@@ -172,14 +170,14 @@ std::optional<std::uint64_t> ElfImage::offset_of(ElfAddr address) const {
   return offset;
 }
 
-std::uint64_t ElfImage::bytes_at(ElfAddr address) const {
+std::uint64_t Image::bytes_at(ElfAddr address) const {
   const Elf64_Phdr* segment = segment_of(address);
   const auto offset = offset_of(address);
   if (!segment || !offset || *offset >= size_) return 0;
   return std::min(segment->p_filesz - (address.value - segment->p_vaddr), size_ - *offset);
 }
 
-std::vector<std::byte> ElfImage::build_id() const {
+std::vector<std::byte> Image::build_id() const {
   const auto look = [&](std::uint64_t offset, std::uint64_t size) -> std::vector<std::byte> {
     const auto notes = read_bytes(offset, size, kMaxNotes);
     return notes ? find_build_id(*notes) : std::vector<std::byte>{};
@@ -204,4 +202,4 @@ std::string to_hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-}  // namespace probed::symbols
+}  // namespace probed::elf
