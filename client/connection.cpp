@@ -2,8 +2,10 @@
 #include "client/connection.hpp"
 
 #include <fmt/format.h>
+#include <grp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -20,10 +22,19 @@ namespace {
 constexpr char kDefaultSocket[] = "/run/probed/probed.sock";
 constexpr std::size_t kReceiveChunk = std::size_t{256} << 10;  // about what a Unix socket holds
 
+// What may be done about a socket that this user may not connect to.
+std::string way_in(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return "run as root, or ask whoever has started the daemon";
+  const group* const owner = ::getgrgid(status.st_gid);
+  const std::string name = owner ? owner->gr_name : std::to_string(status.st_gid);
+  if ((status.st_mode & S_IWGRP) != 0) return fmt::format("run as root or join the socket's group, {}", name);
+  return fmt::format("run as root; probed --socket-mode 0660 would let its group, {}, in", name);
+}
+
 Error cannot_connect(const std::string& path, int error) {
   auto message = fmt::format("cannot reach the daemon at {}: {}", path, text_of_errno(error));
-  if (error == EACCES || error == EPERM)
-    return {Reason::permission_denied, std::move(message), "run as root or join the socket's group", {}};
+  if (error == EACCES || error == EPERM) return {Reason::permission_denied, std::move(message), way_in(path), {}};
   constexpr const char* kHint =
       "start one: probed --socket /tmp/p.sock & and export PROBED_SOCKET=/tmp/p.sock; or name one that runs with "
       "--socket";

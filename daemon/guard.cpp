@@ -1,21 +1,26 @@
 #include "daemon/guard.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <thread>
 
 #include "daemon/base/fault_in.hpp"
 #include "daemon/base/own_files.hpp"
+#include "daemon/base/own_processes.hpp"
+#include "daemon/base/process.hpp"
 #include "daemon/base/realtime.hpp"
 #include "daemon/tracer/left_behind.hpp"
 #include "daemon/tracer/recover.hpp"
@@ -29,6 +34,7 @@ constexpr auto kLockUsual = 1s;         // a guard's work, as it mostly is
 constexpr auto kLockPatience = 15s;     // a guard's work, at most
 constexpr auto kRecoverPatience = 10s;  // for a target that another tracer holds
 constexpr auto kLockAgain = 5ms;
+constexpr auto kTracerUsual = 1s;  // that a tracer takes to let its targets go when its daemon has died
 constexpr const char* kHint = "name a directory that is there, or whose parent is, or leave out --state-dir";
 
 std::string lock_name(const std::string& directory) { return directory + "/lock"; }
@@ -55,6 +61,36 @@ Result<void> make_directory(const std::string& path, bool& made) {
   }
   if (::faccessat(own.fd.get(), ".", W_OK | X_OK, 0) != 0) return cannot("write to --state-dir", path, errno, kHint);
   return {};
+}
+
+// A tracer without its daemon that somebody has stopped (SIGSTOP): its targets stand still as long. It is known by the
+// lock, which is open in it.
+void wake_stopped_tracer(const std::string& directory) {
+  struct stat lock {};
+  if (::stat(lock_name(directory).c_str(), &lock) != 0) return;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0 || process::comm(pid) != kTracerName) continue;
+    for (const auto& descriptor : std::filesystem::directory_iterator(entry.path() / "fd", error)) {
+      struct stat open {};
+      if (::stat(descriptor.path().c_str(), &open) != 0 || open.st_dev != lock.st_dev || open.st_ino != lock.st_ino)
+        continue;
+      ::kill(pid, SIGCONT);
+      break;
+    }
+  }
+}
+
+// Until the daemon has ended, and its tracer, which holds the other end of the pipe as well.
+void wait_for_end(int lifetime, int daemon, const std::string& directory) {
+  for (bool died = false;;) {
+    pollfd both[] = {{lifetime, POLLIN, 0}, {died ? -1 : daemon, POLLIN, 0}};
+    const int count = ::poll(both, 2, died ? static_cast<int>(kTracerUsual / 1ms) : -1);
+    if (both[0].revents != 0) return;
+    if (count == 0) wake_stopped_tracer(directory);
+    if (count > 0) died = true;
+  }
 }
 
 void recover(const std::string& directory) {
@@ -134,13 +170,18 @@ UniqueFd start_guard(const std::string& state_directory, const std::string& log_
   if (::pipe2(execution, O_CLOEXEC) != 0) return none();
   UniqueFd executed(execution[0]), executing(execution[1]);
   const std::string number = std::to_string(theirs.get());
-  const char* arguments[] = {"probed",      "--guard",         number.c_str(), "--state-dir", state_directory.c_str(),
-                             "--log-level", log_level.c_str(), nullptr};
+  // -1, before Linux 5.3: then nobody looks whether the tracer has been stopped.
+  const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const std::string own = std::to_string(self.get());
+  const char* arguments[] = {"probed",          "--guard",     number.c_str(),          "--guard-of",
+                             own.c_str(),       "--state-dir", state_directory.c_str(), "--log-level",
+                             log_level.c_str(), nullptr};
   const pid_t child = ::fork();
   if (child == 0) {
     ::setsid();
     if (::fork() != 0) ::_exit(0);
     ::fcntl(theirs.get(), F_SETFD, 0);
+    if (self) ::fcntl(self.get(), F_SETFD, 0);
     ::execv("/proc/self/exe", const_cast<char* const*>(arguments));
     ::_exit(127);
   }
@@ -159,14 +200,12 @@ void go_first() { take_realtime_priority(); }
 
 // Whatever ends the daemon and its group is not to end the guard before its work is done. It holds none of the daemon's
 // descriptors but its log.
-int run_guard(int lifetime, const std::string& state_directory) {
+int run_guard(int lifetime, int daemon, const std::string& state_directory) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_NAME, "probed-guard");
   tracer::Waiter::block_signals();
   go_first();
-  char byte = 0;
-  while (::read(lifetime, &byte, 1) < 0 && errno == EINTR) {
-  }
+  wait_for_end(lifetime, daemon, state_directory);
   const auto until = std::chrono::steady_clock::now() + kLockPatience;
   while (::access(state_directory.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < until) {
     // The daemon's own lock goes with it, a moment after its end of the pipe; the next daemon does the work itself.

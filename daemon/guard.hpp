@@ -47,8 +47,8 @@ class StateDirectory {
 // to be kept open; without one there is no guard, which the log says. Its other end is closed when the guard ends.
 UniqueFd start_guard(const std::string& state_directory, const std::string& log_level);
 
-// The guard's life; `lifetime`: its end of the pipe. An exit status.
-int run_guard(int lifetime, const std::string& state_directory);
+// The guard's life; `lifetime`: its end of the pipe; `daemon`: a pidfd, or -1. An exit status.
+int run_guard(int lifetime, int daemon, const std::string& state_directory);
 
 // probed --recover.
 int recover_by_hand(const std::string& state_directory);

@@ -279,7 +279,7 @@ int main(int argc, char** argv) {
   if (!options) return status;
   probed::set_up_log(options->log_level);
   if (options->fetchers_fd >= 0) return probed::fetchers::run(options->fetchers_fd);
-  if (options->guard_fd >= 0) return probed::run_guard(options->guard_fd, options->state_dir);
+  if (options->guard_fd >= 0) return probed::run_guard(options->guard_fd, options->guard_of, options->state_dir);
   if (options->recover) return probed::recover_by_hand(probed::state_directory(*options));
   return probed::run(*options);
 }

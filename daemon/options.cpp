@@ -87,6 +87,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.add_option("--fetchers", options.fetchers_fd)->group("");  // base/fetchers.hpp
   app.add_flag("--recover", options.recover, "put back what a killed daemon has left in its targets, and exit");
   app.add_option("--guard", options.guard_fd)->group("");  // guard.hpp
+  app.add_option("--guard-of", options.guard_of)->group("");
   app.add_option("--queue", queue_mib, "room for hits that no client has been sent yet, MiB, a power of two")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -19,6 +19,7 @@ struct Options {
   bool recover = false;      // put right what a killed daemon has left, and end
   int fetchers_fd = -1;      // these are the fetchers; their daemon's end is at the other end of that socket
   int guard_fd = -1;         // this is a guard, which waits for the end of that descriptor
+  int guard_of = -1;         // a pidfd of the daemon that it guards
   mode_t socket_mode = 0600;
   std::optional<std::string> socket_group;
   std::size_t queue_bytes = 0;

@@ -493,11 +493,26 @@ constexpr std::array kForked{
     integer("pid", kMaxPid, "a target attached with followFork"),
     integer("child", kMaxPid, "its new child, followed from its first instruction"),
 };
+constexpr std::array kMemberExited{
+    integer("pid", kMaxPid, "a target attached with followFork"),
+    integer("member", kMaxPid, "itself, or a child that it is followed into: this one has ended"),
+    integer("code", 255, "its exit code, when it exited by itself", kOptional),
+    integer("signal", 64, "the signal, when one killed it", kOptional),
+    count("left", "how many of them live on, with the target's probes"),
+};
 constexpr std::array kReady{integer("pid", kMaxPid, "the target that is held at its entry until target.resume")};
 constexpr std::array kProbeDisabled{
     list("ids", kId, kMaxList, "the probes, of this connection or subscribed to by it"),
     said("reason", "limit: the hits asked for have come; rate: more in a second than may; expired: its time has come"),
     said("message", "for people"),
+};
+constexpr std::array kProbesSwitched{
+    list("ids", kId, kMaxList, "the probes, which this connection had subscribed to"),
+    flag("enabled", "they are enabled now", kRequired),
+    said("message", "for people"),
+};
+constexpr std::array kDaemonSwitched{
+    flag("armed", "probes are in their targets; false: all have been taken out, until daemon.arm", kRequired),
 };
 constexpr std::array kProbesRemoved{
     list("ids", kId, kMaxList, "the probes, which this connection had subscribed to"),
@@ -546,8 +561,14 @@ constexpr std::array kNotifications{
     NotificationInfo{"target.left", "A target's child runs another program", kLeft},
     NotificationInfo{"target.detached", "A target was let go", kDetached},
     NotificationInfo{"target.forked", "A target has a new child, which is followed", kForked},
+    NotificationInfo{"target.memberExited", "One of a target's followed processes ended, others live on",
+                     kMemberExited},
     NotificationInfo{"target.ready", "A target attached with holdAtEntry stands at its entry", kReady},
     NotificationInfo{"probe.disabled", "The daemon disabled probes by itself", kProbeDisabled},
+    NotificationInfo{"probe.switched", "Somebody else enabled or disabled probes that this connection subscribes to",
+                     kProbesSwitched},
+    NotificationInfo{"daemon.switched", "Somebody else armed or disarmed the daemon, while this connection subscribes",
+                     kDaemonSwitched},
     NotificationInfo{"probe.removed", "Probes were removed that this connection subscribes to", kProbesRemoved},
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},

@@ -77,6 +77,10 @@ inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, x);
 // The register set that has what thread-local variables are counted from (linux/elf.h, NT_ARM_TLS), as its first word;
 // nullopt: these registers have it.
 inline constexpr std::optional<int> kThreadPointerSet = 0x401;
+// Rights to memory by protection key: POR_EL0 (FEAT_S1POE), which no processor has yet that this was tried on.
+inline constexpr std::optional<int> kKeyRightsSet = std::nullopt;
+inline std::optional<std::uint32_t> lift_key_rights(std::span<std::byte>) { return std::nullopt; }
+inline bool put_key_rights(std::span<std::byte>, std::uint32_t) { return false; }
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = std::nullopt;
 

@@ -64,6 +64,14 @@ inline constexpr unsigned kVectorArguments = 8;  // floating-point arguments tha
 inline constexpr std::size_t kReturnValueOffset = offsetof(Registers, rax);
 // The register set that has what thread-local variables are counted from; nullopt: these registers have it, fs_base.
 inline constexpr std::optional<int> kThreadPointerSet = std::nullopt;
+// Rights to memory by protection key (PKRU; pkeys(7), Intel SDM 3A 4.6.2): two bits a key, no access and no writing.
+// The register set that has them among others (linux/elf.h, NT_X86_XSTATE); nullopt: the architecture has none.
+inline constexpr std::optional<int> kKeyRightsSet = 0x202;
+// Gives all rights to key 0, which is all memory's that has been given no other, in such a set. What they were;
+// nullopt: the processor has no such keys, or the set is too short to have them. Pure, but for asking the processor.
+std::optional<std::uint32_t> lift_key_rights(std::span<std::byte> set);
+// Puts them back into another one. False: there other rights have been set since.
+bool put_key_rights(std::span<std::byte> set, std::uint32_t rights);
 // Where PTRACE_POKEUSER finds the pc; nullopt: the architecture has no such request.
 inline constexpr std::optional<std::size_t> kPcInUserArea = offsetof(Registers, rip);
 

@@ -385,6 +385,11 @@ int run_stream(Connection& connection, const Options& options) {
     if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
     if (notification.method == "probe.unplaced")
       stream.say("still pending: " + display(notification.params["message"].string()));
+    if (notification.method == "probe.switched") stream.say(display(notification.params["message"].string()));
+    if (notification.method == "daemon.switched")
+      stream.say(notification.params["armed"].boolean_or(true)
+                     ? "the daemon is armed again"
+                     : "another client has disarmed the daemon: nothing is hit until `probectl arm`");
     if (notification.method == "probe.disabled")
       stream.say("disabled: " + display(notification.params["message"].string()));
   });

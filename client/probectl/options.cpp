@@ -147,8 +147,9 @@ void set_up_trace(CLI::App& sub, Options& o) {
   sub.footer(
       "probectl trace [OPTIONS] (-p PID | -n NAME | -- CMD ARG...) -e PROBE [-e PROBE]...\n\n"
       "CMD runs until it ends by itself; its exit status is not passed on. When the trace ends first (--count,\n"
-      "--duration), CMD goes on untraced; ^C at a terminal reaches CMD as well. With --follow-fork the trace still\n"
-      "ends with the first process. Programs that CMD or a followed child executes have the probes, too.\n\n" +
+      "--duration), CMD goes on untraced; ^C at a terminal reaches CMD as well. With --follow-fork the trace ends\n"
+      "with the last of the processes that it follows. Programs that CMD or a followed child executes have the\n"
+      "probes, too; with -p and -n those that the process executes, if --follow-fork is given.\n\n" +
       std::string(kProbeShapes));
 }
 

@@ -44,6 +44,8 @@ class Stream {
   void end(End why);
   // Ends run() with `why` soon, unless it ends sooner for a better reason that may still be on its way.
   void end_soon(End why);
+  // It doesn't after all.
+  void go_on() { soon_ = End::none, soon_end_.reset(); }
   // Also wakes run() when this descriptor (a pidfd) becomes readable: `on_exit` is called once.
   void watch(int fd, std::function<void()> on_exit);
 

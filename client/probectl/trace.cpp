@@ -109,6 +109,11 @@ class Trace {
   void take_added(JsonView params);
   void take_disabled(JsonView params);
   void take_execed(JsonView params);
+  void note_own_end(JsonView params, std::uint64_t left);
+  bool nobody_left(pid_t ended);
+  void take_removed(JsonView params);
+  void take_switched(const Notification& notification);
+  bool none_can_be_hit() const;
   bool names_ours(JsonView params) const;
   void count(JsonView probes);
   std::string ids_params() const;
@@ -127,22 +132,28 @@ class Trace {
   // Our targets: the process that the trace is of, and those children of it that run programs of their own. Their name.
   std::map<pid_t, std::string> targets_;
   Untraced untraced_;
-  std::set<std::uint64_t> globs_;     // pending definitions of ours of which there are matches among these
-  std::set<std::uint64_t> disabled_;  // of them, by the daemon: they had a rate, or an end
-  std::uint64_t before_ = 0;          // hits that earlier daemons of this trace have told us of
-  Starved starved_before_, starved_;  // before this trace, and at its end
+  std::set<std::uint64_t> globs_;      // pending definitions of ours of which there are matches among these
+  std::set<std::uint64_t> disabled_;   // of them, by the daemon: they had a rate, or an end
+  std::set<std::uint64_t> removed_;    // of them, by others
+  std::set<std::uint64_t> forgotten_;  // of them, by this trace: their program is no more
+  std::uint64_t before_ = 0;           // hits that earlier daemons of this trace have told us of
+  Starved starved_before_, starved_;   // before this trace, and at its end
   Clock::time_point armed_at_{};
   std::vector<std::uint64_t> subscriptions_;
   std::string skipped_;    // of globs, for the line that says "armed"
   std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
-  bool attached_ = false, ready_ = false, denied_ = false, armed_ = false, gone_ = false, cleaning_up_ = false;
+  bool attached_ = false, ready_ = false, denied_ = false, armed_ = false, cleaning_up_ = false;
+  bool gone_ = false;             // the process has ended
+  bool own_target_gone_ = false;  // and all its children that had its probes
 };
 
 void Trace::take(const Notification& notification) {
   const auto& [method, params] = notification;
   if (method == "probe.disabled") return take_disabled(params);
   if (method == "probe.added") return take_added(params);
+  if (method == "probe.removed") return take_removed(params);
+  if (method == "probe.switched" || method == "daemon.switched") return take_switched(notification);
   if (method == "probe.unplaced") stream_.say("still pending: " + display(params["message"].string()));
   if (method == "probe.returned" && names_ours(params)) {
     stream_.learn(params["probes"]);
@@ -162,13 +173,13 @@ void Trace::take(const Notification& notification) {
   if (method == "target.ready" && armed_) return stream_.later([this, pid] { arm_in_program(pid); });
   if (method == "target.execed" && armed_ && goes_on_in_programs()) return take_program(pid, params);
   if (method == "target.exited" || method == "target.detached") take_end(pid, params);
+  if (method == "target.memberExited" && static_cast<pid_t>(params["member"].u64_or(0)) == pid_)
+    note_own_end(params, params["left"].u64_or(0));
+  if (pid == pid_ && method == "target.exited") note_own_end(params, targets_.size() - 1);
+  if ((method == "target.exited" || method == "target.detached") && gone_ && nobody_left(pid))
+    stream_.end(End::target_gone);
   if (pid != pid_) return;
   if (method == "target.ready") ready_ = true;
-  if (method == "target.exited") {
-    if (armed_ && !gone_ && !cleaning_up_) stream_.say(fmt::format("PID {} ended{}", pid_, how_it_ended(params)));
-    gone_ = true;
-    stream_.end(End::target_gone);
-  }
   if (method == "target.detached" && !cleaning_up_) {
     stream_.say(fmt::format("somebody detached PID {}; its probes are gone", pid_));
     stream_.end(End::target_gone);
@@ -176,12 +187,64 @@ void Trace::take(const Notification& notification) {
   if (method == "target.execed") take_execed(params);
 }
 
+// The process that the trace is of has ended. `left`: children of it that are still traced, and the trace with them.
+void Trace::note_own_end(JsonView params, std::uint64_t left) {
+  if (std::exchange(gone_, true)) return;
+  if (left > 0) stream_.go_on();
+  if (!armed_ || cleaning_up_) return;
+  auto text = fmt::format("PID {} ended{}", pid_, how_it_ended(params));
+  if (left > 0) text += fmt::format("; the trace goes on with {} that it has made", count_of(left, "process"));
+  stream_.say(text);
+}
+
+// Behind the end of this target of ours.
+bool Trace::nobody_left(pid_t ended) {
+  if (ended == pid_) own_target_gone_ = true;
+  return own_target_gone_ && std::ranges::all_of(targets_, [this](const auto& t) { return t.first == pid_; });
+}
+
+// ---- what others do to our probes -----------------------------------------------------------------------------------
+
+void Trace::take_removed(JsonView params) {
+  if (cleaning_up_) return;
+  const std::size_t before = removed_.size();
+  params["ids"].each_element([this](JsonView id) {
+    const auto number = id.u64_or(0);
+    if (probes_.contains(number) && !forgotten_.contains(number)) removed_.insert(number);
+    return true;
+  });
+  if (removed_.size() == before) return;
+  stream_.say(fmt::format("{} by another client", display(params["message"].string())));
+  if (!none_can_be_hit()) return;
+  stream_.say("no probe is left that could be hit");
+  stream_.end(End::count);
+}
+
+// Whoever switched them off may switch them on again: the trace goes on.
+void Trace::take_switched(const Notification& notification) {
+  const auto& [method, params] = notification;
+  if (cleaning_up_ || !armed_) return;
+  if (method == "daemon.switched")
+    return stream_.say(params["armed"].boolean_or(true)
+                           ? "the daemon is armed again"
+                           : "another client has disarmed the daemon: nothing is hit until `probectl arm`");
+  if (names_ours(params)) stream_.say(display(params["message"].string()));
+}
+
+bool Trace::none_can_be_hit() const {
+  return !parts_.command && std::ranges::all_of(probes_, [this](const auto& probe) {
+    return disabled_.contains(probe.first) || removed_.contains(probe.first) || forgotten_.contains(probe.first);
+  });
+}
+
 // What isn't said to go on elsewhere. Where `attached` is false before the probes are in place, the command is a
 // program that we may not trace (set-user-ID, say).
 void Trace::take_execed(JsonView params) {
   denied_ = parts_.command && !params["attached"].boolean_or(true);
   if (!armed_) return;
-  stream_.say(fmt::format("PID {} runs a new program now; the probes were in the old one", pid_));
+  stream_.say(
+      fmt::format("PID {} runs {} now; the probes were in the program before (with --follow-fork they go on there)",
+                  pid_, display(params["comm"].string())));
   stream_.end(End::target_gone);
 }
 
@@ -201,7 +264,11 @@ void Trace::take_program(pid_t pid, JsonView params) {
     return;
   }
   untraced_.ran(comm, pid != pid_);
-  if (pid != pid_) return;
+  if (pid != pid_) {
+    targets_.erase(pid);
+    if (gone_ && nobody_left(pid)) stream_.end(End::target_gone);
+    return;
+  }
   stream_.say(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));
   stream_.end(End::target_gone);
 }
@@ -272,6 +339,7 @@ void Trace::forget_program(pid_t pid) {
     const auto placed = placed_in_.find(id);
     if ((placed == placed_in_.end() ? pid_ : placed->second) != pid) continue;
     json.number(id);
+    forgotten_.insert(id);
     any = true;
   }
   if (!any) return;
@@ -331,7 +399,7 @@ void Trace::take_disabled(JsonView params) {
   if (reason == "limit") return stream_.end(End::count);
   const auto message = display(params["message"].string());
   stream_.say(fmt::format("probes were disabled: {}", message.empty() ? reason : message));
-  if (disabled_.size() < probes_.size() || parts_.command) return;
+  if (!none_can_be_hit()) return;
   stream_.say("no probe is left that could be hit");
   stream_.end(End::count);
 }
@@ -456,7 +524,7 @@ void Trace::note_starved() {
   if (starved_.sum <= starved_before_.sum) return;
   const std::uint64_t sum = starved_.sum - starved_before_.sum, longest = std::min(starved_.longest, sum);
   const char* why = starved_.first
-                        ? "it has used up what it may have before others: probe less, or what becomes a jump"
+                        ? "its real-time share was used up, or other real-time work ran"
                         : "it may have no real-time priority: run it as root, or raise the limit with ulimit -r 2";
   note(fmt::format(
       "the machine was busy: probed waited {} ms for a processor, up to {} ms at a time, and threads that it "
@@ -512,6 +580,8 @@ bool Trace::come_back() {
     before_ = stream_.received() + stream_.missed();
     probes_.clear();
     disabled_.clear();
+    removed_.clear();
+    forgotten_.clear();
     placed_in_.clear();
     subscriptions_.clear();
     attached_ = false;  // add_probes() attaches for as long as there are probes
@@ -545,7 +615,9 @@ void Trace::print_armed(JsonView probes) {
 void Trace::watch_target() {
   if (!parts_.command) pidfd_ = open_pidfd(pid_);
   const int fd = parts_.command ? parts_.command->pidfd() : pidfd_.get();
-  stream_.watch(fd, [this] { stream_.end_soon(End::target_gone); });
+  stream_.watch(fd, [this] {
+    if (!gone_) stream_.end_soon(End::target_gone);
+  });
 }
 
 bool Trace::note_second_signal() {
@@ -628,6 +700,13 @@ Error Trace::in_context(Error error) {
   }
   if (!armed_ && parts_.signals.take())
     error = {Reason::internal, "interrupted before the probes were in place", "the target goes on without them", {}};
+  const bool may_be_elsewhere = error.reason == Reason::no_such_symbol || error.reason == Reason::no_such_module ||
+                                error.reason == Reason::bad_definition;
+  if (parts_.command && !armed_ && may_be_elsewhere && error.column) {
+    const char* elsewhere =
+        "if it is of a program that CMD starts: write MODULE:NAME, with --pending, for a child's with --follow-fork";
+    error.hint += (error.hint.empty() ? "" : "; ") + std::string(elsewhere);
+  }
   // The process that its hint is about is one we have ended.
   if (parts_.command && error.hint.find("probectl functions -p") != std::string::npos)
     error.hint = fmt::format("start {} by itself: `probectl functions -p PID` then lists what can be probed",

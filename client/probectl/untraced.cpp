@@ -45,8 +45,10 @@ std::string Untraced::text(bool follows) const {
   if (children == 0 && children_ran_ && !follows) text += " (--follow-fork traces children)";
   if (children == 0) return text;
   if (!text.empty()) text += "; ";
-  return text + fmt::format("{} not traced (--follow-fork traces children)",
-                            children == 1 ? "1 child was" : fmt::format("{} children were", children));
+  return text + fmt::format("{} not traced ({})",
+                            children == 1 ? "1 child was" : fmt::format("{} children were", children),
+                            follows ? "could not be followed: ended at once, or out of memory"
+                                    : "--follow-fork traces children");
 }
 
 bool names_address(std::string_view definition) {

@@ -376,7 +376,7 @@ void unsubscribe(const Call& call) {
 template <bool armed>
 void arm(const Call& call) {
   const auto to_json = [](const std::vector<control::Failed>& failed) { return armed_json(armed, failed); };
-  call.controller().set_armed(armed, answer_with<std::vector<control::Failed>>(call.done, to_json));
+  call.controller().set_armed(*call.connection, armed, answer_with<std::vector<control::Failed>>(call.done, to_json));
 }
 
 void optimize(const Call& call) {

@@ -217,7 +217,7 @@ class Controller {
   virtual Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) = 0;
 
   // What couldn't be armed again is in the answer; its code has changed meanwhile.
-  virtual void set_armed(bool armed, Reply<std::vector<Failed>> reply) = 0;
+  virtual void set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply) = 0;
   virtual void set_optimize(bool enabled, Reply<void> reply) = 0;
   virtual Status status() const = 0;
 

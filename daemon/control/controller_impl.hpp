@@ -67,7 +67,7 @@ class ControllerImpl final : public Controller {
   std::vector<ProbeView> probes(std::optional<pid_t> pid) const override;
   Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) override;
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) override;
-  void set_armed(bool armed, Reply<std::vector<Failed>> reply) override;
+  void set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply) override;
   void set_optimize(bool enabled, Reply<void> reply) override;
   Status status() const override;
   void functions(Client& client, pid_t pid, std::string pattern, std::size_t limit, Shape<symbols::Function> shape,
@@ -226,6 +226,7 @@ class ControllerImpl final : public Controller {
                       std::vector<RemoteAddr>& sites);
   void tell_added(const Probe& glob, const std::vector<ProbeId>& added, const std::vector<Skipped>& skipped);
   void set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matches);
+  void tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled);
   std::vector<ProbeId> matches_of(ProbeId glob) const;
   void forget_match(const Probe& match, std::vector<ProbeId>& emptied);
 
@@ -301,13 +302,23 @@ class ControllerImpl final : public Controller {
         if (auto last = std::exchange(*once, std::nullopt)) (*last)(std::move(made));
       });
     };
-    auto run = [make = std::move(make), finish] {
-      Made made = make();
-      finish(Workers::out_of_time() ? Made(took_too_long()) : std::move(made));
+    auto run = [this, make = std::move(make), finish] {
+      try {
+        Made made = make();
+        modules_.trim();  // they grow while they are read
+        finish(Workers::out_of_time()     ? Made(took_too_long())
+               : Workers::out_of_memory() ? Made(takes_too_much())
+                                          : std::move(made));
+      } catch (const std::bad_alloc&) {
+        finish(Made(no_memory()));
+      }
     };
     workers_.post({user, kind, std::move(run), [finish] { finish(took_too_long()); }});
   }
+  Result<void> check_descriptors(uid_t user, pid_t pid) const;
   static Error took_too_long();
+  static Error takes_too_much();
+  static Error no_memory();
 
   boost::asio::io_context& io_;
   events::HitQueue queue_;

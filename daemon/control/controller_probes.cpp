@@ -203,6 +203,7 @@ void ControllerImpl::add(Client& client, AddRequest request, Reply<Added> reply)
     };
     if (auto names = check_names(plan->request, plan->owner, plan->definitions); !names)
       return plan->reply(std::move(names).error());
+    if (auto room = check_descriptors(plan->user, pid); !room) return plan->reply(std::move(room).error());
     ensure_attached(pid, {plan->request.follow_fork, false, false}, [this, plan, who](Result<void> attached) {
       if (attached) attached = check_still_allowed(who, plan->request.pid);
       if (!attached) return plan->reply(std::move(attached).error());
@@ -617,9 +618,11 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
       return made;
     };
     std::vector<ProbeId> lost;
+    std::vector<ProbeId> switched;
     for (const ProbeId id : ids) {
       const auto it = probes_.find(id);
       if (it == probes_.end()) continue;
+      if (it->second.enabled != enabled) switched.push_back(id);
       it->second.enabled = enabled;
       it->second.why_disabled.clear();
       it->second.pace.since = {};
@@ -628,6 +631,7 @@ void ControllerImpl::set_enabled(Client& client, Selector which, bool enabled, R
       if (enabled && it->second.gone) lost.push_back(id);
       if (it->second.glob) set_enabled_as(it->second, made_meanwhile(id, ids));
     }
+    tell_switched(who, switched, enabled);
     if (enabled) look_at_limits_at(now);
     revive_all(who, std::move(lost), [this, ids, reply](std::vector<Failed> failed) {
       Changed changed{{}, std::move(failed)};
@@ -800,10 +804,47 @@ void ControllerImpl::usdt(Client& client, pid_t pid, std::string pattern, std::s
 
 // ---- global switches ------------------------------------------------------------------------------------------------
 
-void ControllerImpl::set_armed(bool armed, Reply<std::vector<Failed>> reply) {
-  tracer_->post([this, armed, reply = std::move(reply)](tracer::Engine& engine) {
+// Whoever gets the events of probes that somebody else has switched.
+void ControllerImpl::tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled) {
+  struct Told {
+    std::vector<ProbeId> ids;
+    std::string first;
+  };
+  std::map<Client*, Told> told;
+  for (const ProbeId id : ids) {
+    const Probe& probe = probes_.at(id);
+    if (!is_shown(probe) || !probe.committed) continue;
+    std::set<Client*> clients;
+    probe.audience.each([&](const Subscription& s) {
+      if (s.client->id() != by) clients.insert(s.client);
+    });
+    for (Client* client : clients) {
+      Told& t = told[client];
+      if (t.ids.empty()) t.first = probe.full_name();
+      t.ids.push_back(id);
+    }
+  }
+  for (const auto& [client, t] : told) {
+    const std::size_t more = t.ids.size() - 1;
+    const std::string who = more == 0 ? t.first + " was" : fmt::format("{} and {} more were", t.first, more);
+    proto::JsonWriter w;
+    w.begin_object().key("ids").begin_array();
+    for (const ProbeId id : t.ids) w.number(std::uint64_t{number(id)});
+    w.end_array().key("enabled").boolean(enabled);
+    w.key("message").string(fmt::format("{} {} by another client", who, enabled ? "enabled" : "disabled")).end_object();
+    client->notify("probe.switched", w.text());
+  }
+}
+
+void ControllerImpl::set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply) {
+  tracer_->post([this, armed, who = client.id(), reply = std::move(reply)](tracer::Engine& engine) {
     const auto not_armed = engine.set_armed(armed);
-    post([this, armed, not_armed, reply] {
+    post([this, armed, who, not_armed, reply] {
+      std::set<Client*> streaming;
+      for (const auto& [id, subscription] : subscriptions_)
+        if (subscription.client->id() != who) streaming.insert(subscription.client);
+      if (armed != armed_)
+        for (Client* other : streaming) other->notify("daemon.switched", fmt::format(R"({{"armed":{}}})", armed));
       armed_ = armed;
       keep_all();
       reply(failed(not_armed));

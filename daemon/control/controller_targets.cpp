@@ -1,7 +1,10 @@
 // Targets: attach, detach, their operations' order, and what the tracer reports of their lives.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -313,8 +316,38 @@ Error ControllerImpl::took_too_long() {
           {}};
 }
 
+Error ControllerImpl::takes_too_much() {
+  return {Reason::limit_exceeded,
+          "the debug information of this user's programs takes more memory than the daemon has for one user",
+          "let go of other programs, probe by symbol without variables, or have root ask",
+          {}};
+}
+
+Error ControllerImpl::no_memory() {
+  return {Reason::limit_exceeded,
+          "the daemon has no memory left to read the files of the process",
+          "raise its limit (ulimit -v, MemoryMax=), or probe less at a time",
+          {}};
+}
+
 Error ControllerImpl::client_has_gone() {
   return {Reason::internal, "the client has gone before its request was begun", "", {}};
+}
+
+// A target costs some descriptors. Half of those that the daemon may have are for the targets of users; the rest is for
+// root's, for connections, and for children that targets are followed into.
+Result<void> ControllerImpl::check_descriptors(uid_t user, pid_t pid) const {
+  const auto known = targets_.find(pid);
+  if (user == 0 || user == ::geteuid() || (known != targets_.end() && known->second.attached)) return {};
+  rlimit limit{};
+  const UniqueFd next(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));  // they are handed out lowest first
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  if (next && static_cast<rlim_t>(next.get()) < limit.rlim_cur / 2) return {};
+  return Error{
+      Reason::limit_exceeded,
+      fmt::format("the daemon has too many targets: half of its {} file descriptors are in use", limit.rlim_cur),
+      "let go of others (probectl ps, detach), or have the daemon's limit raised (ulimit -n, LimitNOFILE=)",
+      {}};
 }
 
 void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {
@@ -323,6 +356,10 @@ void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Re
   const auto drop = [reply] { reply(client_has_gone()); };
   const auto run = [=, this, reply = std::move(reply)](std::function<void()> next) {
     const tracer::AttachParams params{options.follow_fork, true, options.hold_at_entry, options.hold_at_execs};
+    if (auto room = check_descriptors(owner.user, pid); !room) {
+      next();
+      return reply(std::move(room).error());
+    }
     ensure_attached(pid, params, [=, this](Result<void> result) {
       if (result) result = check_still_allowed(who, pid);
       if (result) {
@@ -405,6 +442,7 @@ void ControllerImpl::drop_target(pid_t pid) {
   it->second.holder = it->second.holds_execs = ClientId::none;
   it->second.interested.clear();
   it->second.members.clear();
+  it->second.own_end.reset();
   forget_if_idle(pid);
 }
 
@@ -444,21 +482,34 @@ std::string ControllerImpl::children_let_go(const Target& target) {
   return target.children_let_go == 0 ? "" : fmt::format(R"(,"childrenLetGo":{})", target.children_let_go);
 }
 
+// `,"code":3` or `,"signal":9`; empty: it isn't known.
+static std::string how_params(const std::optional<tracer::WaitStatus>& how) {
+  using Kind = tracer::WaitStatus::Kind;
+  if (how && how->kind() == Kind::exited) return fmt::format(R"(,"code":{})", how->code());
+  if (how && how->kind() == Kind::killed) return fmt::format(R"(,"signal":{})", how->signal());
+  return "";
+}
+
 void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) {
   const auto it = targets_.find(root);
   if (it == targets_.end() || it->second.members.erase(pid) == 0) return;
-  if (!it->second.members.empty()) return;  // the children it is followed into live on
+  Target& t = it->second;
+  if (pid == root) t.own_end = how;
+  if (!t.members.empty()) {  // the children it is followed into live on
+    drain_all();
+    return notify_interested(
+        t, "target.memberExited",
+        fmt::format(R"({{"pid":{},"member":{}{},"left":{}}})", root, pid, how_params(how), t.members.size()));
+  }
   drain_all();
-  const std::set<ClientId> interested = it->second.interested;
-  spdlog::info("process {} has ended{}{}", root, how ? how_text(*how) : "", with_its_probes(probe_count(root)));
+  const std::set<ClientId> interested = t.interested;
+  spdlog::info("process {} has ended{}{}", root, t.own_end ? how_text(*t.own_end) : "",
+               with_its_probes(probe_count(root)));
   mark_gone(root);
-  std::string params = fmt::format(R"({{"pid":{})", root);
-  if (how && how->kind() == tracer::WaitStatus::Kind::exited) params += fmt::format(R"(,"code":{})", how->code());
-  if (how && how->kind() == tracer::WaitStatus::Kind::killed) params += fmt::format(R"(,"signal":{})", how->signal());
-  params += children_let_go(it->second);
+  const std::string params = fmt::format(R"({{"pid":{}{}{}}})", root, how_params(t.own_end), children_let_go(t));
   for (const ClientId id : interested)
     if (const auto client = clients_.find(id); client != clients_.end())
-      client->second->notify("target.exited", params + "}");
+      client->second->notify("target.exited", params);
   drop_target(root);
 }
 

@@ -22,6 +22,7 @@
 #include "daemon/events/feed.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/text_overlay.hpp"
+#include "daemon/tracer/wait.hpp"
 
 namespace probed::control {
 
@@ -202,8 +203,9 @@ struct Target {
   ClientId holds_execs{};             // likewise at each exec
   std::uint64_t children_let_go = 0;  // that it has made and that weren't followed
   std::uint32_t threads = 0;
-  std::uint32_t execs = 0;  // see tracer::AttachResult
-  std::set<pid_t> members;  // itself and the children it is followed into
+  std::uint32_t execs = 0;                    // see tracer::AttachResult
+  std::set<pid_t> members;                    // itself and the children it is followed into
+  std::optional<tracer::WaitStatus> own_end;  // how it ended itself, while children that it is followed into live on
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::set<ClientId> interested;  // told about its end: they have attached it, have probes in it or get their events
   struct Operation {

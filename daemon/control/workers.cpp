@@ -1,14 +1,25 @@
 // See workers.hpp.
 #include "daemon/control/workers.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "daemon/base/memory_limit.hpp"
 #include "daemon/base/time_limit.hpp"
 
 namespace probed::control {
+
+// Bytes that what one user's files say may take at a time: an eighth of what this daemon may have.
+static std::size_t users_memory() {
+  constexpr std::uint64_t kShare = 8, kLeast = 128ull << 20, kMost = 2ull << 30;
+  rlimit limit{};
+  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const std::uint64_t own = limited ? limit.rlim_cur : UINT64_MAX;
+  return std::clamp(std::min(own, memory_limit(::getpid())) / kShare, kLeast, kMost);
+}
 
 // ---- whose turn it is -----------------------------------------------------------------------------------------------
 
@@ -102,8 +113,10 @@ void Workers::work() {
       continue;
     }
     if (idle_ == 0) start_thread();
+    auto share = share_of(next->first.user);
     lock.unlock();
     {
+      const MemoryShare::Use use(std::move(share));
       const TimeLimit limit(turns_.is_privileged(next->first.user) ? kPrivilegedLimit : kUsersLimit);
       next->first.run();
       next->first.run = nullptr;  // what it holds ends outside of the lock
@@ -116,6 +129,16 @@ void Workers::work() {
   fewer_.notify_all();
 }
 
+// With the lock. It lives as long as anything is charged to it.
+std::shared_ptr<MemoryShare> Workers::share_of(uid_t user) {
+  if (turns_.is_privileged(user)) return nullptr;
+  std::erase_if(shares_, [](const auto& share) { return share.second.expired(); });
+  if (auto known = shares_[user].lock()) return known;
+  const auto share = std::make_shared<MemoryShare>(users_memory());
+  shares_[user] = share;
+  return share;
+}
+
 void Workers::look_for_late_ones() {
   constexpr std::chrono::seconds kGrace{10};  // for one that only takes long to end by itself
   const auto now = Turns::Clock::now();
@@ -126,5 +149,6 @@ void Workers::look_for_late_ones() {
 }
 
 bool Workers::out_of_time() { return TimeLimit::passed(); }
+bool Workers::out_of_memory() { return MemoryShare::refused(); }
 
 }  // namespace probed::control

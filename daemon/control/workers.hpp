@@ -18,9 +18,12 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
+
+#include "daemon/base/memory_share.hpp"
 
 namespace probed::control {
 
@@ -89,13 +92,18 @@ class Workers {
   std::size_t stop(std::chrono::milliseconds patience);
   // Of the calling worker's job: it has been at work for too long, and what it has found isn't whole.
   static bool out_of_time();
+  // Likewise: what its user's files unfold to is more than the daemon has for them.
+  static bool out_of_memory();
 
  private:
   void start_thread();
   void work();
   void look_for_late_ones();
 
+  std::shared_ptr<MemoryShare> share_of(uid_t user);
+
   std::mutex mutex_;
+  std::map<uid_t, std::weak_ptr<MemoryShare>> shares_;  // of users with a bound
   std::condition_variable more_, fewer_;
   Turns turns_;
   unsigned threads_ = 0, idle_ = 0;

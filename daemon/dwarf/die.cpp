@@ -12,6 +12,7 @@ constexpr std::size_t kMaxEntries = 32u << 20;  // of a unit: what a compiler ma
 constexpr std::size_t kMaxUnits = 1u << 20;     // of a file
 constexpr unsigned kMaxReferences = 16;         // from an instance to what it is an instance of
 constexpr std::size_t kMaxAbbreviations = 1u << 16;
+constexpr std::size_t kCodeBytes = 32;         // that an entry of a hash table takes, about
 constexpr std::uint32_t kMaxAttributes = 128;  // of one entry; compilers write a third of that
 
 bool is_reference(std::uint16_t form) {
@@ -19,6 +20,12 @@ bool is_reference(std::uint16_t form) {
          form == FORM_ref_sup4 || form == FORM_ref_sup8;
 }
 bool is_unit_reference(std::uint16_t form) { return form >= FORM_ref1 && form <= FORM_ref_udata; }
+
+// Its memory, too, which `= {}` would keep.
+template <class T>
+void give_back(std::vector<T>& vector) {
+  std::vector<T>().swap(vector);
+}
 
 }  // namespace
 
@@ -33,6 +40,18 @@ Bytes Unit::bytes() const { return file_->sections()[section_].first(end_); }
 
 void Unit::parse_abbreviations() const {
   if (std::exchange(has_abbreviations_, true)) return;
+  read_abbreviations();
+  if (!MemoryShare::refused()) return;
+  file_->note_not_whole();
+  // Not whole: whoever comes next begins anew.
+  has_abbreviations_ = false;
+  give_back(abbreviations_);
+  give_back(specifications_);
+  by_code_.clear();
+  abbreviation_charge_.reset();
+}
+
+void Unit::read_abbreviations() const {
   Cursor c(file_->sections()[Section::abbrev], abbreviations_at_);
   while (abbreviations_.size() < kMaxAbbreviations) {
     const std::uint64_t code = c.uleb();
@@ -50,10 +69,11 @@ void Unit::parse_abbreviations() const {
       s.form = static_cast<std::uint16_t>(c.uleb());
       if (s.form == FORM_implicit_const) s.constant = c.sleb();
       if (s.name == 0 && s.form == 0) break;
+      if (!make_room(specifications_, abbreviation_charge_)) return;
       specifications_.push_back(s);
     }
     a.count = static_cast<std::uint32_t>(specifications_.size()) - a.first;
-    if (!c.good()) return;
+    if (!c.good() || !make_room(abbreviations_, abbreviation_charge_) || !abbreviation_charge_.grow(kCodeBytes)) return;
     by_code_.emplace(code, static_cast<std::uint32_t>(abbreviations_.size()));
     abbreviations_.push_back(a);
   }
@@ -82,6 +102,7 @@ void Unit::parse_entries() const {
       read_value(c, specifications_[a.first + i].form, specifications_[a.first + i].constant);
     if (!c.good()) break;
     const auto index = static_cast<std::uint32_t>(entries_.size());
+    if (!make_room(entries_, entry_charge_)) break;
     entries_.push_back(
         {static_cast<std::uint32_t>(at - offset_), known->second, open.empty() ? 0 : open.back(), index + 1});
     if (a.has_children) open.push_back(index);
@@ -91,16 +112,19 @@ void Unit::parse_entries() const {
 }
 
 const std::vector<Unit::Entry>& Unit::entries() const {
-  if (parsed_) return entries_;
-  parsed_ = true;
+  if (parsed_ || MemoryShare::refused()) return entries_;
+  forget_entries();
   parse_abbreviations();
   parse_entries();
+  parsed_ = !MemoryShare::refused();
+  if (!parsed_) file_->note_not_whole();
   return entries_;
 }
 
 void Unit::forget_entries() const {
   parsed_ = false;
-  entries_ = {};
+  give_back(entries_);
+  entry_charge_.reset();
 }
 
 // Without looking at all the others: units are looked through for what their first entries say.
@@ -308,6 +332,7 @@ void File::find_units(Section section) {
     // Offsets in a unit are kept in 32 bits.
     const bool usable = c.good() && unit->version_ >= 2 && unit->version_ <= 5 && unit->first_ <= end &&
                         end - unit->offset_ <= 0xffffffff && unit->address_size_ <= 8 && unit->address_size_ > 0;
+    if (usable && !unit_charge_.grow(sizeof(Unit))) return;
     if (usable) units_.push_back(std::move(unit));
     c.seek(end);
   }

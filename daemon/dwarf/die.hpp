@@ -4,6 +4,7 @@
 // checked before it is followed; whatever follows references counts its steps; a unit is parsed without recursion.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/base/memory_share.hpp"
 #include "daemon/dwarf/constants.hpp"
 #include "daemon/dwarf/sections.hpp"
 
@@ -98,6 +100,7 @@ class Unit {
 
  private:
   void parse_abbreviations() const;
+  void read_abbreviations() const;
   const Abbreviation* abbreviation_of_first() const;
   void parse_entries() const;
   std::optional<Attribute> find(const Abbreviation& abbreviation, std::uint64_t at, std::uint16_t name) const;
@@ -118,6 +121,7 @@ class Unit {
   mutable std::vector<Abbreviation> abbreviations_;
   mutable std::unordered_map<std::uint64_t, std::uint32_t> by_code_;
   mutable std::vector<Entry> entries_;
+  mutable MemoryCharge abbreviation_charge_, entry_charge_;
 };
 
 // What one file says. `alternate`: what dwz(1) has moved out of it.
@@ -138,6 +142,9 @@ class File {
   std::size_t& entry_budget() const { return entry_budget_; }
   std::size_t& abbreviation_budget() const { return abbreviation_budget_; }
   std::size_t memory_bytes() const;
+  // Something of it wasn't read, for want of memory: what has been gathered from it isn't whole.
+  void note_not_whole() const { whole_.store(false); }
+  bool is_whole() const { return whole_.load(); }
 
  private:
   void find_units(Section section);
@@ -147,6 +154,8 @@ class File {
   bool split_ = false;
   std::vector<std::unique_ptr<Unit>> units_;  // .debug_info's by offset, then .debug_types'
   std::size_t info_units_ = 0;
+  MemoryCharge unit_charge_;
+  mutable std::atomic<bool> whole_{true};
   std::unordered_map<std::uint64_t, const Unit*> types_;
   mutable std::size_t entry_budget_ = 256u << 20, abbreviation_budget_ = 256u << 20;
 };

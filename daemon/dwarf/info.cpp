@@ -525,6 +525,13 @@ std::size_t bytes_by_unit(const auto& map) {
 
 }  // namespace
 
+bool DebugInfo::was_refused_memory() const {
+  const auto lacks = [](const File& file) {
+    return !file.is_whole() || (file.alternate() && !file.alternate()->is_whole());
+  };
+  return lacks(*file_) || std::ranges::any_of(split_, [&](const auto& file) { return lacks(*file); });
+}
+
 std::size_t DebugInfo::memory_bytes() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;

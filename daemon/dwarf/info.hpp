@@ -96,6 +96,8 @@ class DebugInfo {
   FurtherInstances further_instances(std::uint64_t entry, bool everywhere) const;
 
   std::size_t memory_bytes() const;
+  // Whether some of it wasn't read for want of memory in a user's share: what it says may not be all.
+  bool was_refused_memory() const;
   // Whether all files that belong to it were there.
   bool is_whole() const { return lacking_.empty() && missing_.empty(); }
   // What isn't known because the supplementary file isn't there, for people; empty: nothing is missing.

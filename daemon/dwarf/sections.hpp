@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/base/memory_share.hpp"
 #include "daemon/dwarf/cursor.hpp"
 #include "daemon/elf/image.hpp"
 
@@ -47,10 +48,12 @@ class Sections {
 
  private:
   std::array<std::vector<std::byte>, static_cast<std::size_t>(Section::count_)> bytes_;
+  MemoryCharge charge_;
 };
 
 // The bytes of a section, decompressed (SHF_COMPRESSED, or .zdebug_NAME for .debug_NAME); nullopt: there is none, it is
-// damaged, or it has more than `limit` bytes.
-std::optional<std::vector<std::byte>> read_section(const elf::Image& image, std::string_view name, std::uint64_t limit);
+// damaged, or it has more than `limit` bytes. `charge`: takes what it has; null: nobody is charged.
+std::optional<std::vector<std::byte>> read_section(const elf::Image& image, std::string_view name, std::uint64_t limit,
+                                                   MemoryCharge* charge = nullptr);
 
 }  // namespace probed::dwarf

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "arch/arch.hpp"
+#include "daemon/base/memory_share.hpp"
 #include "daemon/base/time_limit.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/symbols/code_flow.hpp"
@@ -84,7 +85,7 @@ std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) co
   if (flow_) return flow_;
   const std::optional<elf::Image> image = source.open();
   auto flow = image ? read_code_flow(*this, *image) : nullptr;
-  if (!TimeLimit::passed()) flow_ = std::move(flow);
+  if (!TimeLimit::passed() && !MemoryShare::refused()) flow_ = std::move(flow);
   return flow_;
 }
 
@@ -99,6 +100,8 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
   const std::unique_lock lock(debug_mutex_, kOthersPatience);
   if (!lock) return nullptr;
   const auto now = std::chrono::steady_clock::now();
+  // Parts of it found no room in somebody's share of memory: the next one may have more.
+  if (debug_ && debug_->was_refused_memory()) debug_.reset(), asked_again_ = {};
   if ((debug_ && debug_->is_whole()) || now < asked_again_) return debug_;
   const std::optional<elf::Image> image = source.open();
   if (!image) return debug_;
@@ -133,7 +136,8 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
     if (const auto separate = find_debug_file(*image, path_, source.debug_roots, open_debug)) found = read(*separate);
   if (!found)
     if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) found = read(*fetched);
-  if (found && !TimeLimit::passed()) debug_ = std::move(found);
+  if (found && !TimeLimit::passed() && !MemoryShare::refused()) debug_ = std::move(found);
+  if (MemoryShare::refused()) return asked_again_ = {}, debug_;  // whoever asks next may have room for it
   // What takes long to read, and isn't whole, is seldom read.
   const auto end = std::chrono::steady_clock::now();
   asked_again_ = end + std::max<std::chrono::steady_clock::duration>(kAskAgain, 20 * (end - now));
@@ -192,7 +196,7 @@ bool Module::load(const Source& source) const {
   contents_->data_slots = read_data_slots(*image);
   contents_->usdt = elf::read_usdt_notes(*image);
   // Half of it is nothing: whoever comes next begins anew.
-  if (TimeLimit::passed()) {
+  if (TimeLimit::passed() || MemoryShare::refused()) {
     contents_ = std::make_unique<Contents>();
     return false;
   }

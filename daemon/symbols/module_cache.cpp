@@ -18,12 +18,17 @@ std::shared_ptr<Module> ModuleCache::insert(const std::string& identity, std::sh
   entries_.push_front({identity, std::move(module)});
   it->second = entries_.begin();
   std::shared_ptr<Module> kept = entries_.front().module;
-  trim();
+  trim_locked();
   return kept;
 }
 
-// A module grows when it is loaded, after it was put here; so sizes are summed up anew each time.
 void ModuleCache::trim() {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+// A module grows when it is loaded, after it was put here; so sizes are summed up anew each time.
+void ModuleCache::trim_locked() {
   std::size_t bytes = 0, count = 0;
   for (auto it = entries_.begin(); it != entries_.end();) {
     bytes += it->module->memory_bytes();

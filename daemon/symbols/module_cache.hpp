@@ -35,13 +35,15 @@ class ModuleCache {
   std::shared_ptr<Module> insert(const std::string& identity, std::shared_ptr<Module> module);
 
   std::size_t size() const;
+  // Drops what is too much: modules grow after they have been put here.
+  void trim();
 
  private:
   struct Entry {
     std::string identity;
     std::shared_ptr<Module> module;
   };
-  void trim();
+  void trim_locked();
 
   const Options options_;
   mutable std::mutex mutex_;

@@ -49,7 +49,7 @@ class Listener {
   virtual void process_execed(pid_t root, pid_t pid, bool kept, std::string comm) = 0;
   // A held process stands at the entry point of its new program.
   virtual void process_ready(pid_t pid) = 0;
-  // A followed child carries root's probes.
+  // A followed child, which is to carry root's probes. Told before anything else of it, and before its creator's end.
   virtual void process_forked(pid_t root, pid_t child) = 0;
   // A child of root's family that isn't followed was let go.
   virtual void child_let_go(pid_t root) = 0;
@@ -459,6 +459,8 @@ class Engine : private Waiter::Guardian {
   void meet_the_rest(AddressSpace& space);
   bool looked_at(Tracee& tracee);
   bool stand_in_for_clock(Tracee& tracee, int signal);
+  bool pass_key(Tracee& tracee, int signal);
+  static void give_keys_back(Tracee& tracee);
   void note_absent_load(AddressSpace& space, RemoteAddr address);
   void give_up_load(Tracee& tracee);
   bool has_loads() const;

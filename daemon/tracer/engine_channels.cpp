@@ -206,13 +206,25 @@ const char* Engine::map_line(AddressSpace& space, RemoteSyscalls& remote, Proces
   }
   const std::uint64_t size = (*channel)->layout().size;
   if (!file.is_there()) return kNoChannel;
-  const auto at = remote.call(SYS_mmap, {0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_number, 0});
+  // Where the program has all its memory to come locked (mlockall(2), MCL_FUTURE) the kernel would fill all of this one
+  // at once; but not memory that nobody may access (mm/gup.c, populate_vma_page_range), until it isn't locked any more.
+  const auto at = remote.call(SYS_mmap, {0, size, PROT_NONE, MAP_SHARED, fd_number, 0});
   close_it();
   if (!at) return "the thread that was to map a channel has gone";
+  if (*at == -EAGAIN)
+    return "the program locks its memory, and a channel would be more than it may lock (its ulimit -l)";
   if (*at < 0 && *at > -4096) return "no room for a channel in the target (see its ulimit -v)";
+  const auto place = static_cast<std::uint64_t>(*at);
+  const auto unlocked = remote.call(SYS_munlock, {place, size, 0, 0, 0, 0});
+  const auto opened = remote.call(SYS_mprotect, {place, size, PROT_READ | PROT_WRITE, 0, 0, 0});
+  if (!unlocked || !opened) return "the thread that was to map a channel has gone";
+  if (*unlocked != 0 || *opened != 0) {
+    remote.call(SYS_munmap, {place, size, 0, 0, 0, 0});
+    return kNoChannel;
+  }
   // A core dump is the program's, and writing its holes would fill them (mm/gup.c, no_page_table). A mere wish.
-  remote.call(SYS_madvise, {static_cast<std::uint64_t>(*at), size, MADV_DONTDUMP, 0, 0, 0});
-  const RemoteAddr base{static_cast<std::uint64_t>(*at)};
+  remote.call(SYS_madvise, {place, size, MADV_DONTDUMP, 0, 0, 0});
+  const RemoteAddr base{place};
   (*channel)->set_base(base);
   space.xol().add_data(base, round_up(size, kPageSize), true, XolAreas::Access::data);
   auto feed = std::make_shared<events::Feed>(std::move(*channel), process.id.pid);

@@ -232,6 +232,35 @@ bool Engine::stand_in_for_clock(Tracee& tracee, int signal) {
   return true;
 }
 
+// A thread that may not use memory of protection key 0 (pkeys(7)), as ours is: a compartment inside of the program. It
+// gets the rights until it has left the detour, which it leaves stepping; from then on there are no jumps.
+bool Engine::pass_key(Tracee& tracee, int signal) {
+  AddressSpace& space = *tracee.process->space;
+  ptrace::Registers regs;
+  siginfo_t info{};
+  if (space.detours().areas_empty() || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  const auto place = space.detours().find(native_place(regs));
+  if (!place || !place->capture || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  if (!is_fault(signal, info) || info.si_code != SEGV_PKUERR) return false;
+  const auto rights = ptrace::lift_key_rights(tracee.tid);
+  if (!rights) return false;
+  const AfterTrap after = mend_after_trap(tracee, regs, signal, false);
+  if (!after.alive) return true;
+  tracee.key_rights = *rights;
+  refuse_all(space, "a thread of it may not use memory without a protection key of its own (pkeys(7))");
+  const bool leaves_anyhow = tracee.stepping || tracee.leaving || after.signal != 0;
+  leaves_anyhow ? resume(tracee, after.signal) : start_leaving(tracee, 0);
+  return true;
+}
+
+// When it is about to go on outside of generated code.
+void Engine::give_keys_back(Tracee& tracee) {
+  ptrace::Registers regs;
+  if (!tracee.key_rights || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (tracee.process && tracee.process->space && tracee.process->space->detours().in_code(native_place(regs))) return;
+  ptrace::put_key_rights(tracee.tid, *std::exchange(tracee.key_rights, std::nullopt));
+}
+
 // A thread that has just come here by a jump and can't go on: its stack has no room for what a detour saves, or the
 // program steps itself by the trap flag, and would see a step of ours. Nothing is done yet, so it goes back, and runs
 // into the breakpoint, which needs no stack and is no step. True: it was one.

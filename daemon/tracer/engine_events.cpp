@@ -111,6 +111,8 @@ void Engine::claim(Tracee& child, Process& parent) {
     process.space = parent.space;
   else
     process.copy_of = parent.space;
+  // Told here, where the creator stands in its event: its end must not be told before.
+  if (process.copy_of && process.follow_fork && !process.detaching) listener_.process_forked(process.root, child.tid);
   processes_.insert_or_assign(child.tid, std::move(owned));
   add_tracee(child.tid, process);
 }
@@ -153,7 +155,6 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     inherit_left(*parent_space, process.space);
     begin_journal(process);
     child.slot = {};
-    listener_.process_forked(process.root, pid);
     if (!forget_detours(child, *parent_space)) return;
     for (const auto& [address, site] : process.space->sites_in_order()) consider(*process.space, *site);
     return resume(child);
@@ -162,7 +163,10 @@ void Engine::adopt_child(Tracee& child, Process& process) {
   if (const Process* root = find_process(process.root); root && root->before_exec)
     root->before_exec->clean_copy(memory, layout);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
-  if (!process.detaching) listener_.child_let_go(process.root);
+  if (!process.detaching) {
+    listener_.child_let_go(process.root);
+    if (process.follow_fork) listener_.process_gone(process.root, pid, std::nullopt);  // as claim() has told of it
+  }
   release_copy(child, *parent_space);
 }
 
@@ -225,6 +229,7 @@ void Engine::on_exec(Tracee& tracee) {
   tracee.watched = false;
   tracee.mask.reset();
   tracee.trap_frame.reset();
+  tracee.key_rights.reset();
   actions_after_exec(tracee);
   tracee.rseq.reset();
   tracee.own_stack.reset();

@@ -112,6 +112,7 @@ void Engine::resume(Tracee& tracee, int signal) {
     tracee.interrupted_at.reset();
   }
   tracee.loader_ticket = 0;
+  if (tracee.key_rights) give_keys_back(tracee);
   if (signal != 0 && would_dump_core(tracee.tid, signal)) hide_from_core_dump(tracee);
   // Gone is fine everywhere here: the exit status follows.
   if (tracee.group_stopped) {
@@ -205,6 +206,7 @@ void Engine::release(Tracee& tracee, int signal) {
   if (owes && !leave_actions(tracee)) return;
   if (space && space->touched()) space->keep_pads_of(process.id.pid, tracee.tid, regs);
   if (last && !leave_no_trace(tracee, *space)) return;
+  if (tracee.key_rights) ptrace::put_key_rights(tracee.tid, *tracee.key_rights);
   ptrace::detach(tracee.tid, signal);
   forget_tracee(tracee.tid);
   finish_detach_if_empty(process);
@@ -217,7 +219,7 @@ void Engine::on_signal(Tracee& tracee, int reported) {
   if (!unmarked) return;
   const int signal = *unmarked;
   if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
-  if (signal == SIGSEGV && stand_in_for_clock(tracee, signal)) return;
+  if (signal == SIGSEGV && (stand_in_for_clock(tracee, signal) || pass_key(tracee, signal))) return;
   if (turn_back(tracee, signal)) return;
   if (leave_moved_jump(tracee, signal)) return;
   if (tracee.stepping) return on_step(tracee, signal);

@@ -172,6 +172,44 @@ void set_set_lost_in_calls(pid_t tid, const std::vector<std::byte>& set) {
   }
 }
 
+namespace {
+
+constexpr std::size_t kMostState = 16 << 10;  // bytes of all register sets that xsave saves: with AMX's tiles, 11 KiB
+
+std::vector<std::byte> key_rights_set(pid_t tid) {
+  std::vector<std::byte> set(kMostState);
+  iovec io{set.data(), set.size()};
+  if (call(PTRACE_GETREGSET, tid, *arch::native::kKeyRightsSet, pointer(&io)) != Outcome::ok) return {};
+  set.resize(io.iov_len);
+  return set;
+}
+
+bool put_key_rights_set(pid_t tid, std::vector<std::byte>& set) {
+  iovec io{set.data(), set.size()};
+  return call(PTRACE_SETREGSET, tid, *arch::native::kKeyRightsSet, pointer(&io)) == Outcome::ok;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> lift_key_rights(pid_t tid) {
+  if constexpr (arch::native::kKeyRightsSet) {
+    auto set = key_rights_set(tid);
+    const auto before = arch::native::lift_key_rights(set);
+    if (!before || !put_key_rights_set(tid, set)) return std::nullopt;
+    auto now = key_rights_set(tid);
+    return arch::native::lift_key_rights(now) == before ? std::nullopt : before;
+  } else {
+    return std::nullopt;
+  }
+}
+
+void put_key_rights(pid_t tid, std::uint32_t rights) {
+  if constexpr (arch::native::kKeyRightsSet) {
+    auto set = key_rights_set(tid);
+    if (arch::native::put_key_rights(set, rights)) put_key_rights_set(tid, set);
+  }
+}
+
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low) {
   std::vector<std::byte> set;
   const Outcome outcome = get_vector_registers(tid, set);

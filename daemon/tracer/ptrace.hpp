@@ -62,6 +62,13 @@ void get_set_lost_in_calls(pid_t tid, std::vector<std::byte>& set);
 void set_set_lost_in_calls(pid_t tid, const std::vector<std::byte>& set);
 // The low 64 bits of one register for floating-point numbers.
 Outcome get_vector_register(pid_t tid, unsigned index, std::uint64_t& low);
+// Gives the thread the rights to memory of protection key 0 (arch regs.hpp, lift_key_rights). What they were; nullopt:
+// it has gone, it had them, there are no such keys here, or the kernel doesn't take them (Linux 5.14 to 6.1, where
+// commit 4a804c4f8356 hasn't been taken over: "Allow PKRU to be (once again) written by ptrace").
+std::optional<std::uint32_t> lift_key_rights(pid_t tid);
+// Puts them back, unless it has set others meanwhile.
+void put_key_rights(pid_t tid, std::uint32_t rights);
+
 // What is as it should be already is no reason to fail, even where the kernel refuses to be told so.
 Outcome set_registers(pid_t tid, const Registers& regs);
 // The same, when get_registers returned `now` at this stop: writes the pc alone where nothing else differs, for less

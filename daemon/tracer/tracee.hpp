@@ -173,6 +173,9 @@ struct Tracee {
   };
   std::optional<Leaving> leaving;
 
+  // Its rights by protection key, while it has more than these in a detour (Engine::pass_key).
+  std::optional<std::uint32_t> key_rights;
+
   // In the middle of a load of a detour at which it has been seen before.
   struct Load {
     std::uint64_t pc = 0, times_scheduled = 0;

@@ -224,7 +224,7 @@ TEST_CASE("at the default socket a daemon that isn't for this user is as good as
     CAPTURE(named);
     const CommandResult result = in_own_run(named);
     CHECK(result.exit == Exit{1, 0});
-    CHECK_MESSAGE(result.err.find("Permission denied (run as root or join the socket's group)") != std::string::npos,
+    CHECK_MESSAGE(result.err.find("Permission denied (run as root; probed --socket-mode 0660") != std::string::npos,
                   result.err);
     CHECK(result.out == "");
   }
@@ -768,6 +768,38 @@ TEST_CASE("probectl add takes all probes or none") {
   CHECK(refused.exit == Exit{1, 0});
   CHECK(refused.err.find("wrok") != std::string::npos);
   CHECK(probectl(daemon, {"list"}).out.empty());
+  CHECK(target.unharmed());
+}
+
+TEST_CASE("a trace is told when others switch or remove its probes, and a stream, too") {
+  Daemon daemon;
+  Watched target("family");
+  const std::string pid = text_of(target.pid());
+  Trace trace(daemon, {"-p", pid, "-e", "p:mine work"});
+  REQUIRE(trace.armed() != "");
+  Process stream(probectl_argv(daemon, {"stream", "-p", pid}));
+  REQUIRE(eventually([&] { return probectl(daemon, {"status"}).out.find("subscriptions: 2\n") != std::string::npos; }));
+  const auto says = [](Process& who, const std::string& text) {
+    return eventually([&] { return who.errors().find(text) != std::string::npos; });
+  };
+  struct Row {
+    Arguments command;
+    std::string said;
+  };
+  for (const Row& row :
+       {Row{{"disable", "mine"}, "probes/mine was disabled by another client"},
+        Row{{"enable", "mine"}, "probes/mine was enabled by another client"},
+        Row{{"disarm"}, "another client has disarmed the daemon"}, Row{{"arm"}, "the daemon is armed again"},
+        Row{{"remove", "mine"}, "probes/mine was removed"}}) {
+    CAPTURE(row.said);
+    CHECK(probectl(daemon, row.command).ok());
+    CHECK(says(trace.process(), row.said));
+    CHECK(says(stream, row.said));
+  }
+  // Nothing is left that could be hit.
+  CHECK(trace.process().wait(Millis{20'000}) == Exit{0, 0});
+  CHECK(trace.process().errors().find("no probe is left that could be hit") != std::string::npos);
+  CHECK(stream.wait(Millis{20'000}) == Exit{0, 0});
   CHECK(target.unharmed());
 }
 

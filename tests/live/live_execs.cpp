@@ -68,6 +68,41 @@ TEST_CASE("U5: a followed child that executes another program is traced there, t
   CHECK_MESSAGE(timed.opened_by == kCat, timed.errors);
 }
 
+TEST_CASE("U5: a trace that follows ends with the last process, and tells how the first has ended") {
+  const Daemon daemon;
+  const File file;
+  const auto run = [&](const std::string& script) {
+    return trace(daemon, {"--follow-fork", "-e", kOpens}, {"bash", "-c", script}, file.path);
+  };
+  const auto says = [](const Traced& traced, const std::string& text) {
+    return traced.errors.find(text) != std::string::npos;
+  };
+  // A child that lives on, and ends otherwise.
+  const Traced killed = run("(sleep 0.3; kill -11 $BASHPID) & exit 9");
+  CHECK_MESSAGE(says(killed, "ended (exit code 9); the trace goes on with 1 process"), killed.errors);
+  CHECK_FALSE(says(killed, "signal 11"));
+  // One that executes another program when its parent has gone; at once, too.
+  for (const std::string pause : {"sleep 0.3; ", ""}) {
+    const Traced executed = run("(" + pause + "exec cat " + file.path + ") & exit 9");
+    CHECK_MESSAGE(executed.opened_by == kCat, executed.errors);
+    CHECK_MESSAGE(says(executed, "ended (exit code 9)"), executed.errors);
+  }
+  // Longer than the two seconds that a lost report of the end is waited for.
+  const Traced daemonised = run("(sleep 3; cat " + file.path + "; :) & exit 0");
+  CHECK_MESSAGE(daemonised.opened_by == kCat, daemonised.errors);
+  CHECK_FALSE(says(daemonised, "not traced"));
+}
+
+TEST_CASE("U5: a child whose parent ends as it is born is followed as others are") {
+  const Daemon daemon;
+  const File file;
+  for (int i = 0; i < 20; ++i) {
+    const Traced orphan =
+        trace(daemon, {"--follow-fork", "-e", kOpens}, {"sh", "-c", "cat " + file.path + " & exit 0"}, file.path);
+    REQUIRE_MESSAGE(orphan.opened_by == kCat, orphan.errors);
+  }
+}
+
 TEST_CASE("children that weren't followed are told of") {
   const Daemon daemon;
   const File file;

@@ -2,6 +2,7 @@
 // again, and who waits when he keeps every connection that he may have busy.
 #include <doctest/doctest.h>
 #include <pwd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -222,6 +223,107 @@ TEST_CASE("a user has so many subscriptions in all, and root's probes in thousan
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   connections.pop_back();
   CHECK(eventually([&] { return both.client->request("events.subscribe").contains("result"); }));
+}
+
+TEST_CASE("a user's targets leave descriptors for root's") {
+  NEEDS_USERS();
+  Nobody both;
+  REQUIRE(both.usable());
+  const rlimit few{200, 200};
+  REQUIRE(::prlimit(both.daemon.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+  SpawnOptions as_nobody;
+  as_nobody.user = "nobody";
+  as_nobody.directory = "/";
+  std::vector<std::unique_ptr<Target>> targets;
+  std::string refusal;
+  for (int i = 0; i < 80 && refusal.empty(); ++i) {
+    targets.push_back(std::make_unique<Target>("family", std::vector<std::string>{}, as_nobody));
+    const Json answer = both.client->request("probe.add", add_params(targets.back()->pid(), {"work"}));
+    if (!answer.contains("result")) refusal = answer.dump();
+  }
+  CHECK_MESSAGE(refusal.find("limit-exceeded") != std::string::npos, refusal);
+  CHECK_MESSAGE(refusal.find("file descriptors") != std::string::npos, refusal);
+  Target roots("family");
+  RpcClient root(both.daemon.socket());
+  CHECK(root.call("probe.add", add_params(roots.pid(), {"work"})).contains("probes"));
+  // Those that go make room.
+  targets.clear();
+  Target next("family", {}, as_nobody);
+  CHECK(eventually(
+      [&] { return both.client->request("probe.add", add_params(next.pid(), {"work"})).contains("result"); }));
+}
+
+// A program with debug information of a megabyte that unfolds to hundreds: units of entries of one byte each.
+constexpr const char* kUnfolding = R"(
+import os, struct, subprocess, sys, zlib
+base, out, mib = sys.argv[1], sys.argv[2], int(sys.argv[3])
+abbrev = bytes.fromhex('0111010308130500000224000000' + '00')
+body = struct.pack('<HBBI', 5, 1, 8, 0) + b'\x01a\0\x0c\0' + b'\x02' * (1 << 20) + b'\0'
+info = (struct.pack('<I', len(body)) + body) * mib
+open(out + '.i', 'wb').write(struct.pack('<IIQQ', 1, 0, len(info), 1) + zlib.compress(info, 9))
+open(out + '.a', 'wb').write(abbrev)
+subprocess.check_call(['objcopy', '--remove-section=.debug_*', '--add-section', '.debug_info=' + out + '.i',
+                       '--add-section', '.debug_abbrev=' + out + '.a', base, out])
+elf = bytearray(open(out, 'rb').read())
+at = struct.unpack_from('<Q', elf, 40)[0]
+size, count, names = struct.unpack_from('<HHH', elf, 58)
+text = struct.unpack_from('<Q', elf, at + names * size + 24)[0]
+for i in range(count):
+    name = text + struct.unpack_from('<I', elf, at + i * size)[0]
+    if elf[name:elf.index(b'\0', name)] == b'.debug_info':
+        flags = struct.unpack_from('<Q', elf, at + i * size + 8)[0]
+        struct.pack_into('<Q', elf, at + i * size + 8, flags | 0x800)
+for i in range(int(sys.argv[4])):
+    open('%s%d' % (out, i), 'wb').write(elf + b'%d' % i)
+    os.chmod('%s%d' % (out, i), 0o755)
+)";
+
+TEST_CASE("what a user's debug information unfolds to is bounded, and ends nothing") {
+  NEEDS_USERS();
+  Nobody both;
+  REQUIRE(both.usable());
+  const TempDir dir;
+  ::chmod(dir.path().c_str(), 0755);
+  write_file(dir / "unfold.py", kUnfolding);
+  write_file(dir / "base.c",
+             "#include <unistd.h>\n__attribute__((noinline)) int work(int a) { return a + 1; }\n"
+             "int main(void) { volatile int s = 0; for (;;) { usleep(10000); s = work(s); } }\n");
+  constexpr int kFiles = 6;
+  const CommandResult built =
+      run_command({"sh", "-c", "cd " + dir.path() + " && gcc -O1 -o base base.c && python3 unfold.py base z 150 6"}, {},
+                  Millis{120'000});
+  REQUIRE_MESSAGE(built.ok(), built.err);
+  // So that a daemon without a bound would end; an eighth of it is for a user.
+  const rlimit room{rlim_t{3} << 30, rlim_t{3} << 30};
+  REQUIRE(::prlimit(both.daemon.pid(), RLIMIT_AS, &room, nullptr) == 0);
+  SpawnOptions as_nobody;
+  as_nobody.user = "nobody";
+  as_nobody.directory = "/";
+  std::vector<std::unique_ptr<Process>> targets;
+  std::vector<std::unique_ptr<RpcClient>> asking;
+  for (int i = 0; i < kFiles; ++i) {
+    targets.push_back(std::make_unique<Process>(std::vector<std::string>{dir / ("z" + std::to_string(i))}, as_nobody));
+    for (const char* method : {"symbols.variables", "probe.add"}) {
+      asking.push_back(both.another());
+      Json params{{"pid", targets.back()->pid()}, {"location", "work"}};
+      if (std::string(method) == "probe.add") params = add_params(targets.back()->pid(), {"work a"});
+      REQUIRE(asking.back()->send_raw(request_text(method, params) + "\n"));
+    }
+  }
+  int told = 0;
+  for (const auto& client : asking) {
+    const auto line = client->receive_line(Millis{120'000});
+    REQUIRE(line);
+    told += line->find("limit-exceeded") != std::string::npos;
+  }
+  CHECK(told > 0);
+  const std::string status = read_file("/proc/" + std::to_string(both.daemon.pid()) + "/status");
+  const long peak = std::atol(status.c_str() + status.find("VmHWM:") + 6) >> 10;
+  MESSAGE(told << " of " << asking.size() << " were refused; the daemon had " << peak << " MiB at most");
+  CHECK(peak < 900);
+  // The same asked by root has its answer, and a user's smaller program, too.
+  Target small("family", {}, as_nobody);
+  CHECK(both.client->call("symbols.variables", {{"pid", small.pid()}, {"location", "work"}}).contains("variables"));
 }
 
 TEST_CASE("what a user has asked for and doesn't read is bounded, and makes nobody wait") {

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -49,6 +52,60 @@ TEST_CASE("K11: a program that has switched the time stamp counter off falls bac
     CHECK(reason_of_tier(odd.client).find("time stamp counter") != std::string::npos);
   }
   odd.end();
+}
+
+TEST_CASE(
+    "K11: threads that may not write to ordinary memory (pkeys) run through jumps unharmed, and become breakpoints") {
+  NEEDS_JUMPS();
+  Daemon daemon;
+  RpcClient client(daemon.socket()), listener(daemon.socket());
+  // The kernel's own writing to struct rseq would end such a thread.
+  SpawnOptions options;
+  options.environment = {"GLIBC_TUNABLES=glibc.pthread.rseq=0"};
+  Target target("odd", {}, options);
+  const auto probes = add(client, target.pid(), {"compartment_point c=$arg1"});
+  CHECK(eventually([&] { return tier_of(client) == "optimized"; }));
+  Events events(listener);
+  target.send("keys 200\n");
+  const auto answer = target.next_line();
+  if (answer == "keys none") {
+    MESSAGE("skipped: this processor or kernel has no protection keys");
+  } else {
+    CHECK(answer == "keys ok");
+    CHECK(eventually([&] { return tier_of(client) != "optimized"; }));
+    CHECK(reason_of_tier(client).find("protection key") != std::string::npos);
+  }
+  const auto removed = remove_all(client, probes);
+  target.send("end\n");
+  const TargetReport report = target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, target.errors());
+  CHECK(removed[0].at("hits") == static_cast<std::uint64_t>(report.value("entered")));
+}
+
+TEST_CASE("K11: a program that locks all its memory has no more of it locked by jumps") {
+  NEEDS_JUMPS();
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("odd");
+  target.send("lock 0\n");
+  const auto locked = target.next_line();
+  if (locked != "lock ok") {
+    MESSAGE("skipped: mlockall() is refused here");
+  } else {
+    const auto kib = [&](const char* name) {
+      const std::string status = read_file("/proc/" + std::to_string(target.pid()) + "/status");
+      return std::atol(status.c_str() + status.find(name) + std::strlen(name));
+    };
+    const long before = kib("VmLck:"), rss = kib("VmRSS:");
+    const auto probes = add(client, target.pid(), {"point"});
+    CHECK(eventually([&] { return tier_of(client) == "optimized"; }));
+    constexpr long kCode = 4 << 10;
+    CHECK(kib("VmLck:") < before + kCode);
+    CHECK(kib("VmRSS:") < rss + kCode);
+    remove_all(client, probes);
+  }
+  target.send("end\n");
+  CHECK(target.finish().ok());
 }
 
 TEST_CASE("exception table: memory that never comes is absent after a while, and the program goes on") {

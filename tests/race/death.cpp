@@ -444,6 +444,27 @@ TEST_CASE("who can't see the process of a journal says so, and deletes nothing")
   CHECK(target.finish().ok());
 }
 
+TEST_CASE("a daemon that is killed while its tracer is stopped leaves nobody standing") {
+  Daemon daemon;
+  const std::string state = daemon.socket() + ".state";
+  RpcClient client(daemon.socket());
+  Target target("soaked", {"1"});
+  target.go();
+  Json params = add_params(target.pid(), {"work"});
+  params["probes"][0]["optimize"] = false;
+  REQUIRE(client.request("probe.add", params).contains("result"));
+  const pid_t tracer = tracer_process_of(daemon.pid());
+  REQUIRE(tracer > 0);
+  ::kill(tracer, SIGSTOP);
+  daemon.kill();
+  CHECK(eventually([&] { return tracer_of(target.pid()) == 0 && guard_of(state) == 0; }));
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  check_computes(target);
+  target.send("quit\n");
+  CHECK(target.finish().ok());
+}
+
 // As one that was killed in the middle of a call that it had a thread make, with threads that can't be stopped.
 void leave_pad_in_vdso(pid_t pid) {
   const std::string maps = read_file("/proc/" + std::to_string(pid) + "/maps");

@@ -4,6 +4,9 @@
 //                       where the kernel has no such thing
 //   queue ROUNDS        sends ROUNDS numbered real-time signals to a thread that blocks SIGTRAP alone and calls point()
 //                       all the time: all must come, in their order
+//   keys ROUNDS         calls point() ROUNDS times while it may not write to memory of protection key 0, on a stack of
+//                       its own key, as a compartment inside of a program does; "keys none" where there are no keys
+//   lock 0              all of its memory is locked, what it will have, too (mlockall)
 //   end
 // Prints at the end: points, result.
 #include <fcntl.h>
@@ -27,6 +30,13 @@ TARGET_FUNCTION void point(const volatile void* pointer);
 __asm__(
     ".text\n.globl point\n.type point, @function\n"
     "point: " COUNT("points") "ret\n.size point, . - point\n");
+
+// The same in a compartment, which may not count in ordinary memory.
+static long entered;
+TARGET_FUNCTION void compartment_point(const volatile void* pointer);
+__asm__(
+    ".text\n.globl compartment_point\n.type compartment_point, @function\n"
+    "compartment_point: .rept 5\nnop\n.endr\nret\n.size compartment_point, . - compartment_point\n");
 
 // Some hypervisors let a guest read the counter whatever CR4.TSD says: tried in a child.
 static int clock_can_be_switched_off(void) {
@@ -97,6 +107,54 @@ static int queue(long rounds) {
   return next_value == rounds && out_of_order == 0;
 }
 
+// The rights as they should be behind each call; else they have been changed under it.
+#ifdef __x86_64__
+static unsigned rights(void) {
+  unsigned low, high;
+  __asm__ volatile("rdpkru" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+static void set_rights(unsigned to) { __asm__ volatile("wrpkru" : : "a"(to), "c"(0), "d"(0) : "memory"); }
+
+struct Compartment {
+  long rounds, wrong;
+  unsigned outside, inside;
+  unsigned long stack;
+};
+
+// The address of what is in that memory is all that is touched. point() counts in memory of key 0: elsewhere here.
+__attribute__((noinline, used)) static void compartment(struct Compartment* c) {
+  for (long i = 0; i < c->rounds; ++i) {
+    set_rights(c->inside);
+    compartment_point(c);
+    if (rights() != c->inside) ++c->wrong;
+    set_rights(c->outside);
+  }
+}
+
+static int keys(long rounds) {
+  const int key = pkey_alloc(0, 0);
+  if (key < 0) return 0;
+  const unsigned long size = 1 << 18;
+  char* memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED || pkey_mprotect(memory, size, PROT_READ | PROT_WRITE, key) != 0) return 0;
+  struct Compartment* c = (struct Compartment*)memory;
+  *c = (struct Compartment){.rounds = rounds, .outside = rights(), .inside = rights() | 2};
+  __asm__ volatile(
+      "mov %%rsp, %%rbx\n\tmov %0, %%rsp\n\tcall compartment\n\tmov %%rbx, %%rsp"
+      :
+      : "r"(memory + size - 256), "D"(c)
+      : "rax", "rcx", "rdx", "rsi", "rbx", "r8", "r9", "r10", "r11", "memory", "cc");
+  entered += c->rounds;
+  return c->wrong == 0 ? 1 : -1;
+}
+#else
+static int keys(long rounds) {
+  (void)rounds;
+  return 0;
+}
+#endif
+
 int main(void) {
   target_ready("odd");
   char name[32];
@@ -110,10 +168,13 @@ int main(void) {
       for (long i = 0; page && i < rounds; ++i) point(page);
       ok = page != NULL;
     }
-    good &= ok || strcmp(name, "queue") != 0;
-    printf("%s %s\n", name, ok ? "ok" : strcmp(name, "queue") == 0 ? "bad" : "none");
+    if (strcmp(name, "keys") == 0) ok = keys(rounds);
+    if (strcmp(name, "lock") == 0) ok = mlockall(MCL_CURRENT | MCL_FUTURE) == 0;
+    const int bad = ok < 0 || (!ok && strcmp(name, "queue") == 0);
+    good &= !bad;
+    printf("%s %s\n", name, bad ? "bad" : ok ? "ok" : "none");
     fflush(stdout);
   }
-  printf("points %ld\n", (long)points);
+  printf("points %ld\nentered %ld\n", (long)points, entered);
   return target_result(good);
 }

@@ -175,7 +175,7 @@ class FakeController final : public control::Controller {
     return control::SubscriptionTotals{s.delivered, s.missed};
   }
 
-  void set_armed(bool armed, control::Reply<std::vector<control::Failed>> reply) override {
+  void set_armed(control::Client&, bool armed, control::Reply<std::vector<control::Failed>> reply) override {
     note("set_armed", armed);
     answer([reply, failed = failed] { reply(failed); });
   }
