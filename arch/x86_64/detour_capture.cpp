@@ -93,9 +93,10 @@ CaptureWriter::Value CaptureWriter::load_register(std::uint64_t offset) {
   return {};
 }
 
-// mov rdx, fs:[0]: the word that holds its own address.
+// rdfsbase rdx. The word at %fs:0, by which threads find their lanes, need not be there, nor say this.
 CaptureWriter::Value CaptureWriter::load_thread_pointer() {
-  a_.bytes({0x64, 0x48, 0x8b, 0x14, 0x25, 0, 0, 0, 0});
+  if (!runtime_.features.base_registers) return refuse(DetourRefusal::register_operand), Value{};
+  a_.bytes({0xf3, 0x48, 0x0f, 0xae, 0xc2});
   return computed();
 }
 

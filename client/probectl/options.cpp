@@ -77,7 +77,9 @@ void add_pid_positional(CLI::App& sub, Options& o) {
 }
 
 void add_stream_options(CLI::App& sub, Options& o) {
-  sub.add_option("--count", o.count, "end after N events")->type_name("N")->check(kPositive);
+  sub.add_option("--count", o.count, "end after N events; exactly then, so probes stay breakpoints")
+      ->type_name("N")
+      ->check(kPositive);
   sub.add_option("--duration", o.seconds, "end after so many seconds")->type_name("SEC")->check(kPositive);
   auto* file =
       sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE")->check(kNotEmpty);

@@ -7,6 +7,8 @@
 #include <array>
 #include <string>
 
+#include "daemon/base/out_of_descriptors.hpp"
+
 namespace probed::api {
 namespace {
 
@@ -42,6 +44,7 @@ constexpr std::array kWords{
 };
 
 Error no_process(pid_t pid) {
+  if (out_of_descriptors()) return no_descriptors(pid);
   return {Reason::no_such_process, "there is no process " + std::to_string(pid) + " that could be traced",
           "processes and their ids: ps -e"};
 }
@@ -122,7 +125,7 @@ Result<void> Authorizer::may_administer(const Peer& peer, std::string_view what)
   return Error{Reason::permission_denied,
                "uid " + std::to_string(peer.uid) + " may not use " + std::string(what) +
                    ": it concerns everybody's probes, and is for root and the daemon's own user",
-               "run this as root; probe.enable and probe.disable switch single probes"};
+               "run this as root; probe.enable and probe.disable (probectl enable, disable) switch single probes"};
 }
 
 }  // namespace probed::api

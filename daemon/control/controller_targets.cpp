@@ -1,5 +1,4 @@
 // Targets: attach, detach, their operations' order, and what the tracer reports of their lives.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -334,20 +333,22 @@ Error ControllerImpl::client_has_gone() {
   return {Reason::internal, "the client has gone before its request was begun", "", {}};
 }
 
-// A target costs some descriptors. Half of those that the daemon may have are for the targets of users; the rest is for
-// root's, for connections, and for children that targets are followed into.
+// A target costs some descriptors: its memory, its maps twice, its page tables, its journal. Half of those that the
+// daemon may have are for targets that users add; the rest is for root's, for connections, and for followed children to
+// come.
 Result<void> ControllerImpl::check_descriptors(uid_t user, pid_t pid) const {
   const auto known = targets_.find(pid);
   if (user == 0 || user == ::geteuid() || (known != targets_.end() && known->second.attached)) return {};
+  constexpr rlim_t kEach = 6;
+  rlim_t used = 0;
+  for (const auto& [id, target] : targets_)
+    if (target.attached) used += kEach * std::max<std::size_t>(1, target.members.size());
   rlimit limit{};
-  const UniqueFd next(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));  // they are handed out lowest first
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
-  if (next && static_cast<rlim_t>(next.get()) < limit.rlim_cur / 2) return {};
-  return Error{
-      Reason::limit_exceeded,
-      fmt::format("the daemon has too many targets: half of its {} file descriptors are in use", limit.rlim_cur),
-      "let go of others (probectl ps, detach), or have the daemon's limit raised (ulimit -n, LimitNOFILE=)",
-      {}};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || used + kEach <= limit.rlim_cur / 2) return {};
+  return Error{Reason::limit_exceeded,
+               fmt::format("the daemon has too many targets: they use half of its {} file descriptors", limit.rlim_cur),
+               "let go of others (probectl ps, detach), or have the daemon's limit raised (ulimit -n, LimitNOFILE=)",
+               {}};
 }
 
 void ControllerImpl::attach(Client& client, pid_t pid, AttachOptions options, Reply<TargetView> reply) {

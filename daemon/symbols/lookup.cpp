@@ -5,6 +5,7 @@
 #include <set>
 
 #include "daemon/base/hex.hpp"
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/names/demangle.hpp"
 #include "daemon/symbols/target_files.hpp"
@@ -116,6 +117,7 @@ Result<std::vector<const Instance*>> TargetSymbols::Impl::select(std::string_vie
 }
 
 Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
+  if (out_of_descriptors()) return no_descriptors(pid_);
   std::vector<std::string> names;
   for (const Instance& in : instances_)
     if (std::string name(in.name()); std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
