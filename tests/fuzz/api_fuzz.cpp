@@ -24,7 +24,7 @@
 #include "daemon/api/session.hpp"
 #include "proto/base/check.hpp"
 #include "proto/schema.hpp"
-#include "tests/unit/proto/fake_controller.hpp"
+#include "tests/unit/api/fake_controller.hpp"
 
 namespace probed {
 namespace {

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <set>
 
-#include "harness.hpp"
+#include "tests/unit/api/harness.hpp"
 
 using namespace probed;
 using namespace probed::test;

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "daemon/api/outbox.hpp"
-#include "harness.hpp"
+#include "tests/unit/api/harness.hpp"
 
 using namespace probed;
 using namespace probed::test;

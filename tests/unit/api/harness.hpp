@@ -20,8 +20,8 @@
 #include <boost/asio/post.hpp>
 
 #include "daemon/api/server.hpp"
-#include "fake_controller.hpp"
 #include "proto/json.hpp"
+#include "tests/unit/api/fake_controller.hpp"
 
 namespace probed::test {
 

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "harness.hpp"
 #include "proto/schema.hpp"
+#include "tests/unit/api/harness.hpp"
 
 using namespace probed;
 using namespace probed::test;

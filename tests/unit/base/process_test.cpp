@@ -1,6 +1,7 @@
 #include "daemon/base/process.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -8,8 +9,7 @@
 
 #include <algorithm>
 #include <thread>
-
-#include "support.hpp"
+#include <vector>
 
 namespace probed::process {
 
@@ -39,8 +39,8 @@ TEST_CASE("a process knows itself") {
   REQUIRE(id.ok());
   CHECK(id->pid == self);
   CHECK(id->start_time > 0);
-  CHECK(comm(self) == "symbols_test");
-  CHECK(exe(self).ends_with("/symbols_test"));
+  CHECK(comm(self) == "base-test");
+  CHECK(exe(self).ends_with("/base-test"));
   CHECK(state(self) == 'R');
   CHECK_FALSE(is_kernel_thread(self));
   const auto who = credentials(self);
