@@ -193,7 +193,8 @@ void Trace::note_own_end(JsonView params, std::uint64_t left) {
   if (left > 0) stream_.go_on();
   if (!armed_ || cleaning_up_) return;
   auto text = fmt::format("PID {} ended{}", pid_, how_it_ended(params));
-  if (left > 0) text += fmt::format("; the trace goes on with {} that it has made", count_of(left, "process"));
+  if (left == 1) text += "; the trace goes on with 1 process that it has made";
+  if (left > 1) text += fmt::format("; the trace goes on with {} processes that it has made", left);
   stream_.say(text);
 }
 

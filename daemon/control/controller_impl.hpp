@@ -2,7 +2,8 @@
 //
 // Split by subject: controller_targets.cpp (attach, detach, lifecycle), controller_probes.cpp (add, remove, enable,
 // list), controller_revival.cpp (gone, pending), controller_waiting.cpp (pending globs), controller_limits.cpp (rates,
-// expiry), controller_events.cpp (queue, subscriptions), controller_keeping.cpp (what outlives this daemon).
+// expiry), controller_events.cpp (queue, subscriptions), controller_feeds.cpp (records of jumps),
+// controller_keeping.cpp (what outlives this daemon).
 #pragma once
 
 #include <type_traits>
@@ -152,6 +153,14 @@ class ControllerImpl final : public Controller {
   void mark_gone(pid_t pid);
   std::uint64_t places_of(const Probe& probe) const;
   ProbeView view(const Probe& probe) const;
+  template <typename T, typename List>
+  void look_up(const Client& client, pid_t pid, Shape<T> shape, Reply<std::string> reply, List list);
+  const tracer::ProbeProgram& dearest(const Probe& probe) const;
+  void put_tier(ProbeView& view, const Probe& probe) const;
+  void analyse_code(uid_t user, pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+                    std::vector<RemoteAddr> sites);
+  void tell_code(pid_t pid, std::uint32_t execs, std::vector<tracer::SiteCode> code);
+  void tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled);
 
   // controller_keeping.cpp
   struct KeptFile {
@@ -226,7 +235,6 @@ class ControllerImpl final : public Controller {
                       std::vector<RemoteAddr>& sites);
   void tell_added(const Probe& glob, const std::vector<ProbeId>& added, const std::vector<Skipped>& skipped);
   void set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matches);
-  void tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled);
   std::vector<ProbeId> matches_of(ProbeId glob) const;
   void forget_match(const Probe& match, std::vector<ProbeId>& emptied);
 
@@ -268,21 +276,14 @@ class ControllerImpl final : public Controller {
                                             events::RecordHeader& header);
   void take_unknown(FeedState& state);
   void give_up_unknown(FeedState& state);
-  template <typename T, typename List>
-  void look_up(const Client& client, pid_t pid, Shape<T> shape, Reply<std::string> reply, List list);
   const FeedState::Thread& thread_in(FeedState& state, pid_t pid, pid_t tid);
   void close_tap(FeedState& state, std::uint32_t index);
   struct Counts {
     std::uint64_t hits = 0, missed = 0, filtered = 0;
   };
   Counts counts_of(const Probe& probe) const;
-  const tracer::ProbeProgram& dearest(const Probe& probe) const;
-  void put_tier(ProbeView& view, const Probe& probe) const;
   std::uint64_t missed_of(const Probe& probe) const;
   void watch_feeds();
-  void analyse_code(uid_t user, pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
-                    std::vector<RemoteAddr> sites);
-  void tell_code(pid_t pid, std::uint32_t execs, std::vector<tracer::SiteCode> code);
 
   // Any thread: runs f on the Asio thread.
   template <class F>

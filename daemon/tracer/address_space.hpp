@@ -72,7 +72,6 @@ class AddressSpace {
   XolAreas& xol() { return xol_; }
   // Calls of functions with return probes.
   ReturnStacks& returns() { return *returns_; }
-  // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
   // Whether injected memory is still what it was: neither unmapped by the program nor replaced by memory of its own.
   bool is_ours(const XolAreas::Area& area, const Layout& layout) const;
   // The mark of this process's areas; an area's first bytes, where it has others there.
@@ -80,6 +79,7 @@ class AddressSpace {
   static Mark mark_of(std::span<const std::uint8_t> code);
   // Gives the landing up when its code or its table is not there any more.
   void look_after_landing(const Layout& layout);
+  // A page of the target for the arguments of remote calls, inside xol(); 0: not mapped yet.
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
   // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.
@@ -87,7 +87,7 @@ class AddressSpace {
   const Landing& landing() const { return landing_; }
   // Told of everything before it is in the target; null: none is kept.
   Journal* journal() { return journal_.get(); }
-  // What is in the target already is written there at once.
+  // Breakpoints and semaphores that are in the target already are written there at once.
   void keep_journal(std::unique_ptr<Journal> journal);
   // Nothing of ours is in this memory any more, or the memory itself has gone.
   void drop_journal();
@@ -95,7 +95,6 @@ class AddressSpace {
   Site* find(RemoteAddr address);
   // A site at another address whose instruction shares bytes with this one; null: none.
   const Site* overlapping(const SitePlan& plan) const;
-  // Whether a site was here earlier and its breakpoint has been taken out since.
   // What had a breakpoint of ours until it was taken out; nullptr: nothing.
   const SitePlan* former_site(RemoteAddr address) const {
     const auto it = removed_.find(address);
@@ -135,18 +134,18 @@ class AddressSpace {
   // The site whose punned jump leads, or has led, to this place for that reason; null: none's.
   Site* astray_to(RemoteAddr pc);
 
-  // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
-  // is in state planned. False: the text is not what it should be; nothing was changed.
   // Whether the text there is this, but for the site's own breakpoint.
   bool holds_around(const Site& site, std::span<const std::uint8_t> bytes) const;
   // A breakpoint in generated code: a thread that runs into it when nobody traces it any more goes on at `done`, and
   // whoever recovers the target makes it a nop.
   void add_call_trap(RemoteAddr trap, RemoteAddr done);
+  // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
+  // is in state planned. False: the text is not what it should be; nothing was changed.
   bool plan_jump(Site& site, Jump jump);
   bool write_jump_tail(Site& site);
   bool write_jump_head(Site& site);
-  // Back to the breakpoint, at once; its detour is retired. No-op without a jump. Without a layout a jump is only taken
-  // for ours when at least five bytes say so.
+  // Back to the breakpoint, at once; its detour is retired. No-op without a jump. Without a layout a jump is taken for
+  // ours by the bytes that were written: those of both jumps where there are two, one to four of a punned one.
   void drop_jump(Site& site, const Layout& layout = Layout::unknown());
   // The sites whose jumps are in the way of another probe at this address.
   std::vector<Site*> hindered_by(RemoteAddr address);

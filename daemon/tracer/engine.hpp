@@ -1,10 +1,12 @@
 // The tracer proper: every tracee, every stop, every site. Single-threaded; see tracer.hpp for the thread around it.
 //
-// Owning thread: the tracer thread. Nothing here blocks except the few microseconds of a remote system call.
+// Owning thread: the tracer thread. It waits for stopped threads only: the microseconds of a remote system call, and,
+// bounded, until others have stopped (attach(), stop_others(), others_stopped()).
 // The code is split by what it reacts to:
 //   engine.cpp        processes: attach, detach, jobs, deadlines
 //   engine_sites.cpp  commands on probes: add, remove, enable, arm
-//   engine_stops.cpp  stops of threads: signals, breakpoints, steps, interrupts
+//   engine_stops.cpp  stops of threads: signals, breakpoints, interrupts; letting go on
+//   engine_slots.cpp  threads in slots: signals there, steps
 //   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
 //   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
 //   engine_landing.cpp  where threads are to go on when this daemon is killed
@@ -16,6 +18,7 @@
 //   engine_channels.cpp  memory that this takes in the target
 //   engine_rounds.cpp    every thread seen outside of what is to be overwritten
 //   engine_detours.cpp   threads in detours; who records into which lane
+//   engine_blocked_loads.cpp  loads of detours that wait for their memory
 //   engine_returns.cpp   return probes at breakpoints
 //   engine_calls.cpp     the calls that detours keep, and what they leave to the tracer
 #pragma once
@@ -128,7 +131,8 @@ class Engine : private Waiter::Guardian {
 
   // ---- commands ----
 
-  // Seizes every thread; stops none. Again for an attached process: merges the parameters.
+  // Seizes every thread; those that run or clone are stopped for a moment. Again for an attached process: merges the
+  // parameters.
   Result<AttachResult> attach(pid_t pid, const AttachParams& params);
   bool is_detaching(pid_t pid) {
     const Process* process = find_process(pid);
