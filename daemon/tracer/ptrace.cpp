@@ -176,22 +176,22 @@ namespace {
 
 constexpr std::size_t kMostState = 16 << 10;  // bytes of all register sets that xsave saves: with AMX's tiles, 11 KiB
 
-std::vector<std::byte> key_rights_set(pid_t tid) {
+[[maybe_unused]] std::vector<std::byte> key_rights_set(pid_t tid) {
   std::vector<std::byte> set(kMostState);
   iovec io{set.data(), set.size()};
-  if (call(PTRACE_GETREGSET, tid, *arch::native::kKeyRightsSet, pointer(&io)) != Outcome::ok) return {};
+  if (call(PTRACE_GETREGSET, tid, arch::native::kKeyRightsSet.value_or(0), pointer(&io)) != Outcome::ok) return {};
   set.resize(io.iov_len);
   return set;
 }
 
-bool put_key_rights_set(pid_t tid, std::vector<std::byte>& set) {
+[[maybe_unused]] bool put_key_rights_set(pid_t tid, std::vector<std::byte>& set) {
   iovec io{set.data(), set.size()};
-  return call(PTRACE_SETREGSET, tid, *arch::native::kKeyRightsSet, pointer(&io)) == Outcome::ok;
+  return call(PTRACE_SETREGSET, tid, arch::native::kKeyRightsSet.value_or(0), pointer(&io)) == Outcome::ok;
 }
 
 }  // namespace
 
-std::optional<std::uint32_t> lift_key_rights(pid_t tid) {
+std::optional<std::uint32_t> lift_key_rights([[maybe_unused]] pid_t tid) {
   if constexpr (arch::native::kKeyRightsSet) {
     auto set = key_rights_set(tid);
     const auto before = arch::native::lift_key_rights(set);
@@ -203,7 +203,7 @@ std::optional<std::uint32_t> lift_key_rights(pid_t tid) {
   }
 }
 
-void put_key_rights(pid_t tid, std::uint32_t rights) {
+void put_key_rights([[maybe_unused]] pid_t tid, [[maybe_unused]] std::uint32_t rights) {
   if constexpr (arch::native::kKeyRightsSet) {
     auto set = key_rights_set(tid);
     if (arch::native::put_key_rights(set, rights)) put_key_rights_set(tid, set);
