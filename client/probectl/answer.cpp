@@ -66,6 +66,12 @@ std::string how_it_ended(JsonView params) {
   return "";
 }
 
+const char* how_it_was_switched(JsonView params) {
+  return params["armed"].boolean_or(true)
+             ? "the daemon is armed again"
+             : "another client has disarmed the daemon: nothing is hit until `probectl arm`";
+}
+
 Error failed_error(JsonView failed) {
   return {reason_from_string(failed["reason"].string()).value_or(Reason::internal),
           fmt::format("{}: {}", failed["name"].string(), failed["message"].string()), failed["hint"].string()};

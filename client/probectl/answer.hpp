@@ -28,6 +28,8 @@ void report_skipped(JsonView skipped, bool json);
 
 // Of target.exited: " (killed by signal 15)", " (exit code 0)"; empty when the daemon does not know.
 std::string how_it_ended(JsonView params);
+// What daemon.switched says, for people.
+const char* how_it_was_switched(JsonView params);
 
 // A member of the "failed" of a reply, a probe that can't be put in place, as an error.
 Error failed_error(JsonView failed);

@@ -386,10 +386,7 @@ int run_stream(Connection& connection, const Options& options) {
     if (notification.method == "probe.unplaced")
       stream.say("still pending: " + display(notification.params["message"].string()));
     if (notification.method == "probe.switched") stream.say(display(notification.params["message"].string()));
-    if (notification.method == "daemon.switched")
-      stream.say(notification.params["armed"].boolean_or(true)
-                     ? "the daemon is armed again"
-                     : "another client has disarmed the daemon: nothing is hit until `probectl arm`");
+    if (notification.method == "daemon.switched") stream.say(how_it_was_switched(notification.params));
     if (notification.method == "probe.disabled")
       stream.say("disabled: " + display(notification.params["message"].string()));
   });

@@ -110,7 +110,6 @@ class Trace {
   void take_disabled(JsonView params);
   void take_execed(JsonView params);
   void note_own_end(JsonView params, std::uint64_t left);
-  bool nobody_left(pid_t ended);
   void take_removed(JsonView params);
   void take_switched(const Notification& notification);
   bool none_can_be_hit() const;
@@ -144,8 +143,7 @@ class Trace {
   std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
   bool attached_ = false, ready_ = false, denied_ = false, armed_ = false, cleaning_up_ = false;
-  bool gone_ = false;             // the process has ended
-  bool own_target_gone_ = false;  // and all its children that had its probes
+  bool gone_ = false;  // the process has ended; its target (see targets_) ends with the last child that has its probes
 };
 
 void Trace::take(const Notification& notification) {
@@ -175,9 +173,8 @@ void Trace::take(const Notification& notification) {
   if (method == "target.exited" || method == "target.detached") take_end(pid, params);
   if (method == "target.memberExited" && static_cast<pid_t>(params["member"].u64_or(0)) == pid_)
     note_own_end(params, params["left"].u64_or(0));
-  if (pid == pid_ && method == "target.exited") note_own_end(params, targets_.size() - 1);
-  if ((method == "target.exited" || method == "target.detached") && gone_ && nobody_left(pid))
-    stream_.end(End::target_gone);
+  if (pid == pid_ && method == "target.exited") note_own_end(params, targets_.size());
+  if (targets_.empty()) stream_.end(End::target_gone);
   if (pid != pid_) return;
   if (method == "target.ready") ready_ = true;
   if (method == "target.detached" && !cleaning_up_) {
@@ -196,12 +193,6 @@ void Trace::note_own_end(JsonView params, std::uint64_t left) {
   if (left == 1) text += "; the trace goes on with 1 process that it has made";
   if (left > 1) text += fmt::format("; the trace goes on with {} processes that it has made", left);
   stream_.say(text);
-}
-
-// Behind the end of this target of ours.
-bool Trace::nobody_left(pid_t ended) {
-  if (ended == pid_) own_target_gone_ = true;
-  return own_target_gone_ && std::ranges::all_of(targets_, [this](const auto& t) { return t.first == pid_; });
 }
 
 // ---- what others do to our probes -----------------------------------------------------------------------------------
@@ -225,10 +216,7 @@ void Trace::take_removed(JsonView params) {
 void Trace::take_switched(const Notification& notification) {
   const auto& [method, params] = notification;
   if (cleaning_up_ || !armed_) return;
-  if (method == "daemon.switched")
-    return stream_.say(params["armed"].boolean_or(true)
-                           ? "the daemon is armed again"
-                           : "another client has disarmed the daemon: nothing is hit until `probectl arm`");
+  if (method == "daemon.switched") return stream_.say(how_it_was_switched(params));
   if (names_ours(params)) stream_.say(display(params["message"].string()));
 }
 
@@ -253,7 +241,7 @@ void Trace::take_execed(JsonView params) {
 
 void Trace::take_end(pid_t pid, JsonView params) {
   if (const auto children = params["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
-  if (pid != pid_) targets_.erase(pid);
+  targets_.erase(pid);
 }
 
 // `pid`, a target of ours or a child of one, runs another program. Held there it is heard of again: target.ready.
@@ -267,7 +255,7 @@ void Trace::take_program(pid_t pid, JsonView params) {
   untraced_.ran(comm, pid != pid_);
   if (pid != pid_) {
     targets_.erase(pid);
-    if (gone_ && nobody_left(pid)) stream_.end(End::target_gone);
+    if (targets_.empty()) stream_.end(End::target_gone);
     return;
   }
   stream_.say(fmt::format("PID {} runs {} now, which may not be traced", pid_, comm));

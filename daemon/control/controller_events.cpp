@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/controller_parts.hpp"
 #include "proto/base/check.hpp"
 #include "proto/json.hpp"
 
@@ -274,8 +274,7 @@ void ControllerImpl::tell_ends() {
     if (it == subscriptions_.end()) continue;
     std::string why = fmt::format("process {} has ended, or runs another program", ends.pid);
     if (!ends.removed.empty()) {
-      const std::size_t more = ends.removed.size() - 1;
-      why = more > 0 ? fmt::format("{} and {} more were removed", ends.first, more) : ends.first + " was removed";
+      why = was_done(ends.first, ends.removed.size(), "removed");
       proto::JsonWriter w;
       w.begin_object().key("ids").begin_array();
       for (const ProbeId probe : ends.removed) w.number(std::uint64_t{number(probe)});

@@ -11,6 +11,12 @@
 
 namespace probed::control {
 
+// "GROUP/NAME was removed", "GROUP/NAME and 2 more were removed": of `count` probes, this the first of them.
+inline std::string was_done(const std::string& first, std::size_t count, std::string_view what) {
+  return count == 1 ? fmt::format("{} was {}", first, what)
+                    : fmt::format("{} and {} more were {}", first, count - 1, what);
+}
+
 struct ControllerImpl::Plan {
   AddRequest request;
   ClientId who{}, owner{};

@@ -825,13 +825,12 @@ void ControllerImpl::tell_switched(ClientId by, const std::vector<ProbeId>& ids,
     }
   }
   for (const auto& [client, t] : told) {
-    const std::size_t more = t.ids.size() - 1;
-    const std::string who = more == 0 ? t.first + " was" : fmt::format("{} and {} more were", t.first, more);
     proto::JsonWriter w;
     w.begin_object().key("ids").begin_array();
     for (const ProbeId id : t.ids) w.number(std::uint64_t{number(id)});
     w.end_array().key("enabled").boolean(enabled);
-    w.key("message").string(fmt::format("{} {} by another client", who, enabled ? "enabled" : "disabled")).end_object();
+    const char* what = enabled ? "enabled by another client" : "disabled by another client";
+    w.key("message").string(was_done(t.first, t.ids.size(), what)).end_object();
     client->notify("probe.switched", w.text());
   }
 }

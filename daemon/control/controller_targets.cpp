@@ -496,13 +496,11 @@ void ControllerImpl::on_process_gone(pid_t root, pid_t pid, std::optional<tracer
   if (it == targets_.end() || it->second.members.erase(pid) == 0) return;
   Target& t = it->second;
   if (pid == root) t.own_end = how;
-  if (!t.members.empty()) {  // the children it is followed into live on
-    drain_all();
+  drain_all();
+  if (!t.members.empty())  // the children it is followed into live on
     return notify_interested(
         t, "target.memberExited",
         fmt::format(R"({{"pid":{},"member":{}{},"left":{}}})", root, pid, how_params(how), t.members.size()));
-  }
-  drain_all();
   const std::set<ClientId> interested = t.interested;
   spdlog::info("process {} has ended{}{}", root, t.own_end ? how_text(*t.own_end) : "",
                with_its_probes(probe_count(root)));

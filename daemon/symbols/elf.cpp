@@ -79,13 +79,16 @@ std::shared_ptr<Module> Module::from_headers(const elf::Image& image, std::strin
   return module;
 }
 
+// Whether nothing was left out for want of time or memory.
+static bool read_whole() { return !TimeLimit::passed() && !MemoryShare::refused(); }
+
 std::shared_ptr<const arch::CodeFlow> Module::code_flow(const Source& source) const {
   const std::unique_lock lock(flow_mutex_, kOthersPatience);
   if (!lock) return nullptr;
   if (flow_) return flow_;
   const std::optional<elf::Image> image = source.open();
   auto flow = image ? read_code_flow(*this, *image) : nullptr;
-  if (!TimeLimit::passed() && !MemoryShare::refused()) flow_ = std::move(flow);
+  if (read_whole()) flow_ = std::move(flow);
   return flow_;
 }
 
@@ -136,7 +139,7 @@ std::shared_ptr<const dwarf::DebugInfo> Module::debug_info(const Source& source)
     if (const auto separate = find_debug_file(*image, path_, source.debug_roots, open_debug)) found = read(*separate);
   if (!found)
     if (const auto fetched = fetch_debug_file(build_id_, source.fetch)) found = read(*fetched);
-  if (found && !TimeLimit::passed() && !MemoryShare::refused()) debug_ = std::move(found);
+  if (found && read_whole()) debug_ = std::move(found);
   if (MemoryShare::refused()) return asked_again_ = {}, debug_;  // whoever asks next may have room for it
   // What takes long to read, and isn't whole, is seldom read.
   const auto end = std::chrono::steady_clock::now();
@@ -196,7 +199,7 @@ bool Module::load(const Source& source) const {
   contents_->data_slots = read_data_slots(*image);
   contents_->usdt = elf::read_usdt_notes(*image);
   // Half of it is nothing: whoever comes next begins anew.
-  if (TimeLimit::passed() || MemoryShare::refused()) {
+  if (!read_whole()) {
     contents_ = std::make_unique<Contents>();
     return false;
   }
