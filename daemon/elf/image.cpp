@@ -45,13 +45,11 @@ std::string_view objection(const Elf64_Ehdr& h, bool relocatable) {
   return {};
 }
 
-constexpr std::uint64_t align4(std::uint64_t n) { return (n + 3) & ~std::uint64_t{3}; }
-
 std::vector<std::byte> find_build_id(std::span<const std::byte> notes) {
   while (notes.size() >= sizeof(Elf64_Nhdr)) {
     Elf64_Nhdr note;
     std::memcpy(&note, notes.data(), sizeof note);
-    const std::uint64_t name_at = sizeof note, desc_at = name_at + align4(note.n_namesz);
+    const std::uint64_t name_at = sizeof note, desc_at = name_at + note_aligned(note.n_namesz);
     const std::uint64_t end = desc_at + note.n_descsz;
     if (end > notes.size()) break;
     const bool gnu = note.n_namesz == 4 && std::memcmp(notes.data() + name_at, "GNU", 4) == 0;
@@ -59,7 +57,7 @@ std::vector<std::byte> find_build_id(std::span<const std::byte> notes) {
       const auto id = notes.subspan(desc_at, note.n_descsz);
       return {id.begin(), id.end()};
     }
-    notes = notes.subspan(std::min<std::uint64_t>(align4(end), notes.size()));
+    notes = notes.subspan(std::min<std::uint64_t>(note_aligned(end), notes.size()));
   }
   return {};
 }

@@ -23,6 +23,9 @@
 
 namespace probed::elf {
 
+// Where the part of a note behind one that ends at `end` begins (elf(5), "Notes": four bytes; n below 2^64 - 3).
+constexpr std::uint64_t note_aligned(std::uint64_t end) { return (end + 3) & ~std::uint64_t{3}; }
+
 class Image {
  public:
   // Takes 64-bit little-endian ELF files of this machine's architecture. `name` is for messages. Errors:

@@ -11,14 +11,12 @@
 namespace probed::elf {
 namespace {
 
-constexpr std::uint64_t kMaxNotes = 16u << 20;  // bytes of a section
-constexpr std::size_t kMaxCount = 100'000;      // probes of a file
-constexpr std::size_t kMaxName = 256;           // bytes of PROVIDER or NAME
-constexpr std::size_t kMaxArguments = 4096;     // bytes of a note's argument string
-constexpr Elf64_Word kStapsdt = 3;              // n_type
+constexpr std::uint64_t kMaxSection = 16u << 20;  // bytes
+constexpr std::size_t kMaxCount = 100'000;        // probes of a file
+constexpr std::size_t kMaxName = 256;             // bytes of PROVIDER or NAME
+constexpr std::size_t kMaxArguments = 4096;       // bytes of a note's argument string
+constexpr Elf64_Word kStapsdt = 3;                // n_type
 constexpr std::string_view kOwner = "stapsdt";
-
-constexpr std::uint64_t align4(std::uint64_t n) { return (n + 3) & ~std::uint64_t{3}; }
 
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 
@@ -62,14 +60,14 @@ void parse_notes(std::string_view notes, std::uint64_t base, std::vector<UsdtNot
   while (notes.size() >= sizeof(Elf64_Nhdr) && out.size() < kMaxCount) {
     Elf64_Nhdr header;
     std::memcpy(&header, notes.data(), sizeof header);
-    const std::uint64_t descriptor = sizeof header + align4(header.n_namesz), end = descriptor + header.n_descsz;
+    const std::uint64_t descriptor = sizeof header + note_aligned(header.n_namesz), end = descriptor + header.n_descsz;
     if (end > notes.size()) return;
     const std::string_view owner = notes.substr(sizeof header, std::min<std::size_t>(header.n_namesz, kOwner.size()));
     UsdtNote note;
     if (header.n_type == kStapsdt && header.n_namesz == kOwner.size() + 1 && owner == kOwner &&
         parse_note(notes.substr(descriptor, header.n_descsz), base, note))
       out.push_back(std::move(note));
-    notes.remove_prefix(std::min<std::uint64_t>(align4(end), notes.size()));
+    notes.remove_prefix(std::min<std::uint64_t>(note_aligned(end), notes.size()));
   }
 }
 
@@ -138,7 +136,7 @@ std::vector<UsdtNote> read_usdt_notes(const Image& image) {
   std::vector<UsdtNote> notes;
   const Elf64_Shdr* section = image.section(".note.stapsdt");
   if (!section || section->sh_type != SHT_NOTE) return notes;
-  const auto bytes = image.read_bytes(section->sh_offset, section->sh_size, kMaxNotes);
+  const auto bytes = image.read_bytes(section->sh_offset, section->sh_size, kMaxSection);
   const Elf64_Shdr* base = image.section(".stapsdt.base");
   if (bytes)
     parse_notes({reinterpret_cast<const char*>(bytes->data()), bytes->size()}, base ? base->sh_addr : 0, notes);

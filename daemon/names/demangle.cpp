@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/names/characters.hpp"
+
 namespace probed::names {
 namespace {
 
@@ -19,7 +21,6 @@ constexpr std::uint64_t kMaxDemangled = 16u << 20;
 constexpr std::uint64_t kPerCharacter = 48;
 constexpr std::string_view kAbiTag = "[abi:";
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$'; }
 
 std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {

@@ -5,6 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "daemon/names/characters.hpp"
+
 namespace probed::names {
 namespace {
 
@@ -18,8 +20,6 @@ std::string to_lower(std::string_view text) {
   std::transform(out.begin(), out.end(), out.begin(), lower);
   return out;
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Matches one set "[...]" at the front of the pattern; nullopt when it has no end. Sets `length` to that of the set.
 std::optional<bool> match_set(std::string_view pattern, char c, std::size_t& length) {

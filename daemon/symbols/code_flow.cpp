@@ -15,7 +15,6 @@ namespace probed::symbols {
 namespace {
 
 constexpr std::uint64_t kMaxText = 256u << 20, kMaxData = 256u << 20;  // bytes of one segment
-constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;
 
 struct LoadedSegment {
   std::uint64_t address = 0;

@@ -15,7 +15,6 @@ namespace native = arch::native;
 constexpr std::uint64_t kMaxDynamicEntries = 4096;
 constexpr std::uint64_t kMaxStrings = 128u << 20;
 constexpr std::uint64_t kMaxSymbols = 4u << 20;
-constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;  // chromium: 30 MB before RELR
 constexpr std::size_t kMaxSlots = 1u << 20;
 constexpr std::size_t kMaxVersions = 4096;
 

@@ -14,6 +14,9 @@
 
 namespace probed::symbols {
 
+// Of one of its tables that is read; chromium has 30 MB before RELR.
+inline constexpr std::uint64_t kMaxRelocationBytes = 256u << 20;
+
 // The entries of PT_DYNAMIC, d_tag to d_val; of several with one tag the first. Empty when there is none.
 using DynamicTags = std::map<std::int64_t, std::uint64_t>;
 DynamicTags read_dynamic_tags(const elf::Image& image);

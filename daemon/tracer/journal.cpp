@@ -28,8 +28,10 @@ bool is_ours(const std::string& path) {
   return std::ranges::count(name, '-') == 2 && name.find_first_not_of("0123456789-") == name.npos;
 }
 
-// Begun, and not finished: nothing had been written into a target then.
-bool was_begun(std::string_view text) { return text.find_first_not_of('\0') == text.npos; }
+// Begun, and not finished: what it is known by is written last, and before anything is written into a target.
+bool was_begun(std::string_view text) {
+  return text.substr(0, JournalHeader::kMagic.size()).find_first_not_of('\0') == text.npos;
+}
 
 // Not empty: why it can't be read.
 std::string read_journal(std::string_view text, FoundJournal& found) {

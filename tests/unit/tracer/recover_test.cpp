@@ -174,6 +174,26 @@ TEST_CASE("through a symbolic link, and under other names than journals have, no
   CHECK(std::filesystem::exists(other.path() + foreign));
 }
 
+// What tells whose it is stands in front of what tells what it is: a daemon that was killed between them left one that
+// was refused for good.
+TEST_CASE("a journal whose daemon was killed while it was made is taken away, however far that had come") {
+  const StateDirectory state;
+  const auto id = process::target_id(::getpid());
+  REQUIRE(id);
+  Journal::create(state.path(), *id);
+  const std::string path = find_journals(state.path()).at(0).path;
+  std::string whole(std::istreambuf_iterator<char>(std::ifstream(path, std::ios::binary).rdbuf()), {});
+  whole.replace(0, JournalHeader::kMagic.size(), JournalHeader::kMagic.size(), '\0');
+  std::size_t size = 0;
+  SUBCASE("empty") {}
+  SUBCASE("without room for what it is known by") { size = 5; }
+  SUBCASE("all but what it is known by") { size = whole.size(); }
+  REQUIRE(::truncate(path.c_str(), 0) == 0);
+  std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+  CHECK(recover_all(state.path(), 0ms).empty());
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("a journal that can't be read, or is another version's, stays where it is and is told of") {
   const StateDirectory state;
   const std::string path = state.path() + "/1-2-3.journal";
