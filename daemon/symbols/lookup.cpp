@@ -8,6 +8,7 @@
 #include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/dwarf/info.hpp"
 #include "daemon/names/demangle.hpp"
+#include "daemon/names/match.hpp"
 #include "daemon/symbols/target_files.hpp"
 #include "daemon/symbols/target_impl.hpp"
 
@@ -121,6 +122,13 @@ Error TargetSymbols::Impl::no_such_module(std::string_view module) const {
   std::vector<std::string> names;
   for (const Instance& in : instances_)
     if (std::string name(in.name()); std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  // What may have been meant comes first, should there be more than a hint has room for.
+  names::NearNames near(module);
+  for (const std::string& name : names) near.consider(names::short_module_name(name));
+  const std::vector<std::string> meant = near.best();
+  std::ranges::stable_partition(names, [&](const std::string& name) {
+    return std::ranges::find(meant, names::short_module_name(name)) != meant.end();
+  });
   const std::string what = module.empty() ? "process " + std::to_string(pid_) + " has no readable module"
                                           : "process " + std::to_string(pid_) + " has no module " + std::string(module);
   // PROVIDER:NAME looks alike, unless it is the name of a file.
