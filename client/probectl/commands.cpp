@@ -188,6 +188,8 @@ int print_array(const Document& reply, const Options& options, const Query& quer
     print_object(object, options, query);
     return true;
   });
+  const bool may_be_none = options.command == Command::list || options.command == Command::profile;
+  if (printed == 0 && may_be_none && is_wide(options, query)) print_line(query.header());
   comment(reply, options);
   if (printed == 0 && options.command == Command::functions && !options.pattern.empty())
     return fail(nothing_matches(options), options.json());
