@@ -431,7 +431,7 @@ void Engine::start_detach(Process& process) {
       continue;
     }
     if (it->second.state == Tracee::State::held)
-      release(it->second, 0);
+      carry_out(tid, Act::leave("it was held"));
     else
       process.to_ask.push_back(tid);
   }
@@ -458,15 +458,6 @@ void Engine::forget_vanished(Process& process) {
   finish_detach_if_empty(process);
 }
 
-// A thread of a process whose threads are to leave together has come. False: it may go at once.
-bool Engine::wait_for_the_others(Tracee& tracee) {
-  Process& process = *tracee.process;
-  if (!process.leave_together_until) return false;
-  tracee.state = Tracee::State::held;
-  leave_if_complete(process);
-  return true;
-}
-
 // Whether one of those that haven't come yet may run into what is being taken out: it waits for a processor, or in a
 // stop for us, and not in the kernel.
 bool Engine::some_still_run(const Process& process) const {
@@ -491,7 +482,7 @@ void Engine::leave_together(Process& process) {
     const auto it = tracees_.find(tid);
     if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;
     if (!std::exchange(left, true) && !leave_actions(it->second)) continue;
-    release(it->second, 0);
+    carry_out(tid, Act::leave("all threads of its process have come"));
   }
 }
 
@@ -554,10 +545,8 @@ void Engine::forget_keep(pid_t pid) {
 }
 
 void Engine::resume_held_threads(const Process& process) {
-  for (const pid_t tid : process.threads) {
-    Tracee& tracee = tracees_.at(tid);
-    if (tracee.state == Tracee::State::held) resume(tracee);
-  }
+  for (const pid_t tid : process.threads)
+    if (tracees_.at(tid).state == Tracee::State::held) carry_out(tid, Act::go_on("it is held no longer"));
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 // The code is split by what it reacts to:
 //   engine.cpp        processes: attach, detach, jobs, deadlines
 //   engine_sites.cpp  commands on probes: add, remove, enable, arm
-//   engine_stops.cpp  stops of threads: signals, breakpoints, interrupts; letting go on
+//   engine_stops.cpp  stops of threads: signals, breakpoints, interrupts; what becomes of them (act.hpp)
 //   engine_slots.cpp  threads in slots: signals there, steps
 //   engine_memory.cpp code that goes away, moves or changes under a breakpoint; page copies given back
 //   engine_traps.cpp  what our own traps and faults do to the program's signals, undone
@@ -28,9 +28,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/tracer/act.hpp"
 #include "daemon/tracer/hit_recorder.hpp"
 #include "daemon/tracer/program.hpp"
 #include "daemon/tracer/remote_syscall.hpp"
@@ -218,7 +220,6 @@ class Engine : private Waiter::Guardian {
   void start_detach(Process& process);
   void ask_to_leave(Process& process, std::size_t count);
   void forget_vanished(Process& process);
-  bool wait_for_the_others(Tracee& tracee);
   bool some_still_run(const Process& process) const;
   void leave_if_complete(Process& process);
   void leave_together(Process& process);
@@ -259,7 +260,7 @@ class Engine : private Waiter::Guardian {
   bool forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout);
   void forget_lost_code(const Process& process);
   bool generated_code_gone(Process& process, RemoteAddr pc);
-  bool leave_moved_jump(Tracee& tracee, int signal);
+  std::optional<Act> leave_moved_jump(Tracee& tracee, int signal);
   bool follow_rewriting(Tracee& tracee, Site& site);
   bool renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout);
   bool others_stopped(const Tracee& tracee, Sleepers sleepers = Sleepers::stop);
@@ -270,45 +271,48 @@ class Engine : private Waiter::Guardian {
   void give_back_soon(Process& process);
 
   // engine_stops.cpp
+  Act on_stop(Tracee& tracee, const WaitStatus& status);
+  Act on_call(Tracee& tracee);
   bool give_back(Tracee& tracee, const WaitStatus& status);
-  void on_signal(Tracee& tracee, int signal);
+  void carry_out(pid_t tid, Act act, std::string_view facts = {});
+  void let_go_on(Tracee& tracee, int signal);
+  Act prepare_to_leave(Tracee& tracee, const Act& wanted);
+  static Act go_on_or_leave(const Tracee& tracee, const char* why, int signal = 0);
+  Act on_signal(Tracee& tracee, int signal);
   bool secure(pid_t tid, int signal) override;
   void keep_call(pid_t tid) override;
   static bool take_trapped(Tracee& tracee, Tracee::Trapped& trapped);
-  bool on_trap(Tracee& tracee);
-  bool deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped);
-  bool is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs);
+  std::optional<Act> on_trap(Tracee& tracee);
+  std::optional<Act> deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped);
+  std::optional<Act> pass_step_of_copy(Tracee& tracee, const ptrace::Registers& regs);
   struct AfterTrap;
   bool ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const;
-  void on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
+  Act on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after);
   void give_up_other_code(AddressSpace& space, RemoteAddr address);
-  void continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
-  void on_step(Tracee& tracee, int signal);
-  void finish_step(Tracee& tracee, ptrace::Registers& regs);
+  Act continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
+  Act on_step(Tracee& tracee, int signal);
+  Act finish_step(Tracee& tracee, ptrace::Registers& regs);
   bool may_hold_signals(Tracee& tracee, std::uint64_t mask);
   void hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours);
   void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
   void let_signals(const Tracee& tracee, std::uint64_t mask);
   static Journal* journal_of(const Tracee& tracee);
   static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);
-  void deliver(Tracee& tracee, int signal);
-  void deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
-  void on_interrupt(Tracee& tracee, bool group_stop);
+  Act deliver(Tracee& tracee, int signal);
+  Act deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base);
+  Act on_interrupt(Tracee& tracee, bool group_stop);
   void put_back_interrupted_call(Tracee& tracee);
   void make_call_again(Tracee& tracee, ptrace::Registers& regs);
   void note_restart(Tracee& tracee, const WaitStatus& status);
   void mend_restart(Tracee& tracee);
-  void resume(Tracee& tracee, int signal = 0);
   void hide_from_core_dump(Tracee& tracee);
   void show_again(Tracee& tracee);
-  void start_step(Tracee& tracee, RemoteAddr slot);
   void enter_slot(Tracee& tracee, RemoteAddr slot);
   void leave_slot(Tracee& tracee);
   static bool has_filter(const Tracee& tracee);
   void show_filtered_call(Tracee& tracee);
   bool move_out_of_slot(Tracee& tracee, ptrace::Registers& regs);
-  void release(Tracee& tracee, int signal);
-  void on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
+  Act on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
 
   // engine_returns.cpp
   StackPlace stack_place(Tracee& tracee, const ptrace::Registers& regs, bool is_go);
@@ -321,7 +325,7 @@ class Engine : private Waiter::Guardian {
   void forget_calls(const ProbeProgram& program);
 
   // engine_calls.cpp
-  bool on_call_trap(Tracee& tracee, ptrace::Registers& regs);
+  std::optional<Act> on_call_trap(Tracee& tracee, ptrace::Registers& regs);
   void run_call(Tracee& tracee, const ptrace::Registers& regs);
   std::optional<std::uint32_t> tag_of_calls(const std::shared_ptr<ReturnProbe>& probe);
   Tracee* keeper_of_calls(Tracee& tracee, const ptrace::Registers& regs);
@@ -336,7 +340,7 @@ class Engine : private Waiter::Guardian {
   bool plant_entry_breakpoint(Process& process);
   bool loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs);
   bool loader_has_report(const Tracee& tracee, const ProbeProgram& program);
-  void hold_for_loader(Tracee& tracee);
+  Act hold_for_loader(Tracee& tracee);
   void release_late_loaders();
 
   // engine_landing.cpp
@@ -374,7 +378,7 @@ class Engine : private Waiter::Guardian {
   AfterTrap mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged);
   bool queue_trap_again(Tracee& tracee, RemoteAddr breakpoint);
   void mend_action(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged, AfterTrap& after);
-  bool before_own_signal(Tracee& tracee, int signal);
+  std::optional<Act> before_own_signal(Tracee& tracee, int signal);
   void note_own_signal(Tracee& tracee, int signal);
   void actions_after_exec(Tracee& tracee);
   bool owes_actions(const Process& process) const;
@@ -443,7 +447,7 @@ class Engine : private Waiter::Guardian {
   static bool unmap_unused(AddressSpace& space, RemoteSyscalls& remote);
   static void no_pun(Site& site, const char* why);
   void give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to);
-  bool come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs);
+  std::optional<Act> come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs);
   static bool place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, const PlacedDetour& of);
 
   // engine_rounds.cpp
@@ -462,40 +466,40 @@ class Engine : private Waiter::Guardian {
   void meet_soon(AddressSpace& space);
   void meet_the_rest(AddressSpace& space);
   bool looked_at(Tracee& tracee);
-  bool stand_in_for_clock(Tracee& tracee, int signal);
-  bool pass_key(Tracee& tracee, int signal);
+  std::optional<Act> stand_in_for_clock(Tracee& tracee, int signal);
+  std::optional<Act> pass_key(Tracee& tracee, int signal);
   static void give_keys_back(Tracee& tracee);
   void note_absent_load(AddressSpace& space, RemoteAddr address);
   void give_up_load(Tracee& tracee);
   bool has_loads() const;
   void look_for_blocked_loads();
-  bool skip_absent_load(Tracee& tracee, int signal);
-  bool turn_back(Tracee& tracee, int signal);
-  void deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
+  std::optional<Act> skip_absent_load(Tracee& tracee, int signal);
+  std::optional<Act> turn_back(Tracee& tracee, int signal);
+  Act deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place);
   void leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place, bool fault = false);
   void keep_from_jump(AddressSpace& space, Site& site);
-  void start_leaving(Tracee& tracee, int signal);
-  bool waits_to_leave(Tracee& tracee);
-  void let_leave(Tracee& tracee);
-  void call_while_leaving(Tracee& tracee);
-  void resume_with_own_mask(Tracee& tracee, int signal);
+  Act start_leaving(Tracee& tracee, int signal);
+  std::optional<Act> waits_to_leave(Tracee& tracee);
+  Act let_leave(Tracee& tracee, const char* why);
+  Act call_while_leaving(Tracee& tracee);
+  Act go_on_with_own_mask(Tracee& tracee, int signal, const char* why);
   int send_mark(const Tracee& tracee);
-  std::optional<int> unmark(Tracee& tracee, int signal);
+  std::optional<Act> unmark(Tracee& tracee, int& signal);
   void note_pause(const Tracee& tracee);
 
   // engine_events.cpp
-  void on_unknown(const Stop& stop);
-  void on_new_task(Tracee& parent);
+  Tracee* tracee_of(const Stop& stop);
+  Act on_new_task(Tracee& parent);
   void lend_lanes(Tracee& parent, pid_t child);
-  void on_vfork_done(Tracee& parent);
+  Act on_vfork_done(Tracee& parent);
   void claim(Tracee& child, Process& parent);
   void inherit_slot(Tracee& child, const Tracee& creator);
   void leave_birth_place(Tracee& child);
-  void adopt_child(Tracee& child, Process& parent);
+  Act adopt_child(Tracee& child, Process& parent);
   bool forget_detours(Tracee& child, const AddressSpace& parent_space);
-  void release_copy(Tracee& child, AddressSpace& parent_space);
-  void on_exec(Tracee& tracee);
-  void on_end(Tracee& tracee, const WaitStatus& status);
+  Act release_copy(Tracee& child, AddressSpace& parent_space);
+  Act on_exec(Tracee& tracee);
+  void bury(Tracee& tracee, const WaitStatus& status);
   void release_orphan(pid_t tid);
 
   Waiter& waiter_;

@@ -37,37 +37,31 @@ bool is_on_own_stack(const StackPlace& place) { return place.stack == 0 && place
 
 // ---- what detours ask for -------------------------------------------------------------------------------------------
 
-// True: the trap was one of theirs, and has been dealt with.
-bool Engine::on_call_trap(Tracee& tracee, ptrace::Registers& regs) {
+// nullopt: the trap is none of theirs.
+std::optional<Act> Engine::on_call_trap(Tracee& tracee, ptrace::Registers& regs) {
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const auto trap = tracee.process->space->detours().call_trap(address);
-  if (!trap) return false;
+  if (!trap) return std::nullopt;
   siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   // Nobody is sent behind that breakpoint: a SIGTRAP with another siginfo has swallowed ours (kernel/signal.c,
   // legacy_queue).
   const bool merged = !is_breakpoint_trap(info);
   if (tracee.stepping) {  // out of the detour, with SIGTRAP neither blocked nor ignored: nothing has been reset
-    if (merged) return false;
+    if (merged) return std::nullopt;
     run_call(tracee, regs);
     regs.set_pc(trap->done.value);
     ptrace::set_registers(tracee.tid, regs);
-    resume(tracee);
-    return true;
+    return Act::go_on("a detour has asked for a call of ours, in the middle of a step");
   }
   const AfterTrap after = mend_after_trap(tracee, regs, SIGTRAP, merged);
-  if (!after.alive) return true;
+  if (!after.alive) return Act::away();
   regs.set_pc(after.program_first ? address.value : trap->done.value);
   native::mark_dealt_with(regs);
   if (!after.program_first) run_call(tracee, regs);
   ptrace::set_registers(tracee.tid, regs);
-  if (after.program_first || after.signal != 0)
-    deliver(tracee, SIGTRAP);
-  else if (tracee.process->detaching)
-    release(tracee, 0);
-  else
-    resume(tracee);
-  return true;
+  if (after.program_first || after.signal != 0) return deliver(tracee, SIGTRAP);
+  return go_on_or_leave(tracee, "a detour has asked for a call of ours");
 }
 
 // regs: in front of call_done, or at the trap.

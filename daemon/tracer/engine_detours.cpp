@@ -91,13 +91,12 @@ void Engine::lend_lanes(Tracee& parent, pid_t child) {
     line.feed->threads.lend(parent.lender, child, native::record_clock());
 }
 
-void Engine::on_vfork_done(Tracee& parent) {
-  AddressSpace* space = parent.process ? parent.process->space.get() : nullptr;
+Act Engine::on_vfork_done(Tracee& parent) {
+  const AddressSpace* space = parent.process->space.get();
   const pid_t lender = std::exchange(parent.lender, 0);
   if (space && lender != 0)
     for (const auto& line : space->detours().lines()) line.feed->threads.give_back(lender, native::record_clock());
-  if (parent.process && parent.process->detaching) return release(parent, 0);
-  resume(parent);
+  return go_on_or_leave(parent, "its vfork child runs a program of its own, or has ended");
 }
 
 // The thread is dead, or outside of detours for good.
@@ -188,69 +187,68 @@ void Engine::note_pause(const Tracee& tracee) {
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-// A load of an argument that can't be read: the thread goes on behind it, and the argument is absent. True: it was one.
-bool Engine::skip_absent_load(Tracee& tracee, int signal) {
+// A load of an argument that can't be read: the thread goes on behind it, and the argument is absent. nullopt: it was
+// none.
+std::optional<Act> Engine::skip_absent_load(Tracee& tracee, int signal) {
   const DetourSpace& detours = tracee.process->space->detours();
-  if (detours.areas_empty()) return false;
+  if (detours.areas_empty()) return std::nullopt;
   ptrace::Registers regs;
   siginfo_t info{};
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return std::nullopt;
   const auto place = detours.find(native_place(regs));
-  if (!place || !place->resume) return false;
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  if (!place || !place->resume) return std::nullopt;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
   // One that was sent and is blocked swallows ours: the fault unblocks it (kernel/signal.c, legacy_queue).
   const AfterTrap after = mend_after_trap(tracee, regs, signal, !is_fault(signal, info));
-  if (!after.alive) return true;
-  if (after.program_first) return false;
+  if (!after.alive) return Act::away();
+  if (after.program_first) return std::nullopt;
   regs.set_pc(place->resume->value);
   ptrace::set_registers(tracee.tid, regs);
   if (place->detour) note_absent_load(*tracee.process->space, place->detour->site);
-  resume(tracee, after.signal);
-  return true;
+  return Act::go_on("behind a detour's load of what isn't there", after.signal);
 }
 
 // A process that may not read the clock of the records. This record gets its time all the same; then there are no more.
-bool Engine::stand_in_for_clock(Tracee& tracee, int signal) {
+std::optional<Act> Engine::stand_in_for_clock(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
-  if (space.detours().areas_empty()) return false;
+  if (space.detours().areas_empty()) return std::nullopt;
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return std::nullopt;
   const auto place = space.detours().find(native_place(regs));
   std::array<std::uint8_t, 2> code{};
   if (!place || !place->capture || !space.memory().read(RemoteAddr{regs.pc()}, std::as_writable_bytes(std::span(code))))
-    return false;
+    return std::nullopt;
   siginfo_t info{};
   ptrace::Registers after_it = regs;
-  if (!native::stand_in_for_clock(after_it, code, native::record_clock())) return false;
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  if (!native::stand_in_for_clock(after_it, code, native::record_clock())) return std::nullopt;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
   const AfterTrap after = mend_after_trap(tracee, regs, signal, !is_fault(signal, info));
-  if (!after.alive) return true;
-  if (after.program_first) return false;
+  if (!after.alive) return Act::away();
+  if (after.program_first) return std::nullopt;
   ptrace::set_registers(tracee.tid, after_it);
   refuse_all(space, "the process has switched the time stamp counter off");
-  resume(tracee, after.signal);
-  return true;
+  return Act::go_on("behind a detour's look at the clock, which it may not read", after.signal);
 }
 
 // A thread that may not use memory of protection key 0 (pkeys(7)), as ours is: a compartment inside of the program. It
 // gets the rights until it has left the detour, which it leaves stepping; from then on there are no jumps.
-bool Engine::pass_key(Tracee& tracee, int signal) {
+std::optional<Act> Engine::pass_key(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   ptrace::Registers regs;
   siginfo_t info{};
-  if (space.detours().areas_empty() || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  if (space.detours().areas_empty() || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return std::nullopt;
   const auto place = space.detours().find(native_place(regs));
-  if (!place || !place->capture || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
-  if (!is_fault(signal, info) || info.si_code != SEGV_PKUERR) return false;
+  if (!place || !place->capture || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
+  if (!is_fault(signal, info) || info.si_code != SEGV_PKUERR) return std::nullopt;
   const auto rights = ptrace::lift_key_rights(tracee.tid);
-  if (!rights) return false;
+  if (!rights) return std::nullopt;
   const AfterTrap after = mend_after_trap(tracee, regs, signal, false);
-  if (!after.alive) return true;
+  if (!after.alive) return Act::away();
   tracee.key_rights = *rights;
   refuse_all(space, "a thread of it may not use memory without a protection key of its own (pkeys(7))");
   const bool leaves_anyhow = tracee.stepping || tracee.leaving || after.signal != 0;
-  leaves_anyhow ? resume(tracee, after.signal) : start_leaving(tracee, 0);
-  return true;
+  if (!leaves_anyhow) return start_leaving(tracee, 0);
+  return Act::go_on("in a detour, with the right to our memory", after.signal);
 }
 
 // When it is about to go on outside of generated code.
@@ -263,26 +261,28 @@ void Engine::give_keys_back(Tracee& tracee) {
 
 // A thread that has just come here by a jump and can't go on: its stack has no room for what a detour saves, or the
 // program steps itself by the trap flag, and would see a step of ours. Nothing is done yet, so it goes back, and runs
-// into the breakpoint, which needs no stack and is no step. True: it was one.
-bool Engine::turn_back(Tracee& tracee, int signal) {
+// into the breakpoint, which needs no stack and is no step. nullopt: it is no such thread.
+std::optional<Act> Engine::turn_back(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   const DetourSpace& detours = space.detours();
   const bool steps = signal == SIGTRAP;
-  if (detours.areas_empty() || tracee.stepping || (!steps && signal != SIGSEGV && signal != SIGBUS)) return false;
+  if (detours.areas_empty() || tracee.stepping || (!steps && signal != SIGSEGV && signal != SIGBUS))
+    return std::nullopt;
   ptrace::Registers regs;
   siginfo_t info{};
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return std::nullopt;
   const RemoteAddr pc = native_place(regs);
   std::optional<RemoteAddr> site = detours.site_of_island(pc);
   const bool in_padding = site.has_value();
   if (const auto place = detours.find(pc); place && place->detour && place->base == pc) site = place->detour->site;
-  if (!site || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return false;
+  if (!site || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
   const bool fault = is_fault(signal, info);
-  if (steps && (!fault || !is_step_trap(info))) return false;
-  if (!steps && (in_padding || (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc.value))) return false;
+  if (steps && (!fault || !is_step_trap(info))) return std::nullopt;
+  if (!steps && (in_padding || (fault && reinterpret_cast<std::uint64_t>(info.si_addr) == pc.value)))
+    return std::nullopt;
   const AfterTrap after = mend_after_trap(tracee, regs, signal, !fault);
-  if (!after.alive) return true;
-  if (after.program_first) return false;
+  if (!after.alive) return Act::away();
+  if (after.program_first) return std::nullopt;
   regs.set_pc(site->value);
   ptrace::set_registers(tracee.tid, regs);
   if (steps) {
@@ -291,8 +291,7 @@ bool Engine::turn_back(Tracee& tracee, int signal) {
     space.drop_jump(*jumped);
     give_up(space, *site, "a thread's stack had no room for what a jump saves", kAfterNoRoom);
   }
-  resume(tracee, after.signal);
-  return true;
+  return Act::go_on("back in front of a jump that it can't take", after.signal);
 }
 
 // One that faults at most hits is cheaper as a breakpoint.
@@ -310,9 +309,9 @@ void Engine::note_absent_load(AddressSpace& space, RemoteAddr address) {
   give_up(space, address, "its arguments can't be read at most hits, which takes longer in a detour", kAfterAbsent);
 }
 
-void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place) {
+Act Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& regs, const DetourPlace& place) {
   siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   const bool at_exit = place.point && place.point->meaning == CopyPoint::Meaning::after;
   if (at_exit) {
     const std::uint64_t was_at = regs.pc();
@@ -327,7 +326,7 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
     if (signal == SIGSEGV && at_pc && place.point && generated_code_gone(*tracee.process, RemoteAddr{pc})) {
       leave_tail(tracee, regs, place);
       ptrace::set_registers(tracee.tid, regs);
-      return resume(tracee);
+      return Act::go_on("the program has unmapped the detours");
     }
     leave_tail(tracee, regs, place, true);
     move_fault(tracee, info, pc, regs.pc());
@@ -335,12 +334,12 @@ void Engine::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registers& re
     return start_leaving(tracee, signal);
   }
   ptrace::set_registers(tracee.tid, regs);
-  resume_with_own_mask(tracee, signal);
+  return go_on_with_own_mask(tracee, signal, "a signal of its own, out of a detour");
 }
 
 // With a signal that an instruction of the program has raised: it comes before those that are held back, and its
 // handler is to find the program's mask. Those follow in front of the handler.
-void Engine::resume_with_own_mask(Tracee& tracee, int signal) {
+Act Engine::go_on_with_own_mask(Tracee& tracee, int signal, const char* why) {
   siginfo_t info{};
   if (tracee.leaving && tracee.leaving->masked && ptrace::get_siginfo(tracee.tid, info) == Outcome::ok) {
     // One that the program blocks and has raised all the same is to end it.
@@ -349,7 +348,7 @@ void Engine::resume_with_own_mask(Tracee& tracee, int signal) {
     tracee.leaving->masked = false;
     ptrace::interrupt(tracee.tid);
   }
-  resume(tracee, signal);
+  return Act::go_on(why, signal);
 }
 
 // Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on
@@ -385,59 +384,59 @@ void Engine::keep_from_jump(AddressSpace& space, Site& site) {
 }
 
 // Steps a thread out of generated code, all other signals blocked; then the signal is delivered (0: none).
-void Engine::start_leaving(Tracee& tracee, int signal) {
+Act Engine::start_leaving(Tracee& tracee, int signal) {
   Stepping stepping;
   stepping.held_signal = signal;
-  if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return;
-  if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return;
+  if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return Act::dying();
+  if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return Act::dying();
   tracee.group_stopped = false;
   if (tracee.leaving || !may_hold_signals(tracee, stepping.mask)) {
     if (!tracee.leaving) tracee.leaving = Tracee::Leaving{stepping.mask, {}, 0, true};
     if (signal != 0) tracee.leaving->held.push_back({signal, stepping.held_info});
     hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
     note_taken(tracee, signal, stepping.held_info);
-    return let_leave(tracee);
+    return let_leave(tracee, "to get out of a detour by itself");
   }
   stepping.masked = true;
   hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
   note_taken(tracee, signal, stepping.held_info);
   tracee.stepping = stepping;
-  resume(tracee);
+  return Act::go_on("stepping out of a detour");
 }
 
 // A detour takes some ten nanoseconds: the thread is let go on, and asked to stop again soon. Asked at once, it would
 // stop before its first instruction.
-void Engine::let_leave(Tracee& tracee) {
+Act Engine::let_leave(Tracee& tracee, const char* why) {
   Process& process = *tracee.process;
   const auto soon = Waiter::Clock::now() + kTimeToLeave;
   tracee.group_stopped = false;
   tracee.interrupt_again = true;
   process.ask_again = process.ask_again ? std::min(*process.ask_again, soon) : soon;
   waiter_.wake();  // a deadline that a stop sets is else looked at by the tick only
-  resume(tracee);
+  return Act::go_on(why);
 }
 
 // The mask that it has meanwhile is not for the program to see: the call that it is at the entry of isn't made
-// (Engine::resume), and comes again when it has the program's. What we have it do before that begins at a stop outside
+// (let_go_on()), and comes again when it has the program's. What we have it do before that begins at a stop outside
 // of any call.
-void Engine::call_while_leaving(Tracee& tracee) {
+Act Engine::call_while_leaving(Tracee& tracee) {
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   ptrace::interrupt(tracee.tid);
   native::rewind_syscall(regs);
   native::skip_syscall(regs);
   ptrace::set_registers(tracee.tid, regs);
-  resume(tracee);
+  return Act::go_on("its call is made when it has its own mask again");
 }
 
-// At a stop that interrupt() has made. True: the thread was let go on; it hasn't left yet, or is about to get what has
-// been held back.
-bool Engine::waits_to_leave(Tracee& tracee) {
-  if (!tracee.leaving) return false;
+// At a stop that interrupt() has made. nullopt: it isn't leaving a detour, or has left it, and nothing has been held
+// back.
+std::optional<Act> Engine::waits_to_leave(Tracee& tracee) {
+  if (!tracee.leaving) return std::nullopt;
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return true;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (!std::exchange(tracee.leaving->masked, true)) {  // in front of the last one's handler
-    if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return true;
+    if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return Act::dying();
     hold_signals(tracee, tracee.leaving->mask, tracee.leaving->mask | ~kSynchronous);
     if (!tracee.leaving->held.empty())
       note_taken(tracee, tracee.leaving->held.front().signal, tracee.leaving->held.front().info);
@@ -446,18 +445,17 @@ bool Engine::waits_to_leave(Tracee& tracee) {
   // the kernel has cleared for it, would keep that from it.
   if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(native_place(regs)) ||
       synchronous_signal_pending(tracee.tid))
-    return let_leave(tracee), true;
+    return let_leave(tracee, "it has yet to get out of a detour, to the mark or to a signal of an instruction");
   if (tracee.leaving->held.empty()) {
     let_signals(tracee, tracee.leaving->mask);
     tracee.leaving.reset();
-    return false;
+    return std::nullopt;
   }
   tracee.leaving->mark = send_mark(tracee);
-  if (tracee.leaving->mark == 0) return let_leave(tracee), true;
+  if (tracee.leaving->mark == 0) return let_leave(tracee, "no signal is free to be the mark");
   hold_signals(tracee, tracee.leaving->mask, ~signal_bit(tracee.leaving->mark));
   tracee.group_stopped = false;
-  resume(tracee);
-  return true;
+  return Act::go_on("to the mark, in whose place it gets the first signal that was held back");
 }
 
 // A signal can only be injected at a stop that reports one. Returns which; 0: all of them are pending, and would come
@@ -477,18 +475,18 @@ int Engine::send_mark(const Tracee& tracee) {
   return 0;
 }
 
-// The signal that the thread gets now: for the mark the first that was held back. nullopt: none, it was let go on.
-std::optional<int> Engine::unmark(Tracee& tracee, int signal) {
-  if (!tracee.leaving || tracee.leaving->mark != signal) return signal;
+// Makes of the mark the first signal that was held back, which the thread gets now. An act: it gets none.
+std::optional<Act> Engine::unmark(Tracee& tracee, int& signal) {
+  if (!tracee.leaving || tracee.leaving->mark != signal) return std::nullopt;
   Tracee::Leaving& leaving = *tracee.leaving;
   siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return std::nullopt;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   const bool is_ours = info.si_code == SI_QUEUE && info.si_pid == getpid() && info.si_value.sival_ptr == &tracee;
   const bool is_bare = info.si_code == SI_USER && info.si_pid == 0 && signal < kFirstRealTime;
   if (!is_ours && !is_bare) {
     leaving.held.push_back({signal, info});  // the program's own, sent at this very moment; ours is behind it
     note_taken(tracee, signal, info);
-    return resume(tracee), std::nullopt;
+    return Act::go_on("its own signal, of the mark's number, waits for its turn");
   }
   const Tracee::Leaving::Held first = leaving.held.front();
   leaving.held.pop_front();
@@ -502,7 +500,8 @@ std::optional<int> Engine::unmark(Tracee& tracee, int signal) {
     tracee.leaving.reset();
   else
     ptrace::interrupt(tracee.tid);
-  return first.signal;
+  signal = first.signal;
+  return std::nullopt;
 }
 
 }  // namespace probed::tracer

@@ -44,18 +44,22 @@ Process* Engine::process_of(pid_t tid) {
   return own == processes_.end() ? nullptr : own->second.get();
 }
 
-void Engine::on_unknown(const Stop& stop) {
-  if (!stop.status.stopped()) return;  // a thread that an exec took away, or one we have forgotten
+// Whose stop it is, and may be dealt with. Null: nobody's that we know, or a new task's whose creator's event hasn't
+// come.
+Tracee* Engine::tracee_of(const Stop& stop) {
+  if (const auto it = tracees_.find(stop.tid); it != tracees_.end()) return &it->second;
+  if (!stop.status.stopped()) return nullptr;  // a thread that an exec took away, or one we have forgotten
   Tracee& child = tracees_[stop.tid];
   child.tid = stop.tid;
   child.stop = stop.status.kind();
   child.state = Tracee::State::unclaimed;
   if (Process* own = process_of(stop.tid)) claim(child, *own);
-  if (child.process) return handle(stop);
+  if (child.process) return &child;
   child.unclaimed_until = Waiter::Clock::now() + kClaimTimeout;  // its creator's event comes before that, or never
+  return nullptr;
 }
 
-void Engine::on_new_task(Tracee& parent) {
+Act Engine::on_new_task(Tracee& parent) {
   unsigned long message = 0;
   if (ptrace::get_event_message(parent.tid, message) == Outcome::ok && message != 0) {
     const pid_t tid = static_cast<pid_t>(message);
@@ -80,8 +84,7 @@ void Engine::on_new_task(Tracee& parent) {
       inherit_slot(it->second, parent);
     }
   }
-  if (parent.process->detaching) return release(parent, 0);
-  resume(parent);
+  return go_on_or_leave(parent, "it has made a new task");
 }
 
 // Gives a new task its process: its creator's, or one of its own.
@@ -144,7 +147,7 @@ void Engine::leave_birth_place(Tracee& child) {
 }
 
 // A forked child at its first stop, before its first instruction.
-void Engine::adopt_child(Tracee& child, Process& process) {
+Act Engine::adopt_child(Tracee& child, Process& process) {
   const std::shared_ptr<AddressSpace> parent_space = std::exchange(process.copy_of, nullptr);
   const pid_t pid = process.id.pid;
   leave_birth_place(child);
@@ -155,9 +158,9 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     inherit_left(*parent_space, process.space);
     begin_journal(process);
     child.slot = {};
-    if (!forget_detours(child, *parent_space)) return;
+    if (!forget_detours(child, *parent_space)) return Act::away();
     for (const auto& [address, site] : process.space->sites_in_order()) consider(*process.space, *site);
-    return resume(child);
+    return Act::go_on("a forked child that is followed");
   }
   parent_space->clean_copy(memory, layout);
   if (const Process* root = find_process(process.root); root && root->before_exec)
@@ -167,7 +170,7 @@ void Engine::adopt_child(Tracee& child, Process& process) {
     listener_.child_let_go(process.root);
     if (process.follow_fork) listener_.process_gone(process.root, pid, std::nullopt);  // as claim() has told of it
   }
-  release_copy(child, *parent_space);
+  return release_copy(child, *parent_space);
 }
 
 // A followed child has breakpoints only, and gets detours and channels of its own: its parent's go. False: it has died
@@ -189,10 +192,10 @@ bool Engine::forget_detours(Tracee& child, const AddressSpace& parent_space) {
 }
 
 // The child's breakpoints are out: take the injected code out, let it go.
-void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
+Act Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   Process& process = *child.process;
   process.space->set_scratch(parent_space.scratch());
-  if (must_leave_actions(process) && !leave_actions(child)) return;
+  if (must_leave_actions(process) && !leave_actions(child)) return Act::away();
   process.detaching = true;  // also when it can't be let go at once
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
@@ -200,15 +203,12 @@ void Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
         for (const XolAreas::Area& area : parent_space.areas_to_unmap())
           if (process.space->is_ours(area, layout)) remote.call(SYS_munmap, {area.base.value, area.size, 0, 0, 0, 0});
       });
-  if (!alive) return;
-  ptrace::detach(child.tid, 0);
-  forget_tracee(child.tid);
-  finish_detach_if_empty(process);
+  return alive ? Act::detach("a forked child, which isn't followed or can't be") : Act::away();
 }
 
 // ---- exec -----------------------------------------------------------------------------------------------------------
 
-void Engine::on_exec(Tracee& tracee) {
+Act Engine::on_exec(Tracee& tracee) {
   Process& process = *tracee.process;
   const pid_t pid = process.id.pid;
   // The other threads are gone without a word; the one that called exec has taken over the leader's id.
@@ -216,24 +216,9 @@ void Engine::on_exec(Tracee& tracee) {
     if (tid != pid) forget_tracee(tid);
   leave_slot(tracee);
   take_lanes(tracee);
-  tracee.vforked = false;
-  tracee.stepping.reset();
-  tracee.leaving.reset();
-  tracee.rehits.clear();
-  tracee.stands.reset();
-  tracee.trapped.reset();
-  tracee.made_again.reset();
+  tracee.start_program();
   begin_call_notes(pid, Tracked::born);
-  tracee.restart.reset();
-  tracee.action_looked = 0;
-  tracee.watched = false;
-  tracee.mask.reset();
-  tracee.trap_frame.reset();
-  tracee.key_rights.reset();
   actions_after_exec(tracee);
-  tracee.rseq.reset();
-  tracee.own_stack.reset();
-  tracee.comm_read = {};
   ++process.execs;  // before those are answered who wait for the program before
   process.before_exec = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));
   const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
@@ -260,28 +245,25 @@ void Engine::on_exec(Tracee& tracee) {
     listener_.process_execed(root, pid, true, comm);
     if (hold && !runs_to_entry) {  // nothing to wait for: hold it right here
       process.hold_at_entry = false;
-      tracee.state = Tracee::State::held;
-      return listener_.process_ready(pid);
+      listener_.process_ready(pid);
+      return Act::stay("at its exec: its program's entry can't be found");
     }
     settle_actions(process);
-    return resume(tracee);
+    return Act::go_on("an exec, and it stays attached");
   }
-  const bool detaching = process.detaching;
-  if (!process.actions.any_owed()) {
-    ptrace::detach(pid, 0);
-    forget_tracee(pid);
-  }
+  const bool detaching = process.detaching, owes = process.actions.any_owed();
+  if (!owes) carry_out(tracee.tid, Act::detach("an exec"));  // before anybody is told that it is free
   if (!detaching) listener_.process_execed(root, pid, false, comm);
-  if (process.threads.empty()) return forget_process(process);
+  if (!owes) return Act::none("it has been let go");
   // What is owed is put back from the next stop, before the program's first instruction.
   process.detaching = true;
   ptrace::interrupt(pid);
-  resume(tracee);
+  return Act::go_on("an exec; it leaves when the actions of its signals have been put back");
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------
 
-void Engine::on_end(Tracee& tracee, const WaitStatus& status) {
+void Engine::bury(Tracee& tracee, const WaitStatus& status) {
   const pid_t tid = tracee.tid;
   Process* process = tracee.process;
   forget_tracee(tid);
@@ -311,9 +293,7 @@ void Engine::release_orphan(pid_t tid) {
     if (process->space && memory.valid()) process->space->clean_copy(memory, layout);
   for (const auto& space : recent_spaces_)
     if (memory.valid()) space->clean_copy(memory, layout);
-  ptrace::detach(tid, 0);
-  forget_call_notes(tid);
-  tracees_.erase(tid);
+  carry_out(tid, Act::detach("a new task of a creator that has ended"));
 }
 
 }  // namespace probed::tracer

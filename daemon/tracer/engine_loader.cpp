@@ -109,19 +109,17 @@ bool Engine::loader_has_report(const Tracee& tracee, const ProbeProgram& program
   return true;
 }
 
-void Engine::hold_for_loader(Tracee& tracee) {
-  tracee.state = Tracee::State::held;
+Act Engine::hold_for_loader(Tracee& tracee) {
   tracee.loader_ticket = last_loader_ticket_;
   tracee.loader_until = Waiter::Clock::now() + kLongestHold;
-  if (tracee.process->jobs.empty()) return;
-  // A job that waits for a thread of this process need not wait for another one.
-  run_jobs(tracee);
+  return Act::stay("until somebody has looked at its new libraries");
 }
 
 void Engine::loader_may_go_on(pid_t root, std::uint64_t ticket) {
   for (auto& [tid, tracee] : tracees_) {
     const bool waits = tracee.loader_ticket != 0 && tracee.loader_ticket <= ticket;
-    if (waits && tracee.process && tracee.process->root == root && tracee.state == Tracee::State::held) resume(tracee);
+    if (waits && tracee.process && tracee.process->root == root && tracee.state == Tracee::State::held)
+      carry_out(tid, Act::go_on("its new libraries have been looked at"));
   }
 }
 
@@ -137,7 +135,7 @@ void Engine::release_late_loaders() {
         "thread {} has waited {} s for its new libraries to be looked at, and goes on: their constructors may "
         "run unprobed",
         tid, kLongestHold / 1s);
-    resume(tracee);
+    carry_out(tid, Act::go_on("it has waited long enough"));
   }
 }
 

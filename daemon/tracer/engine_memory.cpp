@@ -180,25 +180,24 @@ bool Engine::generated_code_gone(Process& process, RemoteAddr pc) {
 
 // A thread that has run a jump which the program has moved along with its code is where its detour would be, moved as
 // far: outside of all memory, mostly. A jump changes no register; so it goes back to where the jump was, which is out
-// now. True: it was one.
-bool Engine::leave_moved_jump(Tracee& tracee, int signal) {
+// now. nullopt: it is no such thread.
+std::optional<Act> Engine::leave_moved_jump(Tracee& tracee, int signal) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
-  if (signal != SIGSEGV || !space || space->detours().areas_empty()) return false;
+  if (signal != SIGSEGV || !space || space->detours().areas_empty()) return std::nullopt;
   siginfo_t info{};
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != ptrace::Outcome::ok) return false;
-  if (ptrace::get_siginfo(tracee.tid, info) != ptrace::Outcome::ok || !is_fault(signal, info)) return false;
-  if (reinterpret_cast<std::uint64_t>(info.si_addr) != regs.pc()) return false;
-  if (come_back_from_astray(tracee, signal, regs)) return true;
+  if (ptrace::get_registers(tracee.tid, regs) != ptrace::Outcome::ok) return std::nullopt;
+  if (ptrace::get_siginfo(tracee.tid, info) != ptrace::Outcome::ok || !is_fault(signal, info)) return std::nullopt;
+  if (reinterpret_cast<std::uint64_t>(info.si_addr) != regs.pc()) return std::nullopt;
+  if (const auto act = come_back_from_astray(tracee, signal, regs)) return act;
   const auto from = space->moved_jump_to(native_place(regs));
-  if (!from) return false;
+  if (!from) return std::nullopt;
   const Layout layout = Layout::of(space->memory());
-  if (space->heal_strays(layout) == 0 || space->moved_jump_to(native_place(regs))) return false;
+  if (space->heal_strays(layout) == 0 || space->moved_jump_to(native_place(regs))) return std::nullopt;
   drop_sites(*space, space->lost_sites(layout), layout);
   regs.set_pc(from->value);
   ptrace::set_registers(tracee.tid, regs);
-  resume(tracee);
-  return true;
+  return Act::go_on("back from a jump that the program has moved");
 }
 
 // ---- rewritten ------------------------------------------------------------------------------------------------------

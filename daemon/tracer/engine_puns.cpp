@@ -189,20 +189,19 @@ void Engine::give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to
   wake_optimiser(space, {});
 }
 
-// A thread has faulted where such a jump leads, or has led: it goes back to the site. True: it was one.
-bool Engine::come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs) {
+// A thread has faulted where such a jump leads, or has led: it goes back to the site. nullopt: it is no such thread.
+std::optional<Act> Engine::come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs) {
   AddressSpace& space = *tracee.process->space;
   const RemoteAddr pc{regs.pc()};
   Site* site = space.astray_to(pc);
-  if (!site) return false;
+  if (!site) return std::nullopt;
   const AfterTrap after = mend_after_trap(tracee, regs, signal, false);
-  if (!after.alive) return true;
-  if (after.program_first) return false;
+  if (!after.alive) return Act::away();
+  if (after.program_first) return std::nullopt;
   if (site->jump) give_up_astray(space, *site, pc);
   regs.set_pc(site->plan.address.value);
   ptrace::set_registers(tracee.tid, regs);
-  resume(tracee, after.signal);
-  return true;
+  return Act::go_on("back from where a punned jump led when its bytes had changed", after.signal);
 }
 
 }  // namespace probed::tracer

@@ -109,21 +109,21 @@ bool Engine::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
 // ---- signals --------------------------------------------------------------------------------------------------------
 
 // A signal for a thread whose pc is in injected code: the handler must see the original program.
-void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base) {
+Act Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base) {
   siginfo_t info{};
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   const CopyPoint* point = slot.copy.at(regs.pc() - base.value);
   const bool fault = is_fault(signal, info);
   const std::uint64_t was_at = regs.pc();
   const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == was_at;
   const Slot was = slot;  // may be forgotten
   std::uint64_t mask = 0;
-  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
+  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return Act::dying();
   if (fault && signal == SIGSEGV && at_pc && injected_code_gone(*tracee.process, RemoteAddr{regs.pc()})) {
     undo(was.copy.at(regs.pc() - base.value), was, base, regs);
     ptrace::set_registers(tracee.tid, regs);
     leave_slot(tracee);
-    return resume(tracee);
+    return Act::go_on("the program has unmapped the slots");
   }
   const bool its_step = native::steps_itself(regs);
   if (point && point->meaning == CopyPoint::Meaning::after) {
@@ -144,17 +144,17 @@ void Engine::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs
     hold_signals(tracee, mask, mask | ~kSynchronous);
     note_taken(tracee, signal, info);
     tracee.stepping = Stepping{base, signal, info, true, mask};
-    return resume(tracee);
+    return Act::go_on("its signal waits until the instruction in the slot is done");
   }
   ptrace::set_registers(tracee.tid, regs);
   leave_slot(tracee);
-  resume_with_own_mask(tracee, signal);
+  return go_on_with_own_mask(tracee, signal, "a signal of its own, out of a slot");
 }
 // ---- past a breakpoint ----------------------------------------------------------------------------------------------
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
 // `hold`: it waits there until loader_may_go_on(), unless it has a signal to take.
-void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
+Act Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
   } else if (site.plan.insn.emulable && (!step || !site.slot)) {
@@ -169,26 +169,26 @@ void Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, 
       tracee.stepping = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};
   }
   native::mark_dealt_with(regs);
-  if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return;
+  if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return Act::dying();
   if (hold && signal == 0 && !tracee.process->detaching) return hold_for_loader(tracee);
-  resume(tracee, signal);
+  return Act::go_on("past a breakpoint", signal);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
-void Engine::on_step(Tracee& tracee, int signal) {
+Act Engine::on_step(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
-  if (signal == SIGTRAP && on_call_trap(tracee, regs)) return;
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
+  if (signal == SIGTRAP)
+    if (const auto act = on_call_trap(tracee, regs)) return *act;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
   const auto detour = tracee.process->space->detours().find(native_place(regs));
   const CopyPoint* point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
   if (signal == SIGTRAP && is_step_trap(info)) {
-    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after))
-      return resume(tracee);  // another step
+    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after)) return Act::go_on("another step");
     if (tracee.stepping->own) {
       const std::uint64_t was_at = regs.pc();
       tracee.stepping.reset();
@@ -198,11 +198,11 @@ void Engine::on_step(Tracee& tracee, int signal) {
       return deliver(tracee, signal);
     }
     // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
-    if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, SIGTRAP, false).alive) return;
+    if (tracee.stepping->held_signal == 0 && !mend_after_trap(tracee, regs, SIGTRAP, false).alive) return Act::away();
     if (point) apply(*point, regs);
     return finish_step(tracee, regs);
   }
-  if (is_job_control(tracee.tid, signal)) return resume(tracee, signal);
+  if (is_job_control(tracee.tid, signal)) return Act::go_on("job control, in the middle of a step", signal);
   // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   if (stepping.held_signal == 0) {
@@ -214,10 +214,10 @@ void Engine::on_step(Tracee& tracee, int signal) {
   if (slot) undo(point, *slot, base, regs);
   if (slot) note_rehit(tracee, *slot, regs);
   tracee.stepping = stepping;
-  finish_step(tracee, regs);
+  return finish_step(tracee, regs);
 }
 
-void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
+Act Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   leave_slot(tracee);
   ptrace::set_registers(tracee.tid, regs);
@@ -226,7 +226,6 @@ void Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
     ptrace::set_siginfo(tracee.tid, stepping.held_info);
   }
   if (stepping.masked) let_signals(tracee, stepping.mask);  // last: from here on the signal is in the journal no more
-  if (tracee.process->detaching) return release(tracee, stepping.held_signal);
-  resume(tracee, stepping.held_signal);
+  return go_on_or_leave(tracee, "stepped past the instruction", stepping.held_signal);
 }
 }  // namespace probed::tracer

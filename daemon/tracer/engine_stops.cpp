@@ -1,17 +1,20 @@
-// Stops of threads: signals, breakpoints, interrupts. What happens in slots is in engine_slots.cpp.
-//
-// Every path through here ends with the thread resumed, listening, deliberately held, released or gone.
+// Stops of threads: signals, breakpoints, interrupts, and what becomes of them (act.hpp). What happens in slots is in
+// engine_slots.cpp.
 #include "daemon/tracer/engine_stops.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <string>
 
 #include "daemon/tracer/engine.hpp"
 #include "daemon/tracer/interrupted_calls.hpp"
 #include "daemon/tracer/left_calls.hpp"
 #include "daemon/tracer/left_landings.hpp"
+#include "proto/base/check.hpp"
 
 namespace probed::tracer {
 namespace {
@@ -37,54 +40,106 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
   return true;
 }
 
+// ---- what the log says of a stop ----
+
+bool logs_stops() { return spdlog::should_log(spdlog::level::trace); }
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::exited: return "has exited";
+    case Kind::killed: return "was killed";
+    case Kind::signal: return "signal";
+    case Kind::group_stop: return "stopped by job control";
+    case Kind::interrupt: return "interrupted";
+    case Kind::syscall: return "at a call";
+    case Kind::clone: return "clone";
+    case Kind::fork: return "fork";
+    case Kind::vfork: return "vfork";
+    case Kind::vfork_done: return "vfork done";
+    case Kind::exec: return "exec";
+    case Kind::other: break;
+  }
+  return "an event";
+}
+
+const char* name_of(Act::Kind kind) {
+  switch (kind) {
+    case Act::Kind::go_on: return "goes on";
+    case Act::Kind::leave: return "leaves";
+    case Act::Kind::detach: return "is let go";
+    case Act::Kind::wait: return "waits for the others";
+    case Act::Kind::stay: return "stays";
+    case Act::Kind::end: return "is forgotten";
+    case Act::Kind::none: break;
+  }
+  return "no more to do";
+}
+
+// As it was found, before anybody has dealt with it.
+std::string facts_of(const Tracee& tracee, const WaitStatus& status) {
+  std::string facts = name_of(status.kind());
+  if (status.kind() == Kind::signal || status.kind() == Kind::killed || status.kind() == Kind::exited)
+    facts += fmt::format(" {}", status.signal());
+  ptrace::Registers regs;
+  if (status.stopped() && ptrace::get_registers(tracee.tid, regs) == Outcome::ok)
+    facts += fmt::format(" at {:#x}", regs.pc());
+  if (tracee.borrowed) facts += ", on a call for us";
+  if (tracee.slot) facts += ", sent into a slot before";
+  if (tracee.stepping) facts += ", stepping";
+  if (tracee.leaving) facts += ", leaving a detour";
+  if (tracee.process && tracee.process->detaching) facts += ", detaching";
+  return facts;
+}
+
 }  // namespace
 
 void Engine::handle(const Stop& stop) {
-  const auto it = tracees_.find(stop.tid);
-  if (it == tracees_.end()) {
-    on_unknown(stop);
-  } else {
-    Tracee& tracee = it->second;
-    if (tracee.borrowed && give_back(tracee, stop.status)) return;
-    tracee.stop = stop.status.kind();
-    tracee.group_stopped = false;
-    note_mask(tracee, stop.status);
-    note_restart(tracee, stop.status);
-    if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(stop.tid);
-    if (tracee.hidden && stop.status.stopped()) show_again(tracee);
-    switch (stop.status.kind()) {
-      case Kind::exited:
-      case Kind::killed: on_end(tracee, stop.status); break;
-      case Kind::signal:
-        if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(stop.tid))
-          ptrace::interrupt(stop.tid);
-        on_signal(tracee, stop.status.signal());
-        break;
-      case Kind::group_stop: on_interrupt(tracee, true); break;
-      case Kind::interrupt: on_interrupt(tracee, false); break;
-      case Kind::clone:
-      case Kind::fork:
-      case Kind::vfork: on_new_task(tracee); break;
-      case Kind::vfork_done: on_vfork_done(tracee); break;
-      case Kind::exec: on_exec(tracee); break;
-      case Kind::syscall:
-        if (tracee.leaving && tracee.leaving->masked) {
-          call_while_leaving(tracee);
-          break;
-        }
-        if (ptrace::is_interrupted(stop.tid)) ptrace::interrupt(stop.tid);
-        mend_restart(tracee);
-        show_filtered_call(tracee);
-        resume(tracee);
-        break;
-      case Kind::other: resume(tracee); break;
-    }
+  if (Tracee* tracee = tracee_of(stop)) {
+    const std::string facts = logs_stops() ? facts_of(*tracee, stop.status) : std::string();
+    carry_out(stop.tid, on_stop(*tracee, stop.status), facts);
   }
   while (!ended_meanwhile_.empty()) {
     const Stop ended = ended_meanwhile_.back();
     ended_meanwhile_.pop_back();
     handle(ended);
   }
+}
+
+Act Engine::on_stop(Tracee& tracee, const WaitStatus& status) {
+  if (tracee.borrowed && give_back(tracee, status)) return Act::none("it is on its way back from a call for us");
+  tracee.stop = status.kind();
+  tracee.group_stopped = false;
+  note_mask(tracee, status);
+  note_restart(tracee, status);
+  if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(tracee.tid);
+  if (tracee.hidden && status.stopped()) show_again(tracee);
+  switch (status.kind()) {
+    case Kind::exited:
+    case Kind::killed: return Act::end(status);
+    case Kind::signal:
+      if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(tracee.tid))
+        ptrace::interrupt(tracee.tid);
+      return on_signal(tracee, status.signal());
+    case Kind::group_stop: return on_interrupt(tracee, true);
+    case Kind::interrupt: return on_interrupt(tracee, false);
+    case Kind::clone:
+    case Kind::fork:
+    case Kind::vfork: return on_new_task(tracee);
+    case Kind::vfork_done: return on_vfork_done(tracee);
+    case Kind::exec: return on_exec(tracee);
+    case Kind::syscall: return on_call(tracee);
+    case Kind::other: break;
+  }
+  return Act::go_on("nobody has asked for this event");
+}
+
+// At the entry or the exit of a system call.
+Act Engine::on_call(Tracee& tracee) {
+  if (tracee.leaving && tracee.leaving->masked) return call_while_leaving(tracee);
+  if (ptrace::is_interrupted(tracee.tid)) ptrace::interrupt(tracee.tid);
+  mend_restart(tracee);
+  show_filtered_call(tracee);
+  return Act::go_on("a call that was to be seen");
 }
 
 // A thread that took too long over a system call for us. True: the stop was on the way back, and is dealt with.
@@ -104,9 +159,41 @@ bool Engine::give_back(Tracee& tracee, const WaitStatus& status) {
   return true;
 }
 
-// ---- letting go on --------------------------------------------------------------------------------------------------
+// ---- acts -----------------------------------------------------------------------------------------------------------
 
-void Engine::resume(Tracee& tracee, int signal) {
+// `facts`: of the stop that it answers; empty: it answers none, or nobody wants to read them.
+void Engine::carry_out(pid_t tid, Act act, std::string_view facts) {
+  const auto it = tracees_.find(tid);
+  const bool there = it != tracees_.end();
+  PROBED_CHECK(there || act.kind == Act::Kind::none, "only a thread that is known can be let do something");
+  if (act.kind == Act::Kind::leave) act = prepare_to_leave(it->second, act);
+  if (logs_stops()) {
+    const std::string signal = act.signal == 0 ? std::string() : fmt::format(" with signal {}", act.signal);
+    spdlog::trace("thread {}{}{}: {}{}: {}", tid, facts.empty() ? "" : ", ", facts, name_of(act.kind), signal, act.why);
+  }
+  if (!there) return;
+  Tracee& tracee = it->second;
+  Process* process = tracee.process;
+  switch (act.kind) {
+    case Act::Kind::none: return;
+    case Act::Kind::go_on: return let_go_on(tracee, act.signal);
+    case Act::Kind::stay:
+      tracee.state = Tracee::State::held;
+      // One that waits for a stopped thread need not wait for another one.
+      if (!process->jobs.empty()) run_jobs(tracee);
+      return;
+    case Act::Kind::wait: tracee.state = Tracee::State::held; return leave_if_complete(*process);
+    case Act::Kind::end: return bury(tracee, *act.how);
+    case Act::Kind::leave:  // is another act by now
+    case Act::Kind::detach: break;
+  }
+  if (tracee.key_rights) ptrace::put_key_rights(tid, *tracee.key_rights);
+  ptrace::detach(tid, act.signal);
+  forget_tracee(tid);
+  if (process) finish_detach_if_empty(*process);
+}
+
+void Engine::let_go_on(Tracee& tracee, int signal) {
   if (tracee.interrupted_at && !tracee.stepping) {
     note_pause(tracee);
     tracee.interrupted_at.reset();
@@ -148,16 +235,19 @@ void Engine::show_again(Tracee& tracee) {
   for (const auto& [address, site] : space->sites_in_order()) update_arming(*space, *site, layout);
 }
 
-// The last act for a thread of a process that is being detached. `signal`: the one it was about to get.
-void Engine::release(Tracee& tracee, int signal) {
+// For a thread of a process that is being detached: lets it go if nothing of ours is in its way any more, or does the
+// next step to that end.
+Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   Process& process = *tracee.process;
+  int signal = wanted.signal;
   // More signals of its are to follow this one, or the mask that it has isn't its own.
   if (tracee.leaving) {
     ptrace::interrupt(tracee.tid);
-    return signal != 0 ? resume_with_own_mask(tracee, signal) : resume(tracee);
+    return signal != 0 ? go_on_with_own_mask(tracee, signal, "to get out of a detour before it leaves")
+                       : Act::go_on("to get out of a detour before it leaves");
   }
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;  // dying: its exit status follows
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (process.space) {
     const DetourSpace& detours = process.space->detours();
     if (const auto site = detours.site_of_island(native_place(regs))) {
@@ -166,9 +256,10 @@ void Engine::release(Tracee& tracee, int signal) {
     } else if (const auto place = detours.find(native_place(regs))) {
       if (place->capture && is_job_control(tracee.tid, signal)) {
         ptrace::interrupt(tracee.tid);
-        return resume(tracee, signal);
+        return Act::go_on("job control stops it in a detour before it leaves", signal);
       }
-      if (place->capture) return tracee.stepping ? resume(tracee) : start_leaving(tracee, signal);
+      if (place->capture && tracee.stepping) return Act::go_on("stepping out of a detour before it leaves");
+      if (place->capture) return start_leaving(tracee, signal);
       leave_tail(tracee, regs, *place);
       ptrace::set_registers(tracee.tid, regs);
     }
@@ -196,35 +287,35 @@ void Engine::release(Tracee& tracee, int signal) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
     ptrace::interrupt(tracee.tid);
-    return resume(tracee, signal);
+    return Act::go_on("it leaves at its next stop, in which it can make calls for us", signal);
   }
-  if (wait_for_the_others(tracee)) return;
+  if (process.leave_together_until) return Act::wait(wanted.why);
   if (gives_back) {
     for (Process* member : family_of(process.root)) member->asked_to_give_back = true;
-    if (!give_back_copies(tracee, *space)) return;
+    if (!give_back_copies(tracee, *space)) return Act::away();
   }
-  if (owes && !leave_actions(tracee)) return;
+  if (owes && !leave_actions(tracee)) return Act::away();
   if (space && space->touched()) space->keep_pads_of(process.id.pid, tracee.tid, regs);
-  if (last && !leave_no_trace(tracee, *space)) return;
-  if (tracee.key_rights) ptrace::put_key_rights(tracee.tid, *tracee.key_rights);
-  ptrace::detach(tracee.tid, signal);
-  forget_tracee(tracee.tid);
-  finish_detach_if_empty(process);
+  if (last && !leave_no_trace(tracee, *space)) return Act::away();
+  return Act::detach(wanted.why, signal);
 }
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-void Engine::on_signal(Tracee& tracee, int reported) {
-  const auto unmarked = unmark(tracee, reported);
-  if (!unmarked) return;
-  const int signal = *unmarked;
-  if ((signal == SIGSEGV || signal == SIGBUS) && skip_absent_load(tracee, signal)) return;
-  if (signal == SIGSEGV && (stand_in_for_clock(tracee, signal) || pass_key(tracee, signal))) return;
-  if (turn_back(tracee, signal)) return;
-  if (leave_moved_jump(tracee, signal)) return;
+Act Engine::on_signal(Tracee& tracee, int signal) {
+  if (const auto act = unmark(tracee, signal)) return *act;
+  if (signal == SIGSEGV || signal == SIGBUS)
+    if (const auto act = skip_absent_load(tracee, signal)) return *act;
+  if (signal == SIGSEGV) {
+    if (const auto act = stand_in_for_clock(tracee, signal)) return *act;
+    if (const auto act = pass_key(tracee, signal)) return *act;
+  }
+  if (const auto act = turn_back(tracee, signal)) return *act;
+  if (const auto act = leave_moved_jump(tracee, signal)) return *act;
   if (tracee.stepping) return on_step(tracee, signal);
-  if (signal == SIGTRAP && on_trap(tracee)) return;
-  deliver(tracee, signal);
+  if (signal == SIGTRAP)
+    if (const auto act = on_trap(tracee)) return *act;
+  return deliver(tracee, signal);
 }
 
 // Whether the signals that a thread gets in our code may wait until it has been stepped: not where a step's trap would
@@ -265,10 +356,11 @@ void Engine::move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t fro
 }
 
 // Hands a signal that is the program's own on to it.
-void Engine::deliver(Tracee& tracee, int signal) {
-  if (is_forced_signal(signal) && before_own_signal(tracee, signal)) return;
+Act Engine::deliver(Tracee& tracee, int signal) {
+  if (is_forced_signal(signal))
+    if (const auto act = before_own_signal(tracee, signal)) return *act;
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (!native::executes_native_code(regs)) note_other_code(*tracee.process->space);
   // (A SIGCONT that finds nobody stopped has stopped every thread before, see on_interrupt().)
   if (signal != SIGCONT && was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
@@ -278,8 +370,8 @@ void Engine::deliver(Tracee& tracee, int signal) {
   }
   const bool job_control = is_job_control(tracee.tid, signal);
   if (!job_control) note_handler(tracee.tid, regs, signal);
-  if (tracee.process->detaching && !tracee.leaving) return release(tracee, signal);
-  if (job_control) return resume(tracee, signal);  // wherever it is
+  if (tracee.process->detaching && !tracee.leaving) return Act::leave("with a signal of its own", signal);
+  if (job_control) return Act::go_on("job control, wherever it is", signal);
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(native_place(regs))) return deliver_in_detour(tracee, signal, regs, *place);
   if (const auto site = detours.site_of_island(native_place(regs))) {
@@ -290,7 +382,7 @@ void Engine::deliver(Tracee& tracee, int signal) {
   Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
   if (slot) return deliver_in_slot(tracee, signal, regs, *slot, base);
   leave_slot(tracee);
-  resume_with_own_mask(tracee, signal);
+  return go_on_with_own_mask(tracee, signal, "a signal of its own");
 }
 
 // ---- breakpoints ----------------------------------------------------------------------------------------------------
@@ -332,21 +424,21 @@ bool Engine::take_trapped(Tracee& tracee, Tracee::Trapped& trapped) {
          ptrace::get_siginfo(tracee.tid, trapped.info) == Outcome::ok;
 }
 
-// True: the trap was ours and has been dealt with.
-bool Engine::on_trap(Tracee& tracee) {
+// nullopt: the trap isn't ours.
+std::optional<Act> Engine::on_trap(Tracee& tracee) {
   const bool secured = tracee.trapped.has_value();
   Tracee::Trapped trapped;
-  if (!take_trapped(tracee, trapped)) return true;
-  if (deal_with_trap(tracee, trapped)) return true;
-  if (secured) ptrace::set_registers(tracee.tid, trapped.regs);
-  return false;
+  if (!take_trapped(tracee, trapped)) return Act::dying();
+  const auto act = deal_with_trap(tracee, trapped);
+  if (!act && secured) ptrace::set_registers(tracee.tid, trapped.regs);
+  return act;
 }
 
-bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
+std::optional<Act> Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   ptrace::Registers regs = trapped.regs;
-  if (!native::pc_is_address(regs)) return false;
-  if (on_call_trap(tracee, regs)) return true;
-  if (is_step_trap(trapped.info)) return is_step_of_copy(tracee, regs);
+  if (!native::pc_is_address(regs)) return std::nullopt;
+  if (const auto act = on_call_trap(tracee, regs)) return act;
+  if (is_step_trap(trapped.info)) return pass_step_of_copy(tracee, regs);
   Process& process = *tracee.process;
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const bool entry = process.space->entry() && process.space->entry()->address == address;
@@ -355,70 +447,66 @@ bool Engine::deal_with_trap(Tracee& tracee, const Tracee::Trapped& trapped) {
   const bool ours = entry || site || former;
   const auto left = ours ? std::nullopt : left_landing(*process.space, address);
   if (!ours && !left) {
-    if (!trapped_in_moved_code(process, address)) return false;
+    if (!trapped_in_moved_code(process, address)) return std::nullopt;
     former = process.space->former_site(address);
   }
   // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
   // legacy_queue).
   const bool merged = !is_breakpoint_trap(trapped.info);
   const bool in_place = site && site->armed;
-  if (merged && !left && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return false;
+  if (merged && !left && (entry || !ran_into(tracee, regs, site ? site->plan : *former, in_place))) return std::nullopt;
   const bool armed = entry || (site && site->armed);
   if (!armed && !left) {
     // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
     std::array<std::uint8_t, arch::kMaxInsnLength> now{};
     process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
-    if (native::is_breakpoint(now) && !trapped_in_moved_code(process, address)) return false;
+    if (native::is_breakpoint(now) && !trapped_in_moved_code(process, address)) return std::nullopt;
     site = nullptr;  // may be gone
   }
   const AfterTrap after = mend_after_trap(tracee, regs, SIGTRAP, merged);
-  if (!after.alive) return true;
+  if (!after.alive) return Act::away();
   if (after.program_first) {
     leave_slot(tracee);
     regs.set_pc(address.value);
     native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     tracee.stands = regs;
-    deliver(tracee, SIGTRAP);
-  } else if (entry) {
-    if (after.signal != 0 && !queue_trap_again(tracee, address)) return true;
-    on_entry_breakpoint(tracee, regs);
-  } else if (armed && !process.detaching && native::executes_native_code(regs)) {
-    on_hit(tracee, *site, regs, after);
-  } else {
-    if (armed && !process.detaching) give_up_other_code(*process.space, address);
-    // As the landing of the daemon that has left it would: its breakpoint, which stays.
-    leave_slot(tracee);
-    regs.set_pc(left.value_or(address).value);
-    native::mark_dealt_with(regs);
-    ptrace::set_registers(tracee.tid, regs);
-    if (process.detaching)
-      release(tracee, after.signal);
-    else
-      resume(tracee, after.signal);
+    return deliver(tracee, SIGTRAP);
   }
-  return true;
+  if (entry) {
+    if (after.signal != 0 && !queue_trap_again(tracee, address)) return Act::away();
+    return on_entry_breakpoint(tracee, regs);
+  }
+  if (armed && !process.detaching && native::executes_native_code(regs)) return on_hit(tracee, *site, regs, after);
+  if (armed && !process.detaching) give_up_other_code(*process.space, address);
+  // As the landing of the daemon that has left it would: its breakpoint, which stays.
+  leave_slot(tracee);
+  regs.set_pc(left.value_or(address).value);
+  native::mark_dealt_with(regs);
+  ptrace::set_registers(tracee.tid, regs);
+  return go_on_or_leave(tracee, "a breakpoint that is out, or that another daemon has left", after.signal);
 }
 
-// A step that the program makes itself. True: it was none of the program's instructions; the thread goes on. That is so
+// It leaves if its process is being let go.
+Act Engine::go_on_or_leave(const Tracee& tracee, const char* why, int signal) {
+  return tracee.process->detaching ? Act::leave(why, signal) : Act::go_on(why, signal);
+}
+
+// A step that the program makes itself. nullopt: of one of its own instructions, for it to see. It is of none of them
 // behind what lets the next instruction be executed before it traps, in a copy the one that ends it: a popf that has
 // set the trap flag, a load of ss (Intel SDM 3A 6.8.3), and a system call, which the kernel comes back from with the
 // flag set in what it loads.
-bool Engine::is_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
+std::optional<Act> Engine::pass_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
   RemoteAddr base;
   XolAreas& xol = tracee.process->space->xol();
   const Slot* slot = tracee.slot ? xol.find(tracee.slot, base) : nullptr;
-  if (!slot) return false;
+  if (!slot) return std::nullopt;
   const bool is_call = slot->insn.flow == arch::Flow::syscall;
   const bool inside = xol.find(native_place(regs), base) == slot;
   const bool behind = regs.pc() == slot->original.value + slot->insn.length;
-  if (!(is_call && inside) && !((is_call || slot->insn.sees_trap_flag) && behind)) return false;
+  if (!(is_call && inside) && !((is_call || slot->insn.sees_trap_flag) && behind)) return std::nullopt;
   if (!inside) leave_slot(tracee);
-  if (tracee.process->detaching)
-    release(tracee, 0);
-  else
-    resume(tracee);
-  return true;
+  return go_on_or_leave(tracee, "a step of its own in a copy");
 }
 
 // A SIGTRAP that somebody has sent comes while the thread stands where a breakpoint of ours sends it: whether it got
@@ -444,7 +532,7 @@ void Engine::give_up_other_code(AddressSpace& space, RemoteAddr address) {
   heal_if_moved(space);
 }
 
-void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
+Act Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
   leave_slot(tracee);
   if (!std::exchange(site.executed, true) && site.may_be_other_code) consider(*tracee.process->space, site);
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) give_lanes(tracee, regs);
@@ -452,7 +540,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
   if (!follow_rewriting(tracee, site)) {
     native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
-    return resume(tracee, after.signal);
+    return Act::go_on("the program has rewritten the code under its breakpoint", after.signal);
   }
   const bool again = take_rehit(tracee, regs);
   bool step = false, hold = false;
@@ -481,7 +569,7 @@ void Engine::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const A
     if (!tracee.process->space->optimisation().refused) refuse_all(*tracee.process->space, kStepsItself);
     step = true;
   }
-  continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
+  return continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
 }
 
 // ---- interrupts -----------------------------------------------------------------------------------------------------
@@ -551,7 +639,7 @@ void Engine::mend_restart([[maybe_unused]] Tracee& tracee) {
 
 // A stop behind a SIGSTOP and a SIGCONT isn't ours: calls do fail then (signal(7), "Interruption of system calls and
 // library functions by stop signals").
-void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
+Act Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   const pid_t tid = tracee.tid;
   tracee.group_stopped = group_stop;
   const bool is_copy = tracee.process->copy_of != nullptr;
@@ -559,12 +647,13 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   settle_call_note(tid);
   if (is_copy) return adopt_child(tracee, *tracee.process);
   give_up_load(tracee);
-  if (waits_to_leave(tracee)) return;
+  if (const auto act = waits_to_leave(tracee)) return *act;
   limit_kept_calls(tracee);
   meet(tracee);
   looked_at(tracee);
   // Stopped for the sake of the page copies; its turn to be let go comes later.
-  if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end()) return resume(tracee);
+  if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end())
+    return Act::go_on("it is to leave, and its turn comes later");
   const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
   const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
   const bool elsewhere = wanted && !in_native_code(tid);
@@ -579,32 +668,31 @@ void Engine::on_interrupt(Tracee& tracee, bool group_stop) {
     if (comes_first) tracee.group_stopped = false;  // else it stays stopped, if job control has stopped it
     tracee.interrupt_again = true;
     tracee.process->ask_again = Waiter::Clock::now() + kAskAgainAfter;
-    return resume(tracee);
+    return Act::go_on(comes_first ? "a signal comes first" : "it executes 32-bit code: asked again later");
   }
   tracee.interrupts_put_off = 0;
-  if (tracee.process->detaching) return release(tracee, 0);
+  if (tracee.process->detaching) return Act::leave("its process is being let go");
   if (!tracee.process->jobs.empty()) run_jobs(tracee);
-  const auto it = tracees_.find(tid);
-  if (it == tracees_.end() || !ended_meanwhile_.empty()) return;
+  if (!tracees_.contains(tid) || !ended_meanwhile_.empty()) return Act::none("it did a job, and is away or gone");
   // A job may have answered a request that led to a detach.
-  if (it->second.process->detaching) return release(it->second, 0);
-  resume(it->second);
+  return go_on_or_leave(tracee, "it was interrupted");
 }
 
 // ---- entry hold -----------------------------------------------------------------------------------------------------
 
-void Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
+Act Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
   regs.set_pc(process.space->entry()->address.value);
   process.space->remove_entry();
   native::mark_dealt_with(regs);
   ptrace::set_registers(tracee.tid, regs);
-  if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs)) return resume(tracee);
+  if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs))
+    return Act::go_on("the dynamic loader is at work before its program");
   mend_entry_mask(tracee);
-  if (process.detaching) return release(tracee, 0);
-  if (!std::exchange(process.hold_at_entry, false)) return resume(tracee);  // nobody waits for it any more
-  tracee.state = Tracee::State::held;
+  if (process.detaching) return Act::leave("at its program's entry");
+  if (!std::exchange(process.hold_at_entry, false)) return Act::go_on("nobody waits for its program's entry any more");
   listener_.process_ready(process.id.pid);
+  return Act::stay("at its program's entry");
 }
 
 }  // namespace probed::tracer

@@ -368,22 +368,22 @@ bool Engine::queue_trap_again(Tracee& tracee, RemoteAddr breakpoint) {
 // -------------------------------------------------------------------
 
 // The disposition it meets must be the program's: a trap or fault of ours in another thread may just have reset it.
-// True: nothing is left to do here, the thread goes on, and gets the signal again if it is to get it.
-bool Engine::before_own_signal(Tracee& tracee, int signal) {
+// An act: the thread goes on without it now, and gets the signal again if it is to get it.
+std::optional<Act> Engine::before_own_signal(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
   Arrangement& is = process.actions.of(signal);
-  if (!matters(process, signal)) return false;
+  if (!matters(process, signal)) return std::nullopt;
   const std::uint64_t bit = signal_bit(signal);
   siginfo_t info{};
   std::uint64_t mask = 0;
-  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return true;
-  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return true;
+  if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
+  if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return Act::dying();
   const bool forced = info.si_code > 0;  // raised by an instruction of its own
   // Blocked and yet delivered: a sigsuspend() of the kind lets it through now, and must not see it come again later.
   const bool looked = std::exchange(tracee.action_looked, 0) == signal || (mask & bit) != 0;
   if (!looked) {
     const auto all = look_at_actions(tracee);
-    if (!all) return true;
+    if (!all) return Act::dying();
     const Disposition now = (*all)[forced_index(signal)];
     const bool at_risk = others_may_reset(tracee, signal);
     const bool trusted = signal != SIGTRAP && !is.contended && !at_risk;
@@ -403,20 +403,20 @@ bool Engine::before_own_signal(Tracee& tracee, int signal) {
         put_back(process, signal, calls);
         suspect_others(tracee, signal);
       };
-      if (!with_actions(tracee, signal, look, {}, &refused)) return true;
-      if (refused) return note_own_signal(tracee, signal), false;  // to what is there, as nobody can look at it
+      if (!with_actions(tracee, signal, look, {}, &refused)) return Act::away();
+      if (refused) return note_own_signal(tracee, signal), std::nullopt;  // to what is there, as nobody can look at it
+      const Act to_signal = Act::go_on("its signal comes again, with the program's action in place");
+      if (tracee.group_stopped) return to_signal;  // whenever job control lets it go on; it is looked at anew then
       tracee.action_looked = signal;
-      resume(tracee);
-      if (quiet) see_into_handler(tracee, signal);
-      return true;
+      if (!quiet) return to_signal;
+      carry_out(tracee.tid, to_signal);
+      see_into_handler(tracee, signal);
+      return Act::none("it runs already, to be seen into its handler");
     }
   }
-  if (is.owed && !forced) {
-    resume(tracee);
-    return true;
-  }
+  if (is.owed && !forced) return Act::go_on("the program ignores its signal, which we do in the kernel's place");
   note_own_signal(tracee, signal);
-  return false;
+  return std::nullopt;
 }
 
 // The other threads are stopped, so that none can have the handler reset once more: the signal comes again, is passed
@@ -427,13 +427,14 @@ void Engine::see_into_handler(Tracee& tracee, int signal) {
   auto status = waiter_.wait_for(tid);
   // It is interrupted once more below, for whoever has asked for this stop.
   for (unsigned i = 0; i < kMostInterrupts && status && status->kind() == WaitStatus::Kind::interrupt; ++i) {
-    ptrace::resume(tid, 0);
+    tracee.group_stopped = false;
+    carry_out(tid, Act::go_on("interrupted on the way to its signal"));
     status = waiter_.wait_for(tid);
   }
   if (status && status->kind() == WaitStatus::Kind::signal && status->signal() == signal) {
     tracee.stop = WaitStatus::Kind::signal;
     ptrace::interrupt(tid);
-    deliver(tracee, signal);
+    carry_out(tid, deliver(tracee, signal));
     status = waiter_.wait_for(tid);
   } else {
     tracee.action_looked = 0;

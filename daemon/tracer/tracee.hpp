@@ -96,23 +96,9 @@ struct MaskWatch {
   std::chrono::steady_clock::time_point counted{};
 };
 
-struct Tracee {
-  enum class State : std::uint8_t {
-    running,
-    listening,  // stopped by job control
-    held,       // kept stopped by us, on purpose
-    unclaimed,  // a new process whose parent's event hasn't arrived yet
-  };
-
-  pid_t tid = 0;
-  Process* process = nullptr;  // null only while unclaimed
-  State state = State::running;
-  WaitStatus::Kind stop = WaitStatus::Kind::other;  // of the stop being handled
-  bool group_stopped = false;                       // that stop is job control's: let go on with listen()
-  Waiter::Clock::time_point unclaimed_until{};      // when unclaimed: then nobody will claim it any more
-  bool interrupt_again = false;                     // once the signal it was about to get has been dealt with
-  std::uint8_t interrupts_put_off = 0;              // for such a signal, in a row
-  RemoteAddr slot;                                  // sent there and not seen outside since; 0: none
+// What is known of a thread in the program that it runs, and what it is in the middle of there: an exec ends all of it.
+struct InProgram {
+  RemoteAddr slot;  // sent there and not seen outside since; 0: none
   // A system call in that slot, which a seccomp filter is to see where the program makes it; `at`: the pc behind it.
   struct FilteredCall {
     RemoteAddr at;
@@ -120,8 +106,7 @@ struct Tracee {
   };
   std::optional<FilteredCall> filtered_call;
   std::optional<Stepping> stepping;
-  std::optional<Borrowed> borrowed;  // away on a system call for us that takes too long
-  std::vector<Rehit> rehits;         // the outermost first: handlers may be interrupted in a slot, too
+  std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
   // How it ran into the breakpoint in front of which it has been put back, for its report to be taken (wait.hpp).
@@ -154,8 +139,6 @@ struct Tracee {
   std::optional<arch::CodeRange> own_stack;
   bool stack_limited = false;  // its lanes don't know yet that own_stack has become smaller
   bool vforked = false;        // its creator sleeps until it execs or ends
-  pid_t lender = 0;  // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
-  std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
 
   // Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile,
   // which it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues
@@ -189,10 +172,34 @@ struct Tracee {
   Waiter::Clock::time_point loader_until{};
 
   std::optional<std::uint64_t> rseq;  // address of its rseq area; 0: it has none
-  UniqueFd stat;                      // /proc/PID/task/TID/stat, for the CPU when there's no rseq
-  bool one_cpu = false;               // it was confined to one CPU when last looked at
   char comm[16] = {};
   std::chrono::steady_clock::time_point comm_read{};
+};
+
+struct Tracee : InProgram {
+  enum class State : std::uint8_t {
+    running,
+    listening,  // stopped by job control
+    held,       // kept stopped by us, on purpose
+    unclaimed,  // a new process whose parent's event hasn't arrived yet
+  };
+
+  // It has executed another program, and has left its slot and its lanes.
+  void start_program() { static_cast<InProgram&>(*this) = {}; }
+
+  pid_t tid = 0;
+  Process* process = nullptr;  // null only while unclaimed
+  State state = State::running;
+  WaitStatus::Kind stop = WaitStatus::Kind::other;          // of the stop being handled
+  bool group_stopped = false;                               // that stop is job control's: let go on with listen()
+  Waiter::Clock::time_point unclaimed_until{};              // when unclaimed: then nobody will claim it any more
+  bool interrupt_again = false;                             // once the signal it was about to get has been dealt with
+  std::uint8_t interrupts_put_off = 0;                      // for such a signal, in a row
+  std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
+  std::optional<Borrowed> borrowed;                         // away on a system call for us that takes too long
+  pid_t lender = 0;      // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
+  UniqueFd stat;         // /proc/PID/task/TID/stat, for the CPU when there's no rseq
+  bool one_cpu = false;  // it was confined to one CPU when last looked at
 };
 
 // A slot as it was when a thread in it forked: the creator may leave it, and it may be used for something else, before

@@ -61,6 +61,25 @@ TEST_CASE("trace counts every call of a target, and the target goes on unharmed"
   CHECK(target.finish().ok());
 }
 
+// One line a stop: the thread, how it was found, what is done, and why.
+TEST_CASE("with --log-level trace the log tells of each stop of a thread what was done, and why") {
+  Daemon daemon({"--log-level", "trace"});
+  Target target("counter", {"1", "0"});
+  Process trace(probectl_argv(
+      daemon, {"trace", "-p", std::to_string(target.pid()), "-e", "work", "--no-optimize", "--count", "2"}));
+  REQUIRE(eventually([&] { return trace.errors().find("armed") != std::string::npos; }));
+  target.go();
+  CHECK(trace.wait() == Exit{0, 0});
+  const std::string log = daemon.process().errors();
+  CHECK_MESSAGE(log.find("thread " + std::to_string(target.pid()) + ", interrupted at 0x") != std::string::npos, log);
+  const auto hit = log.find(", signal 5 at 0x");
+  REQUIRE_MESSAGE(hit != std::string::npos, log);
+  CHECK_MESSAGE(log.substr(hit, log.find('\n', hit) - hit).ends_with(": goes on: past a breakpoint"), log);
+  CHECK_MESSAGE(log.find(", detaching: is let go: ") != std::string::npos, log);
+  target.send("stop\n");
+  CHECK(target.finish().ok());
+}
+
 TEST_CASE("events come as notifications to a subscriber") {
   Daemon daemon;
   Target target("counter", {"1", "50"});
