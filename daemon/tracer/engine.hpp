@@ -418,6 +418,15 @@ class Engine : private Waiter::Guardian {
   bool wants_jump(const AddressSpace& space, const Site& site);
   void build_some(AddressSpace& space);
   void take_back(AddressSpace& space, std::size_t from);
+  // Of a site that is to be built: there is more to do; it is built or given up; it waits for memory.
+  enum class Turn : std::uint8_t { goes_on, over, waits };
+  struct JumpPlan;
+  struct DetourRoom;
+  Turn choose_region(AddressSpace& space, Site& site, JumpPlan& plan);
+  static std::optional<std::size_t> line_for(const DetourSpace& detours, const Site& site);
+  Turn build_detour(AddressSpace& space, arch::DetourRequest request, DetourRoom& room);
+  Jump make_jump(const Site& site, const JumpPlan& plan, RemoteAddr at) const;
+  static std::size_t left_to_build(const AddressSpace& space);
   bool build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps);
   bool connect_taps(AddressSpace& space, Site& site, std::vector<arch::CapturedProbe>& probes,
                     std::vector<Listener::Tap>& taps);

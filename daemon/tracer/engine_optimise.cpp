@@ -462,139 +462,121 @@ bool Engine::describe_call(const ProbeProgram& program, arch::CapturedProbe& pro
   return true;
 }
 
-// False: memory has been asked for; the site's turn comes again.
-bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps) {
-  Optimisation& work = space.optimisation();
-  DetourSpace& detours = space.detours();
+// What a jump replaces, with branch targets as they are in this process, and the second jump of a punned one.
+struct Engine::JumpPlan {
+  arch::RegionPlan region;
+  std::optional<RemoteAddr> pun;
+};
+
+Engine::Turn Engine::choose_region(AddressSpace& space, Site& site, JumpPlan& plan) {
   const RemoteAddr address = site.plan.address;
   const auto taken = taken_around(space, site);
-  const arch::RegionRequest region_request{address.value - site.bias, taken, true, false};
-  arch::RegionResult region = native::plan_region(*site.flow, region_request);
-  if (!region) region = pun_instead(site, region_request, region);
+  const arch::RegionRequest request{address.value - site.bias, taken, true, false};
+  arch::RegionResult region = native::plan_region(*site.flow, request);
+  if (!region) region = pun_instead(site, request, region);
   if (!region) {
     give_up(space, address, site.why_no_pun ? site.why_no_pun : arch::describe(region.refusal).sentence.data(), {});
-    return true;
+    return Turn::over;
   }
-  std::optional<RemoteAddr> pun;
   if (region.plan.form == arch::JumpForm::punned) {
+    const DetourSpace& detours = space.detours();
     const arch::PunRange range = pun_range(site, region.plan);
-    pun = detours.room_for_pun(range);
-    if (!pun && detours.awaits_pun(range)) return give_up(space, address, kPunInUse, kPunAgain), true;
-    if (!pun) return ask_for_pun(space, site, range), false;
+    plan.pun = detours.room_for_pun(range);
+    if (!plan.pun && detours.awaits_pun(range)) return give_up(space, address, kPunInUse, kPunAgain), Turn::over;
+    if (!plan.pun) return ask_for_pun(space, site, range), Turn::waits;
   }
-  arch::Displaced& displaced = region.plan.region;
+  plan.region = region.plan;
+  arch::Displaced& displaced = plan.region.region;
   for (arch::Insn& insn : std::span(displaced.insns).first(displaced.count))
     if (insn.target) *insn.target += site.bias;
+  return Turn::goes_on;
+}
 
-  const std::size_t left = work.batch.size() - work.next + work.queue.size();
-  // The line: its own programs', else any with room, else a new one.
+// The line that it records into: its own programs', else any with room. nullopt: all are full.
+std::optional<std::size_t> Engine::line_for(const DetourSpace& detours, const Site& site) {
   std::optional<std::size_t> line;
   for (const ProgramPtr& program : site.programs)
     if (const auto tap = detours.tap_of(recorder_of(*program))) line = tap->line;
   const auto has_room = [](const Line& l) {
     return !l.free.empty() || l.taps.size() < l.feed->channel->layout().probes;
   };
-  if (!line)
-    for (std::size_t i = detours.lines().size(); i-- > 0 && !line;)
-      if (has_room(detours.lines()[i])) line = i;
-  if (!line) return ask_for_memory(space, true, address, left), false;
-  if (work.line != *line && !taps.empty()) {
-    // Taps are announced line by line.
-    listener_.taps_added(detours.lines()[work.line].feed, std::exchange(taps, {}), anybody_in(space)->id.pid,
-                         ++work.names_sent);
-  }
-  work.line = *line;
+  for (std::size_t i = detours.lines().size(); i-- > 0 && !line;)
+    if (has_room(detours.lines()[i])) line = i;
+  return line;
+}
 
+// Where a detour is built, in an area of its line that the site reaches.
+struct Engine::DetourRoom {
+  CodeArea* area = nullptr;
+  RemoteAddr at;
+  std::uint32_t size = 0;  // from there on; given back as a whole
+};
+
+// Builds it into detour_, for the first area with room. `request`: but for its address.
+Engine::Turn Engine::build_detour(AddressSpace& space, arch::DetourRequest request, DetourRoom& room) {
+  const RemoteAddr site{request.site};
+  DetourSpace& detours = space.detours();
+  const std::size_t line = space.optimisation().line;
   const auto fits = [&](const CodeArea& area) {
-    return area.line == *line && distance(area.base, address) < kSlotReach &&
-           distance(area.base + area.size, address) < kSlotReach;
+    return area.line == line && distance(area.base, site) < kSlotReach &&
+           distance(area.base + area.size, site) < kSlotReach;
   };
-  std::vector<arch::CapturedProbe> probes;
-  if (!connect_taps(space, site, probes, taps)) {
-    give_up(space, address, "its channel has no room for another probe", kPinnedAgain);
-    return true;
-  }
-  const auto bytes = site.flow->bytes(address.value - site.bias, displaced.length);
-  if (!space.holds_around(site, bytes)) {
-    give_up(space, address, kOtherCode, {});
-    return true;
-  }
-  arch::DetourRequest request{address.value, bytes, displaced.all(), 0, probes};
-  CodeArea* room = nullptr;
-  std::uint32_t space_for = 0;
   for (CodeArea& area : detours.areas()) {
     if (!fits(area)) continue;
-    request.address = round_up((area.base + area.used).value, native::kDetourAlignment);
-    const arch::DetourResult result = native::build_detour(request, area.runtime, detour_);
-    if (!result) {
-      give_up(space, address,
-              (result.refusal == arch::DetourRefusal::relocation ? arch::describe(result.relocation)
-                                                                 : arch::describe(result.refusal))
-                  .data(),
-              {});
-      return true;
+    const std::uint64_t fresh = round_up((area.base + area.used).value, native::kDetourAlignment);
+    const auto build_at = [&](std::uint64_t address) {
+      request.address = address;
+      return native::build_detour(request, area.runtime, detour_);
+    };
+    if (const arch::DetourResult result = build_at(fresh); !result) {
+      const auto& why = result.refusal == arch::DetourRefusal::relocation ? arch::describe(result.relocation)
+                                                                          : arch::describe(result.refusal);
+      give_up(space, site, why.data(), {});
+      return Turn::over;
     }
     const auto size = static_cast<std::uint32_t>(detour_.code.size());
-    const std::uint64_t fresh = request.address;
     // Elsewhere the code may be some bytes longer or shorter.
     const auto build_in = [&](const DetourSpace::Room& used) {
-      request.address = used.address.value;
-      PROBED_CHECK(native::build_detour(request, area.runtime, detour_), "what was built can be built elsewhere");
+      PROBED_CHECK(build_at(used.address.value), "what was built can be built elsewhere");
       return detour_.code.size() <= used.size;
     };
     if (const auto used = DetourSpace::reuse(area, size, build_in)) {
-      space_for = used->size;
-      room = &area;
-      break;
+      room = {&area, used->address, used->size};
+      return Turn::goes_on;
     }
-    if (request.address != fresh) {
-      request.address = fresh;
-      PROBED_CHECK(native::build_detour(request, area.runtime, detour_), "what was built is built there again");
-    }
-    space_for = static_cast<std::uint32_t>(round_up(size, native::kDetourAlignment));
-    if (request.address + space_for > area.base.value + area.size) continue;
-    area.used = request.address + space_for - area.base.value;
-    room = &area;
-    break;
+    if (request.address != fresh) PROBED_CHECK(build_at(fresh), "what was built is built there again");
+    const auto taken = static_cast<std::uint32_t>(round_up(size, native::kDetourAlignment));
+    if (fresh + taken > area.base.value + area.size) continue;
+    area.used = fresh + taken - area.base.value;
+    room = {&area, RemoteAddr{fresh}, taken};
+    return Turn::goes_on;
   }
-  if (!room) return ask_for_memory(space, false, address, left), false;
+  ask_for_memory(space, false, site, left_to_build(space));
+  return Turn::waits;
+}
 
-  const RemoteAddr at{request.address};
-  if (!space.memory().write(at, std::as_bytes(std::span(detour_.code)))) {
-    room->free.emplace(space_for, at);
-    give_up(space, address, "generated code can't be written", kPinnedAgain);
-    return true;
-  }
-  PlacedDetour placed{address, static_cast<std::uint32_t>(detour_.code.size()), space_for, detour_, 0};
-  placed.facts.code = {};
-  if (pun && !place_pun(space, *pun, at, placed)) {
-    room->free.emplace(space_for, at);
-    no_pun(site, arch::describe(arch::RegionRefusal::no_island).sentence.data());
-    give_up(space, address, site.why_no_pun, {});
-    return true;
-  }
-  detours.place(at, std::move(placed));
-  look_for_loads_at_ = std::min(look_for_loads_at_, Waiter::Clock::now() + 1s);
-
+// What is to be written for it. `at`: its detour.
+Jump Engine::make_jump(const Site& site, const JumpPlan& plan, RemoteAddr at) const {
+  const RemoteAddr address = site.plan.address;
+  const std::size_t displaced = plan.region.region.length;
   Jump jump;
   jump.detour = at;
   jump.tail = at + detour_.tail_begin;
-  jump.region = {address.value, address.value + displaced.length};
+  jump.region = {address.value, address.value + displaced};
   const auto original = [&](std::uint64_t from, std::size_t size) { return site.flow->bytes(from - site.bias, size); };
-  const std::size_t pad = region.plan.pad_size;
+  const std::size_t pad = plan.region.pad_size;
   const auto near_from =
-      region.plan.form == arch::JumpForm::island ? region.plan.island + site.bias : address.value + pad;
-  const auto near_jump = native::detour_jump(near_from, pun ? pun->value : at.value);
-  if (pun) {
+      plan.region.form == arch::JumpForm::island ? plan.region.island + site.bias : address.value + pad;
+  const auto near_jump = native::detour_jump(near_from, plan.pun ? plan.pun->value : at.value);
+  if (plan.pun) {
     const auto now = original(address.value, near_jump.size());
     const std::span<const std::uint8_t> wanted(near_jump);
-    PROBED_CHECK(std::ranges::equal(wanted.subspan(displaced.length), now.subspan(displaced.length)),
+    PROBED_CHECK(std::ranges::equal(wanted.subspan(displaced), now.subspan(displaced)),
                  "a pun leads where the bytes behind it say");
-    jump.pun = *pun;
-    jump.head = make_patch(address, now.first(displaced.length), wanted.first(displaced.length));
-    jump.borrowed =
-        make_patch(address + displaced.length, now.subspan(displaced.length), now.subspan(displaced.length));
-  } else if (region.plan.form == arch::JumpForm::near) {
+    jump.pun = *plan.pun;
+    jump.head = make_patch(address, now.first(displaced), wanted.first(displaced));
+    jump.borrowed = make_patch(address + displaced, now.subspan(displaced), now.subspan(displaced));
+  } else if (plan.region.form == arch::JumpForm::near) {
     const auto now = original(address.value, pad + near_jump.size());
     std::vector<std::uint8_t> wanted(now.begin(), now.begin() + static_cast<std::ptrdiff_t>(pad));
     wanted.insert(wanted.end(), near_jump.begin(), near_jump.end());
@@ -604,16 +586,69 @@ bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Ta
     jump.head = make_patch(address, original(address.value, hop.size()), hop);
     jump.island = make_patch(RemoteAddr{near_from}, original(near_from, near_jump.size()), near_jump);
   }
-  if (!space.plan_jump(site, jump)) {
-    detours.retire(at);
-    if (pun) detours.retire(*pun);
-    give_up(space, address, kOtherCode, {});
+  return jump;
+}
+
+// Sites that are to be built still.
+std::size_t Engine::left_to_build(const AddressSpace& space) {
+  const Optimisation& work = space.optimisation();
+  return work.batch.size() - work.next + work.queue.size();
+}
+
+// False: memory has been asked for; the site's turn comes again.
+bool Engine::build_one(AddressSpace& space, Site& site, std::vector<Listener::Tap>& taps) {
+  Optimisation& work = space.optimisation();
+  DetourSpace& detours = space.detours();
+  const RemoteAddr address = site.plan.address;
+  const auto refused = [&](const char* why, Waiter::Clock::duration again) {
+    give_up(space, address, why, again);
     return true;
+  };
+  JumpPlan plan;
+  if (const Turn turn = choose_region(space, site, plan); turn != Turn::goes_on) return turn == Turn::over;
+
+  const auto line = line_for(detours, site);
+  if (!line) return ask_for_memory(space, true, address, left_to_build(space)), false;
+  if (work.line != *line && !taps.empty()) {
+    // Taps are announced line by line.
+    listener_.taps_added(detours.lines()[work.line].feed, std::exchange(taps, {}), anybody_in(space)->id.pid,
+                         ++work.names_sent);
   }
-  for (const std::uint64_t place : region.plan.interior()) work.places.add(RemoteAddr{place + site.bias}, address);
+  work.line = *line;
+
+  std::vector<arch::CapturedProbe> probes;
+  if (!connect_taps(space, site, probes, taps))
+    return refused("its channel has no room for another probe", kPinnedAgain);
+  const arch::Displaced& displaced = plan.region.region;
+  const auto bytes = site.flow->bytes(address.value - site.bias, displaced.length);
+  if (!space.holds_around(site, bytes)) return refused(kOtherCode, {});
+  DetourRoom room;
+  const Turn turn = build_detour(space, {address.value, bytes, displaced.all(), 0, probes}, room);
+  if (turn != Turn::goes_on) return turn == Turn::over;
+
+  if (!space.memory().write(room.at, std::as_bytes(std::span(detour_.code)))) {
+    room.area->free.emplace(room.size, room.at);
+    return refused("generated code can't be written", kPinnedAgain);
+  }
+  PlacedDetour placed{address, static_cast<std::uint32_t>(detour_.code.size()), room.size, detour_, 0};
+  placed.facts.code = {};
+  if (plan.pun && !place_pun(space, *plan.pun, room.at, placed)) {
+    room.area->free.emplace(room.size, room.at);
+    no_pun(site, arch::describe(arch::RegionRefusal::no_island).sentence.data());
+    return refused(site.why_no_pun, {});
+  }
+  detours.place(room.at, std::move(placed));
+  look_for_loads_at_ = std::min(look_for_loads_at_, Waiter::Clock::now() + 1s);
+
+  if (!space.plan_jump(site, make_jump(site, plan, room.at))) {
+    detours.retire(room.at);
+    if (plan.pun) detours.retire(*plan.pun);
+    return refused(kOtherCode, {});
+  }
+  for (const std::uint64_t place : plan.region.interior()) work.places.add(RemoteAddr{place + site.bias}, address);
   // A handler of one of its faults may still be at work, and skip the instruction then.
   if (site.set_backs > 0) work.places.add(address, address);
-  work.built.push_back({address, at});
+  work.built.push_back({address, room.at});
   return true;
 }
 
