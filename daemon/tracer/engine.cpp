@@ -270,6 +270,7 @@ Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
   Process& process = *owned;
   process.id = *id;
   process.root = pid;
+  process.attaching = true;
   process.follow_fork = params.follow_fork;
   process.keep_after_exec = params.keep_after_exec;
   process.hold_at_entry = params.hold_at_entry;
@@ -289,6 +290,7 @@ Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
     finish_detach_if_empty(process);
     return std::move(seized).error();
   }
+  process.attaching = false;
   // Opened before the seize, the memory could be that of an earlier program of the same pid. Children that it has made
   // since go along: those that share it are to have its probes.
   const auto before = std::exchange(process.space, std::make_shared<AddressSpace>(TargetMemory::open(pid)));

@@ -232,6 +232,10 @@ Act Engine::on_exec(Tracee& tracee) {
 
   const pid_t root = process.root;
   const bool own = root == pid;
+  if (process.attaching && !process.detaching) {
+    settle_actions(process);
+    return Act::go_on("an exec in the middle of its attach: that is the program to attach to");
+  }
   const bool hold = !process.detaching && ((own && process.hold_at_entry) || process.hold_at_execs);
   const bool kept = hold || (own && !process.detaching && process.keep_after_exec);
   process.hold_at_entry = hold;

@@ -229,6 +229,7 @@ struct Process {
   Arrangements actions;
   MaskWatch watch;
   std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
+  bool attaching = false;  // Engine::attach() is at work on it: the program that an exec starts is the one to attach to
   bool follow_fork = false;
   bool keep_after_exec = false;                         // attached explicitly: stays attached, without probes
   std::chrono::steady_clock::duration longest_pause{};  // that the optimiser has kept a thread of it stopped

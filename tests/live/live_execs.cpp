@@ -138,6 +138,25 @@ TEST_CASE("what a definition names may come with a later program, or never; a pr
   CHECK_MESSAGE(limited.opened_by == kCat, limited.errors);
 }
 
+// The exec may come in the middle of the attach: what was planted in the new program was forgotten, and ended it.
+TEST_CASE("a program that executes itself again and again lives on, whoever attaches to it and would hold its execs") {
+  Daemon daemon;
+  unsigned attached = 0;
+  for (const char* pause : {"2000", "7000", "11000"}) {
+    CAPTURE(std::string(pause));
+    Process program({target_path("reborn"), "60", pause});
+    while (program.running()) {
+      RpcClient client(daemon.socket());
+      const Json reply =
+          client.request("target.attach", {{"pid", program.pid()}, {"holdAtEntry", true}, {"followFork", true}});
+      attached += reply.contains("result");
+    }
+    CHECK_MESSAGE((program.wait() == Exit{0, 0}), program.errors());
+    CHECK(program.output() == "result ok\n");
+  }
+  CHECK(attached > 20);
+}
+
 TEST_CASE("a program that is held for a client which is killed goes on, untraced") {
   const Daemon daemon;
   const File file;
