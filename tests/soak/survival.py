@@ -221,10 +221,12 @@ class Daemon:
                     os.kill(pid, how)
         self.process.wait()
 
-    def recover(self):
-        argv = [self.probed, "--recover", "--socket", self.socket, "--state-dir", self.state]
+    def recover(self, prefix=()):
+        """What it says when it fails."""
+        argv = [*prefix, self.probed, "--recover", "--socket", self.socket, "--state-dir", self.state]
         done = subprocess.run(argv, capture_output=True, text=True)
-        return "" if done.returncode == 0 else done.stderr.strip()
+        # A container's console makes one stream of both.
+        return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
     def said(self):
         self.log.seek(0)
