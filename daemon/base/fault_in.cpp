@@ -37,10 +37,10 @@ using fetchers::Request;
 using fetchers::Wish;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostIdle = 4;       // fetchers that wait for the next request
-constexpr milliseconds kBirth{200};        // how long it may take to make one
-constexpr milliseconds kFirstBirth{2000};  // of the first, whose parent may have yet to be given a processor
-constexpr milliseconds kAgain{1000};       // between two tries to start their parent
+constexpr std::size_t kMostIdle = 4;         // fetchers that wait for the next request
+constexpr milliseconds kBirth{200};          // how long it may take to make one
+constexpr milliseconds kParentsBirth{2000};  // from its start on; it may have yet to be given a processor
+constexpr milliseconds kAgain{1000};         // between two tries to start their parent
 constexpr milliseconds kExecution{500};
 
 // Documentation/admin-guide/mm/pagemap.rst
@@ -134,7 +134,7 @@ class Fetchers {
 
   // Answers to earlier wishes, which came too late for them, are not lost.
   Taken await(std::uint32_t number) {
-    const auto until = Clock::now() + (std::exchange(fresh_, false) ? kFirstBirth : kBirth);
+    const auto until = std::max(Clock::now() + kBirth, started_ + kParentsBirth);
     while (becomes_readable(parent_.get(), until)) {
       Made made;
       Taken taken;
@@ -185,7 +185,6 @@ class Fetchers {
     const bool executes = becomes_readable(executed.get(), Clock::now() + kExecution);
     if (!executes) spdlog::warn("the process that fetches memory of targets takes long to start");
     parent_ = std::move(ours);
-    fresh_ = true;
     Wish begin{Wish::Kind::begin, 0, 0, 0};
     return send_packet(parent_.get(), bytes_of(begin), board_.get());
   }
@@ -199,7 +198,6 @@ class Fetchers {
   UniqueFd parent_, board_;
   std::vector<Fetcher> idle_;
   std::uint32_t number_ = 0;
-  bool fresh_ = false;  // the parent has just been started
   Clock::time_point started_{};
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/lang/definition.hpp"
+#include "proto/base/characters.hpp"
 #include "proto/base/result.hpp"
 
 namespace probed::lang {
@@ -21,7 +22,6 @@ struct Word {
 };
 
 constexpr bool is_blank(char c) { return c == ' ' || c == '\t'; }
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 constexpr bool is_ident(char c) { return is_letter(c) || is_digit(c); }
 

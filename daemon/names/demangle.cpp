@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/names/characters.hpp"
+#include "proto/base/characters.hpp"
 
 namespace probed::names {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 #include <optional>
 
-#include "daemon/names/characters.hpp"
+#include "proto/base/characters.hpp"
 
 namespace probed::names {
 namespace {

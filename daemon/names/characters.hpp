@@ -1,8 +1,0 @@
-// Private to this folder: characters of names, without a locale.
-#pragma once
-
-namespace probed::names {
-
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-}  // namespace probed::names
