@@ -74,6 +74,7 @@ class Soak {
 
  private:
   bool done() const;
+  void tell_progress();
   void one_life();
   void steps(Scene& scene, unsigned count);
   void perform(Scene& scene, const Action& action, Killer* killer);
@@ -89,7 +90,7 @@ class Soak {
   Dice dice_;
   live::TempDir directory_;
   Fleet fleet_;
-  Clock::time_point began_ = Clock::now();
+  Clock::time_point began_ = Clock::now(), tell_at_ = began_ + std::chrono::minutes(1);
   unsigned renew_at_ = 40;           // kills
   bool verified_ = false;            // that nothing is left of the daemon before
   std::vector<const Action*> deck_;  // each action comes once before any comes again
@@ -275,6 +276,15 @@ void Soak::one_life() {
   for (const auto& [tier, hits] : sampler.hits()) ledger_.figures.hits[tier] += hits;
 }
 
+// For whoever watches: once a minute.
+void Soak::tell_progress() {
+  const auto now = Clock::now();
+  if (now < tell_at_) return;
+  tell_at_ = now + std::chrono::minutes(1);
+  std::fprintf(stderr, "soak: %u daemons, %u killed, after %.0f s\n", ledger_.figures.lives, ledger_.figures.kills,
+               std::chrono::duration<double>(now - began_).count());
+}
+
 bool Soak::run() {
   while (!done()) {
     try {
@@ -283,6 +293,7 @@ bool Soak::run() {
       ledger_.fail(Wrong::daemon, "a daemon that can be worked with", error.what());
       if (ledger_.figures.lives > 5 && !ledger_.clean()) break;  // it won't get better
     }
+    tell_progress();
   }
   ledger_.begin(ledger_.figures.lives, "end");
   const auto recovered = live::run_command(
