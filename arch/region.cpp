@@ -142,14 +142,13 @@ void CodeFlowBuilder::set_called(std::vector<std::uint64_t> addresses) {
     if (std::ranges::binary_search(addresses, function.range.begin)) flow_.called_.push_back(function.range.begin);
 }
 
-std::array<CodeRange, 3> RegionPlan::written() const {
-  std::array<CodeRange, 3> out{};
-  if (form == JumpForm::hosted) out[0] = {host.address, host.address + kNearJumpSize};
-  if (form == JumpForm::island || form == JumpForm::hosted) out[1] = {island, island + kNearJumpSize};
+std::array<CodeRange, 2> RegionPlan::written() const {
+  std::array<CodeRange, 2> out{};
+  if (form == JumpForm::island) out[0] = {island, island + kNearJumpSize};
   const std::size_t own = form == JumpForm::near     ? near_size
                           : form == JumpForm::punned ? region.length
                                                      : kShortJumpSize;
-  out[2] = {site(), site() + own};
+  out[1] = {site(), site() + own};
   return out;
 }
 
@@ -160,8 +159,7 @@ CodeRange RegionPlan::borrowed() const {
 
 std::vector<std::uint64_t> RegionPlan::interior() const {
   std::vector<std::uint64_t> out;
-  if (form == JumpForm::hosted) add_interior(host, island + kNearJumpSize, out);
-  add_interior(region, written()[2].end, out);
+  add_interior(region, written()[1].end, out);
   return out;
 }
 

@@ -7,16 +7,13 @@
 //   near    site: b -> detour                             the region is one instruction; or two, where the first is a
 //                                                         landing pad that has to stay and the jump follows it
 //
-// x86-64 has three, tried in this order:
+// x86-64 has two, tried in this order:
 //
 //   near    site: e9 rel32 -> detour                      the region is whole instructions of 5 bytes or more
 //   island  site: eb rel8 -> island: e9 rel32 -> detour   the region is 2 bytes or more; the island lies in bytes that
 //                                                         never execute (padding)
-//   hosted  the same, but the island lies behind a near jump that replaces 10 bytes or more of another region, the
-//   host,
-//           whose instructions run relocated in a detour of their own without probes
 //
-// Where none of these fits, and asked for by itself, as it takes memory at a place that the code dictates:
+// Where neither of these fits, and asked for by itself, as it takes memory at a place that the code dictates:
 //
 //   punned  site: e9 rel32 -> memory of ours: e9 rel32 -> detour   the region is one instruction of less than 5 bytes;
 //           what the jump has no room for are the bytes that follow, as they are, taken for the rest of its distance
@@ -186,7 +183,7 @@ struct Displaced {
   std::span<const Insn> all() const { return {insns.data(), count}; }
 };
 
-enum class JumpForm : std::uint8_t { near, island, hosted, punned };
+enum class JumpForm : std::uint8_t { near, island, punned };
 inline constexpr std::size_t kNearJumpSize = 5, kShortJumpSize = 2;
 
 struct RegionPlan {
@@ -194,17 +191,16 @@ struct RegionPlan {
   std::uint8_t near_size = kNearJumpSize;  // bytes of the site that form `near` writes
   std::uint8_t pad_size = 0;               // the first of them: a landing pad, which comes back in front of the jump
   Displaced region;                        // its first byte is the site
-  std::uint64_t island = 0;                // where the near jump is when form isn't `near`
-  Displaced host;                          // when form is `hosted`
+  std::uint64_t island = 0;                // where the near jump is when form is `island`
 
   std::uint64_t site() const { return region.address; }
-  // The bytes that are written, in the order in which they are to be written: the host's jump (empty: none), the
-  // island's (empty: none), the site's. Undone in the opposite order.
-  std::array<CodeRange, 3> written() const;
+  // The bytes that are written, in the order in which they are to be written: the island's jump (empty: none), the
+  // site's. Undone in the opposite order.
+  std::array<CodeRange, 2> written() const;
   // Of `punned` the jump's last bytes, which are read and not written: they must stay as they are.
   CodeRange borrowed() const;
   // Places where no thread may stand or come back to while anything is written: instructions in the middle of the
-  // region and of the host. An island adds none before it is written; afterwards its own address.
+  // region. An island adds none before it is written; afterwards its own address.
   std::vector<std::uint64_t> interior() const;
   // Whether it and a probe on another address hinder each other.
   bool hinders(std::uint64_t site) const;
@@ -231,7 +227,6 @@ struct RegionRequest {
   std::uint64_t site = 0;
   std::span<const CodeRange> taken{};
   bool may_use_island = true;
-  bool may_use_host = true;
 };
 
 }  // namespace probed::arch

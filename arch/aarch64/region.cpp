@@ -86,7 +86,7 @@ class Planner {
   }
 
   bool is_taken() const {
-    const CodeRange written = result_.plan.written()[2];
+    const CodeRange written = result_.plan.written()[1];
     return std::ranges::any_of(request_.taken, [&](const CodeRange& other) { return other.overlaps(written); });
   }
 

@@ -10,7 +10,6 @@
 namespace probed::arch::x86_64 {
 namespace {
 
-constexpr std::uint64_t kHostSize = 2 * kNearJumpSize;  // its own jump and the island
 constexpr std::uint64_t kShortBack = 128, kShortForth = 127;
 constexpr std::uint64_t kPageSize = 4096;  // load biases are multiples of it
 
@@ -112,20 +111,6 @@ class IslandFinder {
     return nearest([this](std::uint64_t at) { return is_free({at, at + kNearJumpSize}) && pads(at); });
   }
 
-  std::optional<Displaced> host() const {
-    std::optional<Displaced> found;
-    nearest([&](std::uint64_t island) {
-      const std::uint64_t address = island - kNearJumpSize;
-      if (!flow_.is_instruction(address) || !is_free({address, island + kNearJumpSize})) return false;
-      const Gathered got = Gatherer(flow_, taken_).gather(address, kHostSize);
-      if (got.refusal != RegionRefusal::none || got.code.length < kHostSize) return false;
-      if (own_.overlaps({address, got.code.end()})) return false;
-      found = got.code;
-      return true;
-    });
-    return found;
-  }
-
  private:
   bool is_free(const CodeRange& range) const {
     const std::uint64_t begin = std::min(own_.begin, range.begin);
@@ -167,12 +152,7 @@ RegionResult plan_region(const CodeFlow& flow, const RegionRequest& request) {
     result.plan.island = *island;
     return result;
   }
-  const auto host = request.may_use_host ? finder.host() : std::nullopt;
-  if (!host) return {RegionRefusal::no_island, Refusal::none, {}};
-  result.plan.form = JumpForm::hosted;
-  result.plan.host = *host;
-  result.plan.island = host->address + kNearJumpSize;
-  return result;
+  return {RegionRefusal::no_island, Refusal::none, {}};
 }
 
 RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request) {

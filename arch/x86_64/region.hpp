@@ -24,7 +24,7 @@ RegionResult plan_pun(const CodeFlow& flow, const RegionRequest& request);
 // address space; jumping to any of it, detour_jump(site, address) ends with the bytes that follow the instruction.
 PunRange pun_range(std::uint64_t site, std::span<const std::uint8_t> bytes, std::size_t length);
 
-// The short jump of the forms `island` and `hosted`.
+// The short jump of the form `island`.
 std::array<std::uint8_t, kShortJumpSize> short_jump(std::uint64_t site, std::uint64_t island);
 
 }  // namespace probed::arch::x86_64

@@ -471,7 +471,7 @@ struct Engine::JumpPlan {
 Engine::Turn Engine::choose_region(AddressSpace& space, Site& site, JumpPlan& plan) {
   const RemoteAddr address = site.plan.address;
   const auto taken = taken_around(space, site);
-  const arch::RegionRequest request{address.value - site.bias, taken, true, false};
+  const arch::RegionRequest request{address.value - site.bias, taken, true};
   arch::RegionResult region = native::plan_region(*site.flow, request);
   if (!region) region = pun_instead(site, request, region);
   if (!region) {

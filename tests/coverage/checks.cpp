@@ -53,12 +53,10 @@ bool gets_jumps_for_returns(const FunctionCode& f) {
 
 bool gets_near_jump(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::near; }
 bool gets_island(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::island; }
-bool gets_host(const Instruction& i) { return gets_jump(i) && i.form == arch::JumpForm::hosted; }
 
 constexpr InstructionCheck kInstructionChecks[] = {
-    {"boosted", is_boosted},  {"emulated", is_emulated},     {"stepped", is_stepped_only},
-    {"refused", is_refused},  {"steppable", can_be_stepped}, {"optimised", gets_jump},
-    {"near", gets_near_jump}, {"island", gets_island},       {"hosted", gets_host},
+    {"boosted", is_boosted},       {"emulated", is_emulated}, {"stepped", is_stepped_only}, {"refused", is_refused},
+    {"steppable", can_be_stepped}, {"optimised", gets_jump},  {"near", gets_near_jump},     {"island", gets_island},
 };
 
 constexpr FunctionCheck kFunctionChecks[] = {

@@ -58,8 +58,8 @@ void patch(void* library, const std::string& path, const Patching& patching) {
   // Never destroyed: the library's own destructors run through the detours, too.
   static Patcher& patcher = *new Patcher(path, map->l_addr);
   const PatchCounts counts = patcher.patch(patching.seed, patching.every, kMostSites);
-  std::fprintf(stderr, "%s: %u near, %u island, %u hosted, %u refused\n", path.c_str(), counts.near, counts.island,
-               counts.hosted, counts.refused);
+  std::fprintf(stderr, "%s: %u near, %u island, %u refused\n", path.c_str(), counts.near, counts.island,
+               counts.refused);
   std::atexit([] {
     const std::uint64_t hits = patcher.hits();
     std::fprintf(stderr, "  %llu hits\n", static_cast<unsigned long long>(hits));

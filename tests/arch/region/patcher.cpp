@@ -79,7 +79,7 @@ PatchCounts Patcher::patch(unsigned seed, unsigned every, unsigned most) {
       if (flow_->is_instruction(at) && random() % every == 0) sites.push_back(at);
   std::ranges::shuffle(sites, random);
   for (const std::uint64_t site : sites) {
-    if (counts.near + counts.island + counts.hosted >= most || end_ - next_ < 2 * arch::kMaxDetourSize) break;
+    if (counts.near + counts.island >= most || end_ - next_ < 2 * arch::kMaxDetourSize) break;
     if (!try_site(site, counts)) ++counts.refused;
   }
   apply();
@@ -94,31 +94,24 @@ bool Patcher::try_site(std::uint64_t site, PatchCounts& counts) {
   const arch::RegionResult result = arch::x86_64::plan_region(*flow_, request);
   if (!result) return false;
   const arch::RegionPlan& plan = result.plan;
-  const std::uint64_t detour = detour_for(plan.region, true);
+  const std::uint64_t detour = detour_for(plan.region);
   if (detour == 0) return false;
   const auto jump_from = [&](std::uint64_t at, std::uint64_t to) {
     write(at, arch::x86_64::detour_jump(bias_ + at, to));
   };
-  if (plan.form == arch::JumpForm::hosted) {
-    const std::uint64_t host = detour_for(plan.host, false);
-    if (host == 0) return false;
-    jump_from(plan.host.address, host);
-  }
   if (plan.form == arch::JumpForm::near) {
     jump_from(site, detour);
   } else {
     jump_from(plan.island, detour);
     write(site, arch::x86_64::short_jump(site, plan.island));
   }
-  ++(plan.form == arch::JumpForm::near     ? counts.near
-     : plan.form == arch::JumpForm::island ? counts.island
-                                           : counts.hosted);
+  ++(plan.form == arch::JumpForm::near ? counts.near : counts.island);
   take(plan);
   return true;
 }
 
 // 0: it can't be built.
-std::uint64_t Patcher::detour_for(const arch::Displaced& code, bool with_probe) {
+std::uint64_t Patcher::detour_for(const arch::Displaced& code) {
   std::vector<arch::Insn> insns(code.all().begin(), code.all().end());
   for (arch::Insn& insn : insns)
     if (insn.target) *insn.target += bias_;
@@ -128,7 +121,7 @@ std::uint64_t Patcher::detour_for(const arch::Displaced& code, bool with_probe) 
   request.region = flow_->bytes(code.address, code.length);
   request.insns = insns;
   request.address = next_;
-  if (with_probe) request.probes = {&probe, 1};
+  request.probes = {&probe, 1};
   arch::Detour detour;
   if (!arch::x86_64::build_detour(request, rig_->runtime(), detour)) return 0;
   std::memcpy(reinterpret_cast<void*>(next_), detour.code.data(), detour.code.size());

@@ -13,7 +13,7 @@
 namespace probed::test {
 
 struct PatchCounts {
-  unsigned near = 0, island = 0, hosted = 0, refused = 0;
+  unsigned near = 0, island = 0, refused = 0;
 };
 
 class Patcher {
@@ -28,7 +28,7 @@ class Patcher {
 
  private:
   bool try_site(std::uint64_t site, PatchCounts& counts);
-  std::uint64_t detour_for(const arch::Displaced& code, bool with_probe);
+  std::uint64_t detour_for(const arch::Displaced& code);
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
   void apply();
   std::vector<arch::CodeRange> taken_near(std::uint64_t site) const;

@@ -43,10 +43,10 @@ CodeFlow analysed(const Code& code) {
   return analyse_code({texts, datas, functions, entries, code.absolute});
 }
 
-RegionResult planned(const CodeFlow& flow, std::uint64_t offset, bool islands = false, bool hosts = false,
+RegionResult planned(const CodeFlow& flow, std::uint64_t offset, bool islands = false,
                      std::vector<CodeRange> taken = {}) {
   for (CodeRange& range : taken) range = {kText + range.begin, kText + range.end};
-  return plan_region(flow, {kText + offset, taken, islands, hosts});
+  return plan_region(flow, {kText + offset, taken, islands});
 }
 
 struct NearRow {
@@ -325,16 +325,16 @@ TEST_CASE("K11: where an indirect jump may lead anywhere, only single instructio
   const CodeFlow flow = analysed({"b801000000 31c0 31c0 31c0 488d04f8 ffe0 0f1f440000"});
   CHECK(planned(flow, 0).plan.region.count == 1);
   CHECK(planned(flow, 5).refusal == RegionRefusal::indirect_jumps);
-  CHECK(planned(flow, 5, true, true).refusal == RegionRefusal::no_island);  // its padding may be led to as well
+  CHECK(planned(flow, 5, true).refusal == RegionRefusal::no_island);  // its padding may be led to as well
 }
 
-// ---- neighbours, islands, hosts -------------------------------------------------------------------------------------
+// ---- neighbours, islands --------------------------------------------------------------------------------------------
 
 TEST_CASE("K11: bytes that another probe has are left alone") {
   const CodeFlow flow = analysed({"55 4889e5 31c0 c3"});
-  CHECK(planned(flow, 0, false, false, {{1, 2}}).refusal == RegionRefusal::neighbour);
-  CHECK(planned(flow, 0, false, false, {{4, 5}}).refusal == RegionRefusal::neighbour);
-  CHECK(planned(flow, 0, false, false, {{6, 7}}));
+  CHECK(planned(flow, 0, false, {{1, 2}}).refusal == RegionRefusal::neighbour);
+  CHECK(planned(flow, 0, false, {{4, 5}}).refusal == RegionRefusal::neighbour);
+  CHECK(planned(flow, 0, false, {{6, 7}}));
   const auto plan = planned(flow, 0).plan;
   CHECK(plan.hinders(kText + 4));
   CHECK_FALSE(plan.hinders(kText + 5));
@@ -350,12 +350,12 @@ TEST_CASE("K11: a short jump leads to an island in padding") {
   CHECK(plan.form == JumpForm::island);
   CHECK(plan.island == kText + 6);
   CHECK(unsigned{plan.region.length} == 2);
-  CHECK(plan.written()[1].begin == kText + 6);
-  CHECK(plan.written()[1].end == kText + 11);
-  CHECK(plan.written()[2].end == kText + 2);
+  CHECK(plan.written()[0].begin == kText + 6);
+  CHECK(plan.written()[0].end == kText + 11);
+  CHECK(plan.written()[1].end == kText + 2);
   CHECK(plan.interior().empty());
   CHECK(x86_64::short_jump(plan.site(), plan.island) == std::array<std::uint8_t, 2>{0xeb, 4});
-  CHECK(planned(flow, 0, true, true, {{8, 9}}).refusal == RegionRefusal::no_island);
+  CHECK(planned(flow, 0, true, {{8, 9}}).refusal == RegionRefusal::no_island);
 }
 
 TEST_CASE("K11: an island may lie 127 bytes ahead and 128 back, and no farther") {
@@ -365,7 +365,7 @@ TEST_CASE("K11: an island may lie 127 bytes ahead and 128 back, and no farther")
     std::string ahead = "ffd090";
     for (unsigned i = 0; i < gap; ++i) ahead += "f9";
     ahead += "c30f1f440000";
-    const auto result = planned(analysed({ahead}), 0, true, false);
+    const auto result = planned(analysed({ahead}), 0, true);
     CHECK(bool(result) == found);
     if (result) CHECK(x86_64::short_jump(result.plan.site(), result.plan.island)[1] == gap + 2);
   }
@@ -375,7 +375,7 @@ TEST_CASE("K11: an island may lie 127 bytes ahead and 128 back, and no farther")
     for (unsigned i = 0; i < gap; ++i) back += "f9";
     const std::uint64_t site = 6 + gap;
     back += "ffd090c3";
-    const auto result = planned(analysed({back, {}, {6}}), site, true, false);
+    const auto result = planned(analysed({back, {}, {6}}), site, true);
     CHECK(bool(result) == found);
     if (result) CHECK(x86_64::short_jump(result.plan.site(), result.plan.island)[1] == 256 - (gap + 7));
   }
@@ -417,9 +417,8 @@ TEST_CASE("K11: a punned jump writes no byte of another instruction") {
     CHECK(result.plan.region.length == row.length);
     CHECK(result.plan.region.count == 1);
     CHECK(result.plan.written()[0].begin == result.plan.written()[0].end);
-    CHECK(result.plan.written()[1].begin == result.plan.written()[1].end);
-    CHECK(result.plan.written()[2].begin == kText + row.site);
-    CHECK(result.plan.written()[2].end == kText + row.site + row.length);
+    CHECK(result.plan.written()[1].begin == kText + row.site);
+    CHECK(result.plan.written()[1].end == kText + row.site + row.length);
     CHECK(result.plan.borrowed().begin == kText + row.site + row.length);
     CHECK(result.plan.borrowed().end == kText + row.site + kNearJumpSize);
     CHECK(result.plan.interior().empty());
@@ -452,28 +451,10 @@ TEST_CASE("K11: wherever a punned jump may lead, it ends with the bytes that are
   }
 }
 
-TEST_CASE("K11: a host lends the bytes behind its jump") {
-  // call *%rax; mov; movabs $..., %rax; ret
-  const CodeFlow flow = analysed({"ffd0 4889c7 48b81122334455667788 c3"});
-  CHECK(planned(flow, 0, true, false).refusal == RegionRefusal::no_island);
-  const auto result = planned(flow, 0, true, true);
-  REQUIRE(result);
-  const RegionPlan& plan = result.plan;
-  CHECK(plan.form == JumpForm::hosted);
-  CHECK(plan.island == plan.host.address + kNearJumpSize);
-  CHECK(unsigned{plan.host.length} >= 10);
-  CHECK(plan.host.address >= kText + 2);
-  CHECK(plan.written()[0].begin == plan.host.address);
-  // Where something leads into it, it is none.
-  CHECK(planned(analysed({"ffd0 4889c7 48b81122334455667788 c3", {}, {9}}), 0, true, true).refusal ==
-        RegionRefusal::no_island);
-}
-
 TEST_CASE("K11: what is written for a jump lies in one page") {
-  // A near jump; an island; a host.
-  const std::string_view codes[] = {"48c7c001000000 c3", "ffd0 4889c7 c3 0f1f440000",
-                                    "ffd0 4889c7 48b81122334455667788 c3"};
-  const std::uint64_t lengths[] = {8, 6, 16}, page = 4096;
+  // A near jump; an island.
+  const std::string_view codes[] = {"48c7c001000000 c3", "ffd0 4889c7 c3 0f1f440000"};
+  const std::uint64_t lengths[] = {8, 6}, page = 4096;
   for (std::size_t i = 0; i < std::size(codes); ++i) {
     CAPTURE(codes[i]);
     for (std::uint64_t offset = page - 32; offset <= page; ++offset) {
@@ -482,7 +463,7 @@ TEST_CASE("K11: what is written for a jump lies in one page") {
       for (std::uint64_t at = 0; at < offset; ++at) text += "f9";
       text += codes[i];
       const CodeFlow flow = analysed({text, {{offset, offset + lengths[i]}}});
-      const RegionResult result = planned(flow, offset, true, true);
+      const RegionResult result = planned(flow, offset, true);
       const bool far = offset + 16 <= page || offset == page;
       CHECK((result || !far));
       if (offset + 1 == page) CHECK(result.refusal == RegionRefusal::page_end);
