@@ -172,9 +172,137 @@ void warn_of_seccomp() {
     spdlog::warn(
         "this daemon runs under a seccomp filter (its container's, or its systemd unit's): the kernel doesn't let it "
         "suspend those of its targets, and most probes in sandboxed processes will be refused. What installs one is "
-        "told "
-        "in man probed, PERMISSIONS");
+        "told in man probed, PERMISSIONS");
 }
+
+// Where this daemon works: what it listens on, and its state directory, locked.
+struct Place {
+  api::Listener listener;
+  std::string where;  // the socket, for people
+  std::optional<StateDirectory> state;
+};
+
+Result<Place> take_place(const Options& options) {
+  auto inherited = api::Listener::from_systemd();
+  if (!inherited) return std::move(inherited).error();
+  const auto listen = listen_options(options);
+  if (!*inherited && !listen) return listen.error();
+  if (!*inherited)
+    if (auto made = make_default_directory(options); !made) return std::move(made).error();
+  auto state = StateDirectory::open(state_directory(options));
+  if (!state && !may_do_without(options, state.error())) return std::move(state).error();
+  auto listener = *inherited ? Result<api::Listener>(std::move(**inherited)) : api::Listener::at(*listen);
+  if (!listener && state) state->unmake();
+  if (!listener) return std::move(listener).error();
+  if (state)
+    if (auto locked = state->lock(); !locked) state = std::move(locked).error();
+  if (!state && !may_do_without(options, state.error())) return std::move(state).error();
+  if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
+  Place place{std::move(listener).value(), *inherited ? "the socket that systemd passed" : options.socket, {}};
+  if (state) place.state = std::move(state).value();
+  return place;
+}
+
+// What killed daemons have left, in this place and in those that are known.
+void put_right(const Place& place, const Options& options) {
+  if (place.state) tracer::recover_all(place.state->path(), kStartPatience);
+  tracer::recover_left_behind();
+  if (place.state && !options.keep_probes) control::drop_kept(place.state->path());
+}
+
+api::ServerOptions server_options(const Options& options) {
+  api::ServerOptions server;
+  server.max_sessions = options.max_clients;
+  server.max_user_sessions = options.max_user_clients;
+  server.user_events = options.max_user_events;
+  server.log = [](std::string_view line) { spdlog::info("{}", line); };
+  return server;
+}
+
+// From the first client to the end.
+class Service {
+ public:
+  Service(const Options& options, Place place)
+      : options_(options),
+        where_(std::move(place.where)),
+        state_(std::move(place.state)),
+        controller_(io_, options.queue_bytes, state_ ? state_->path() : ""),
+        server_(io_, controller_, std::move(place.listener), server_options(options)),
+        signals_(io_, SIGTERM, SIGINT, SIGHUP),
+        lifetime_(io_) {
+    controller_.set_max_rate(options.max_rate);
+    controller_.set_probe_limits({options.max_probes, options.max_user_probes});
+    controller_.set_owner_judge([authorizer = api::Authorizer()](control::Owner owner, pid_t pid) {
+      return authorizer.may_still_trace(owner.user, owner.group, pid);
+    });
+  }
+
+  // guard: of the state directory, if there is one. An exit status.
+  int run(UniqueFd guard) {
+    if (state_) guard_keeper_.emplace(io_, std::move(guard), state_->path(), options_.log_level);
+    signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+      if (!error) stop(strsignal(signal));
+    });
+    watch_lifetime();
+    if (options_.keep_probes) {
+      controller_.keep_probes({state_->path()});
+      controller_.readopt(kReadoptLimit, [this] { begin(); });
+    } else {
+      begin();
+    }
+    io_.run();
+    tidy();
+    // Everything is let go and put away: what doesn't come back from the kernel is no reason to stay.
+    if (const std::size_t stuck = controller_.finish_work(kWorkPatience); stuck != 0) {
+      spdlog::error("{} look-ups of symbols don't come back: one of the files they read is never read to its end",
+                    stuck);
+      ::_exit(0);
+    }
+    end_anyway_after(kEndPatience);
+    return 0;
+  }
+
+ private:
+  void begin() {
+    if (stopping_) return;
+    server_.start();
+    announce(options_, where_);
+  }
+  void watch_lifetime() {
+    if (options_.lifetime_fd < 0) return;
+    lifetime_.assign(options_.lifetime_fd);
+    lifetime_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                         [this](const boost::system::error_code& error) {
+                           if (!error) stop("the process this daemon was started for has ended");
+                         });
+  }
+  void stop(const char* why) {
+    if (std::exchange(stopping_, true)) return;
+    spdlog::info("{}: detaching every target", why);
+    sd_notify(0, "STOPPING=1");
+    server_.stop();
+    controller_.shut_down(kShutdownLimit, [this] { io_.stop(); });
+  }
+  void tidy() {
+    if (state_ && options_.state_dir.empty()) state_->remove();
+    if (!options_.remove_directory) return;
+    std::error_code not_empty;
+    const auto directory = std::filesystem::path(options_.socket).parent_path();
+    std::filesystem::remove(directory, not_empty);
+    std::filesystem::remove(directory.parent_path(), not_empty);  // the last one's (base/private_places.hpp)
+  }
+
+  const Options& options_;
+  std::string where_;
+  std::optional<StateDirectory> state_;
+  boost::asio::io_context io_{1};
+  std::optional<GuardKeeper> guard_keeper_;
+  control::ControllerImpl controller_;
+  api::Server server_;
+  boost::asio::signal_set signals_;
+  boost::asio::posix::stream_descriptor lifetime_;
+  bool stopping_ = false;
+};
 
 int run(const Options& options) {
   tracer::Waiter::block_signals();
@@ -185,88 +313,12 @@ int run(const Options& options) {
   warn_of_seccomp();
   PresentPages::want_fetchers();
   Momentary::keep_some();
-  auto inherited = api::Listener::from_systemd();
-  if (!inherited) return fail(inherited.error());
-  const auto listen = listen_options(options);
-  if (!*inherited && !listen) return fail(listen.error());
-  if (!*inherited)
-    if (auto made = make_default_directory(options); !made) return fail(made.error());
-  auto state = StateDirectory::open(state_directory(options));
-  if (!state && !may_do_without(options, state.error())) return fail(state.error());
-  auto listener = *inherited ? Result<api::Listener>(std::move(**inherited)) : api::Listener::at(*listen);
-  if (!listener && state) state->unmake();
-  if (!listener) return fail(listener.error());
-  if (state)
-    if (auto locked = state->lock(); !locked) state = std::move(locked).error();
-  if (!state && !may_do_without(options, state.error())) return fail(state.error());
-  if (!state) spdlog::warn("{}: should this daemon be killed, its probes stay behind", state.error().message);
-  if (state) tracer::recover_all(state->path(), kStartPatience);
-  tracer::recover_left_behind();
-  if (state && !options.keep_probes) control::drop_kept(state->path());
-  UniqueFd guard = state ? start_guard(state->path(), options.log_level) : UniqueFd();
-
-  const std::string where = *inherited ? "the socket that systemd passed" : options.socket;
-  boost::asio::io_context io(1);
-  std::optional<GuardKeeper> guard_keeper;
-  if (state) guard_keeper.emplace(io, std::move(guard), state->path(), options.log_level);
-  control::ControllerImpl controller(io, options.queue_bytes, state ? state->path() : "");
-  controller.set_max_rate(options.max_rate);
-  controller.set_probe_limits({options.max_probes, options.max_user_probes});
-  api::ServerOptions server_options;
-  server_options.max_sessions = options.max_clients;
-  server_options.max_user_sessions = options.max_user_clients;
-  server_options.user_events = options.max_user_events;
-  server_options.log = [](std::string_view line) { spdlog::info("{}", line); };
-  api::Server server(io, controller, std::move(listener).value(), server_options);
-
-  bool stopping = false;
-  const auto stop = [&](const char* why) {
-    if (std::exchange(stopping, true)) return;
-    spdlog::info("{}: detaching every target", why);
-    sd_notify(0, "STOPPING=1");
-    server.stop();
-    controller.shut_down(kShutdownLimit, [&io] { io.stop(); });
-  };
-  boost::asio::signal_set signals(io, SIGTERM, SIGINT, SIGHUP);
-  signals.async_wait([&](const boost::system::error_code& error, int signal) {
-    if (!error) stop(strsignal(signal));
-  });
-  boost::asio::posix::stream_descriptor lifetime(io);
-  if (options.lifetime_fd >= 0) {
-    lifetime.assign(options.lifetime_fd);
-    lifetime.async_wait(boost::asio::posix::stream_descriptor::wait_read, [&](const boost::system::error_code& error) {
-      if (!error) stop("the process this daemon was started for has ended");
-    });
-  }
-  const auto begin = [&] {
-    if (stopping) return;
-    server.start();
-    announce(options, where);
-  };
-  controller.set_owner_judge([authorizer = api::Authorizer()](control::Owner owner, pid_t pid) {
-    return authorizer.may_still_trace(owner.user, owner.group, pid);
-  });
-  if (options.keep_probes) {
-    controller.keep_probes({state->path()});
-    controller.readopt(kReadoptLimit, begin);
-  } else {
-    begin();
-  }
-  io.run();
-  if (state && options.state_dir.empty()) state->remove();
-  std::error_code not_empty;
-  if (options.remove_directory) {
-    const auto directory = std::filesystem::path(options.socket).parent_path();
-    std::filesystem::remove(directory, not_empty);
-    std::filesystem::remove(directory.parent_path(), not_empty);  // the last one's to remove (base/private_places.hpp)
-  }
-  // Everything is let go and put away: what doesn't come back from the kernel is no reason to stay.
-  if (const std::size_t stuck = controller.finish_work(kWorkPatience); stuck != 0) {
-    spdlog::error("{} look-ups of symbols don't come back: one of the files they read is never read to its end", stuck);
-    ::_exit(0);
-  }
-  end_anyway_after(kEndPatience);
-  return 0;
+  auto place = take_place(options);
+  if (!place) return fail(place.error());
+  put_right(*place, options);
+  UniqueFd guard = place->state ? start_guard(place->state->path(), options.log_level) : UniqueFd();
+  Service service(options, std::move(place).value());
+  return service.run(std::move(guard));
 }
 
 }  // namespace

@@ -61,6 +61,16 @@ void check(Options& options, const CLI::App& app, const std::string& mode, unsig
   if (app.count("--lifetime-fd") > 0) check_waitable("--lifetime-fd", options.lifetime_fd);
 }
 
+void add_limits(CLI::App& app, Options& options) {
+  const auto limit = [&app](const char* name, std::size_t& value, const char* what) {
+    app.add_option(name, value, what)->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))->capture_default_str();
+  };
+  limit("--max-clients", options.max_clients, "connections at a time; the last 32 are root's");
+  limit("--max-user-clients", options.max_user_clients, "of them of one user other than root");
+  limit("--max-probes", options.max_probes, "probes in one process");
+  limit("--max-user-probes", options.max_user_probes, "probes of one user other than root, in all processes");
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& status) {
@@ -96,13 +106,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
          "hits a second, for twenty seconds on end, after which a breakpoint without a rate of its own is disabled; "
          "0: any number")
       ->capture_default_str();
-  const auto limit = [&app](const char* name, std::size_t& value, const char* what) {
-    app.add_option(name, value, what)->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))->capture_default_str();
-  };
-  limit("--max-clients", options.max_clients, "connections at a time; the last 32 are root's");
-  limit("--max-user-clients", options.max_user_clients, "of them of one user other than root");
-  limit("--max-probes", options.max_probes, "probes in one process");
-  limit("--max-user-probes", options.max_user_probes, "probes of one user other than root, in all processes");
+  add_limits(app, options);
   app.add_option("--max-user-events", user_events_mib, "room for events that wait for the clients of one user, MiB")
       ->check(CLI::Range(std::size_t{1}, std::size_t{65'536}))
       ->capture_default_str();

@@ -24,6 +24,35 @@ void syscall(Assembler& a, std::uint64_t number) {
   a.bytes({0x0f, 0x05});
 }
 
+// What the program would have met is the default action, where it was: blocked until the return from here, the same
+// signal again.
+void raise_again(Assembler& a) {
+  a.push(Reg::rsi);
+  a.alu(Alu::sub, Reg::rsp, 40);
+  for (std::int32_t at = 0; at < 32; at += 8) a.store_imm(Reg::rsp + at, 0);
+  a.mov_imm(Reg::rdi, kSigTrap);
+  a.mov(Reg::rsi, Reg::rsp);
+  a.mov_imm(Reg::rdx, 0);
+  a.mov_imm(Reg::r10, kSigsetSize);
+  a.store_imm(Reg::rsp + 32, 1 << (kSigTrap - 1));
+  syscall(a, kRtSigaction);
+  a.mov_imm(Reg::rdi, kSigBlock);
+  a.lea(Reg::rsi, Reg::rsp + 32);
+  a.mov_imm(Reg::rdx, 0);
+  a.mov_imm(Reg::r10, kSigsetSize);
+  syscall(a, kRtSigprocmask);
+  syscall(a, kGettid);
+  a.push(Reg::rax);
+  syscall(a, kGetpid);
+  a.mov(Reg::rdi, Reg::rax);
+  a.pop(Reg::rsi);
+  a.mov_imm(Reg::rdx, kSigTrap);
+  a.load(Reg::r10, Reg::rsp + 40);
+  syscall(a, kRtTgsigqueueinfo);
+  a.alu(Alu::add, Reg::rsp, 48);
+  a.ret();
+}
+
 }  // namespace
 
 LandingCode build_landing(std::uint64_t address) {
@@ -82,33 +111,8 @@ LandingCode build_landing(std::uint64_t address) {
   a.test_imm(Reg::r9, kTrapFlag, 4);
   a.jcc(Cond::equal, done);
 
-  // What the program would have met is the default action, where it was: blocked until the return from here, the same
-  // signal again.
   a.bind(foreign);
-  a.push(Reg::rsi);
-  a.alu(Alu::sub, Reg::rsp, 40);
-  for (std::int32_t at = 0; at < 32; at += 8) a.store_imm(Reg::rsp + at, 0);
-  a.mov_imm(Reg::rdi, kSigTrap);
-  a.mov(Reg::rsi, Reg::rsp);
-  a.mov_imm(Reg::rdx, 0);
-  a.mov_imm(Reg::r10, kSigsetSize);
-  a.store_imm(Reg::rsp + 32, 1 << (kSigTrap - 1));
-  syscall(a, kRtSigaction);
-  a.mov_imm(Reg::rdi, kSigBlock);
-  a.lea(Reg::rsi, Reg::rsp + 32);
-  a.mov_imm(Reg::rdx, 0);
-  a.mov_imm(Reg::r10, kSigsetSize);
-  syscall(a, kRtSigprocmask);
-  syscall(a, kGettid);
-  a.push(Reg::rax);
-  syscall(a, kGetpid);
-  a.mov(Reg::rdi, Reg::rax);
-  a.pop(Reg::rsi);
-  a.mov_imm(Reg::rdx, kSigTrap);
-  a.load(Reg::r10, Reg::rsp + 40);
-  syscall(a, kRtTgsigqueueinfo);
-  a.alu(Alu::add, Reg::rsp, 48);
-  a.ret();
+  raise_again(a);
 
   const std::uint32_t restorer = a.size();
   syscall(a, kRtSigreturn);
