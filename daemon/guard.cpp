@@ -44,9 +44,22 @@ Own try_lock(const std::string& directory) { return lock_own_directory(directory
 Error refused(const std::string& path, const std::string& why) {
   return {StateDirectory::kRefused,
           "the state directory " + path + " is refused: " + why,
-          "it has to be this user's, and one that nobody else can write to: look at what is in it, then remove it or "
+          "it has to be this user's, probed's alone, and one that nobody else can write to: look at what is in it, "
+          "then remove it or "
           "set it right, or name another one with --state-dir",
           {}};
+}
+
+// A file that no probed has made, in a directory in which none has worked before; empty: there is none.
+std::string strange_file(const std::string& directory) {
+  std::error_code error;
+  std::string strange;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (name == "lock") return {};
+    if (!name.ends_with(".journal") && !name.ends_with(".probes")) strange = name;
+  }
+  return strange;
 }
 
 Result<void> make_directory(const std::string& path, bool& made) {
@@ -59,6 +72,8 @@ Result<void> make_directory(const std::string& path, bool& made) {
     if (own.error == ENOTDIR) error.reason = StateDirectory::kRefused;
     return error;
   }
+  if (const std::string strange = made ? "" : strange_file(path); !strange.empty())
+    return refused(path, "it holds what is not probed's (" + strange + ")");
   if (::faccessat(own.fd.get(), ".", W_OK | X_OK, 0) != 0) return cannot("write to --state-dir", path, errno, kHint);
   return {};
 }
@@ -220,12 +235,17 @@ int run_guard(int lifetime, int daemon, const std::string& state_directory) {
 int recover_by_hand(const std::string& path) {
   PresentPages::want_fetchers();
   tracer::Waiter::block_signals();
-  tracer::recover_left_behind();
+  std::vector<tracer::Recovered> all = tracer::recover_left_behind();
+  const bool left = !all.empty();
+  const auto status = [&all] {
+    return std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
+  };
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
-    spdlog::warn(
-        "there is no state directory {}: nothing to recover (who ends well, or has recovered all, takes it away)",
-        path);
-    return 0;
+    spdlog::log(
+        left ? spdlog::level::info : spdlog::level::warn,
+        "there is no state directory {}: nothing {}to recover (who ends well, or has recovered all, takes it away)",
+        path, left ? "else " : "");
+    return status();
   }
   auto state = StateDirectory::open(path);
   const auto locked = state ? state->lock() : Result<void>(state.error());
@@ -233,9 +253,10 @@ int recover_by_hand(const std::string& path) {
     spdlog::error("{} ({})", locked.error().message, locked.error().hint);
     return 1;
   }
-  const auto all = tracer::recover_all(path, kRecoverPatience);
-  if (all.empty()) spdlog::info("nothing to recover in {}", path);
-  return std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
+  const auto here = tracer::recover_all(path, kRecoverPatience);
+  if (here.empty()) spdlog::info("nothing {}to recover in {}", left ? "else " : "", path);
+  all.insert(all.end(), here.begin(), here.end());
+  return status();
 }
 
 }  // namespace probed

@@ -12,11 +12,11 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 
 #include "daemon/base/own_files.hpp"
 #include "daemon/base/process.hpp"
-#include "daemon/tracer/recover.hpp"
 #include "daemon/tracer/trap_action.hpp"
 #include "proto/base/private_places.hpp"
 
@@ -46,20 +46,20 @@ bool has_journals(const std::string& state) {
 }
 
 // True: nobody works there, and nothing is left to be done.
-bool recover_state(const std::string& state) {
+bool recover_state(const std::string& state, std::vector<Recovered>& all) {
   const Own lock = lock_own_directory(state, O_RDWR);
   if (!lock) return false;
   if (has_journals(state)) {
     spdlog::info("a probed that worked in {} was killed, and its guard, too: what they left is put back", state);
-    recover_all(state, kPatience);
+    std::ranges::move(recover_all(state, kPatience), std::back_inserter(all));
   }
   return !has_journals(state);
 }
 
 // The directory of a private daemon that was killed. One that has just begun listens before it locks.
-void tidy(const std::string& directory) {
+void tidy(const std::string& directory, std::vector<Recovered>& all) {
   const std::string socket = directory + "/" + kPrivateSocket, state = socket + kStateEnding;
-  if (!recover_state(state) || !nobody_listens(socket)) return;
+  if (!recover_state(state, all) || !nobody_listens(socket)) return;
   remove_own_file(state + "/lock");
   ::rmdir(state.c_str());
   ::unlink(socket.c_str());
@@ -68,18 +68,20 @@ void tidy(const std::string& directory) {
 
 }  // namespace
 
-void recover_left_behind() {
+std::vector<Recovered> recover_left_behind() {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
+  std::vector<Recovered> all;
   for (const std::string& place : private_places()) {
     if (!open_own_directory(place)) continue;
     std::error_code error;
     std::vector<std::string> directories;
     for (const auto& entry : fs::directory_iterator(place, error)) directories.push_back(entry.path());
     for (const std::string& directory : directories)
-      if (is_own_directory(directory)) tidy(directory);
+      if (is_own_directory(directory)) tidy(directory, all);
   }
-  if (::geteuid() == 0 && is_own_directory(kSystemState)) recover_state(kSystemState);
+  if (::geteuid() == 0 && is_own_directory(kSystemState)) recover_state(kSystemState, all);
+  return all;
 }
 
 // A landing that is there handles SIGTRAP.

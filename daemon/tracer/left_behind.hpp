@@ -10,10 +10,14 @@
 
 #include <sys/types.h>
 
+#include <vector>
+
+#include "daemon/tracer/recover.hpp"
+
 namespace probed::tracer {
 
-// By all journals that are found. What nothing is left of is removed.
-void recover_left_behind();
+// By all journals that are found. What nothing is left of is removed. What became of each, as recover_all() says it.
+std::vector<Recovered> recover_left_behind();
 
 // Whether something may be left in it: cheap, and wrong rather with yes than with no.
 bool may_hold_left(pid_t pid);

@@ -81,6 +81,10 @@ TEST_CASE("a state directory that others may have written to is refused, the def
     why = "it belongs to user 65534";
     REQUIRE(::chown(state.c_str(), 65534, 65534) == 0);
   }
+  SUBCASE("it holds other files") {
+    why = "it holds what is not probed's (notes)";
+    REQUIRE(write_file(state + "/notes", "x"));
+  }
   REQUIRE(write_file(journal, "x"));
   fs::permissions(journal, fs::perms::owner_read | fs::perms::owner_write);
   const std::string line = "probed: error: the state directory " + state + " is refused: " + why + " (";
@@ -115,6 +119,22 @@ TEST_CASE("what stands in a state directory under a journal's or the lock's name
   const CommandResult refused = run_probed({"--socket", dir / "s", "--state-dir", state});
   CHECK(refused.exit == Exit{1, 0});
   CHECK(has(refused.err, state + " is refused: its file named lock: it is no regular file with one name"));
+}
+
+TEST_CASE("probed --recover fails when what a private daemon has left can't be put back") {
+  TempDir dir;
+  const std::string state = dir / "probectl/1/probed.sock.state", journal = state + "/1-2-3.journal";
+  REQUIRE(fs::create_directories(state));
+  for (const std::string& file : {state + "/lock", journal}) {
+    REQUIRE(write_file(file, "x"));
+    fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  }
+  SpawnOptions options;
+  options.environment = {"XDG_RUNTIME_DIR=" + dir.path()};
+  const CommandResult recovered = run_probed({"--recover", "--state-dir", dir / "none"}, options);
+  CHECK(recovered.exit == Exit{1, 0});
+  CHECK_MESSAGE(has(recovered.err, journal + " "), recovered.err);
+  CHECK(has(recovered.err, "nothing else to recover"));
 }
 
 TEST_CASE("where there is no state directory there is nothing to recover, and none is made") {
