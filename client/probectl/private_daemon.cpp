@@ -151,8 +151,9 @@ Result<void> PrivateDaemon::wait_until_ready(const Signals& signals) {
   if (*woken == Wake::timeout) return cannot_start("it was not ready in time: " + last_words());
   char byte = 0;
   if (::read(ready_.get(), &byte, 1) == 1) return {};
-  const auto words = last_words();
-  return cannot_start(words.empty() ? "it ended at once" : words);
+  const auto how = sudden_end(), words = last_words();
+  if (!words.empty()) return cannot_start(words);
+  return cannot_start(how.empty() ? "it ended at once" : "it " + how + " before it was ready");
 }
 
 Result<PrivateDaemon> PrivateDaemon::start(const std::string& program, const Signals& signals) {

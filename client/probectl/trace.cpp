@@ -689,9 +689,16 @@ Error Trace::in_context(Error error) {
   }
   if (!armed_ && parts_.signals.take())
     error = {Reason::internal, "interrupted before the probes were in place", "the target goes on without them", {}};
-  const bool may_be_elsewhere = error.reason == Reason::no_such_symbol || error.reason == Reason::no_such_module ||
-                                error.reason == Reason::bad_definition;
-  if (parts_.command && !armed_ && may_be_elsewhere && error.column) {
+  // A module that is there will not have it later.
+  const auto names_module = [&] {
+    const std::string_view text = options_.probes.at(error.definition.value_or(0));
+    const std::string_view location = text.substr(std::min(*error.column, text.size()));
+    return location.substr(0, location.find(' ')).find(':') != location.npos;
+  };
+  const bool may_be_elsewhere =
+      error.column && (error.reason == Reason::no_such_module ||
+                       (error.reason == Reason::no_such_symbol && !options_.probes.empty() && !names_module()));
+  if (parts_.command && !armed_ && may_be_elsewhere) {
     const char* elsewhere =
         "if it is of a program that CMD starts: write MODULE:NAME, with --pending, for a child's with --follow-fork";
     error.hint += (error.hint.empty() ? "" : "; ") + std::string(elsewhere);

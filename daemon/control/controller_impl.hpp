@@ -125,6 +125,7 @@ class ControllerImpl final : public Controller {
   void analyse_first(std::shared_ptr<Plan> plan);
   void take_analysis(const std::shared_ptr<Plan>& plan, std::vector<tracer::SiteCode> code);
   void commit(std::shared_ptr<Plan> plan);
+  void describe(Probe& probe, const Plan& plan, const Target& t, PlannedProbe& planned) const;
   Result<void> register_probes(Plan& plan);
   // Whether some argument is shown as a symbol's name.
   static bool shows_symbols(const PlannedProbe& planned);

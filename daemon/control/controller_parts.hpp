@@ -26,7 +26,6 @@ struct ControllerImpl::Plan {
   std::shared_ptr<const tracer::TextOverlay> overlay;
   std::uint32_t execs = 0;
   Reply<Added> reply;
-  std::function<void()> next;
   // filled on the way
   std::shared_ptr<const symbols::TargetSymbols> symbols;
   std::vector<PlannedProbe> planned;
@@ -40,6 +39,26 @@ struct ControllerImpl::Plan {
   std::vector<tracer::SiteCode> code;
   bool committed = false, in_place = false;  // given to the tracer; and it has said so
   ProbeId from{};                            // the pending glob that these are matches of; 0: none
+  unsigned attempt = 1;
+
+  static constexpr unsigned kAttempts = 10;
+  // The same request with nothing of it planned, when `why` says that code went away between planning and arming: a
+  // library comes and goes, and a probe may well wait for it. Null: that isn't why, or has been tried often enough.
+  std::shared_ptr<Plan> again(const Error& why) const {
+    if (why.reason != Reason::unmapped_address || number(from) != 0 || attempt == kAttempts) return nullptr;
+    auto plan = std::make_shared<Plan>();
+    plan->request = request;
+    plan->who = who;
+    plan->owner = owner;
+    plan->user = user;
+    plan->user_group = user_group;
+    plan->definitions = definitions;
+    plan->overlay = overlay;
+    plan->execs = execs;
+    plan->reply = reply;
+    plan->attempt = attempt + 1;
+    return plan;
+  }
 };
 
 // One probe to be put in place again, with all its places.

@@ -103,6 +103,20 @@ std::vector<tracer::SiteCode> code_around(const symbols::TargetSymbols& symbols,
   return code;
 }
 
+// "r:work k", of somebody who takes what follows the colon for the function.
+Error naming_the_event(Error why, const lang::Definition& definition, const symbols::TargetSymbols& symbols) {
+  if (why.reason != Reason::no_such_symbol || definition.name.empty() || why.column != definition.location.column)
+    return why;
+  lang::Location named;
+  named.text = definition.name;
+  named.where = lang::SymbolLocation{definition.name, 0};
+  if (!symbols.resolve(named)) return why;
+  why.hint =
+      fmt::format("\":{0}\" only names the event, the place is the word behind it: \"{1} {0}\" or \"{1}:{0} {0}\"",
+                  definition.name, definition.kind == lang::Kind::return_probe ? "r" : "p");
+  return why;
+}
+
 Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector<lang::Definition>& definitions,
                          const tracer::TextOverlay* overlay, symbols::ModuleCache& modules,
                          std::shared_ptr<const symbols::TargetSymbols>& used) {
@@ -120,7 +134,10 @@ Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector
       if (planned && !may_come(why, definitions[i]))
         planned->probes.front().notes.push_back("it waits for another file: " + why.message + "; " + why.hint);
     }
-    if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
+    if (!planned) {
+      Error why = naming_the_event(std::move(planned).error(), definitions[i], *used);
+      return in_definition(std::move(why), i, definitions.size());
+    }
     if (all.probes.empty())
       all.probes = std::move(planned->probes);
     else
@@ -362,6 +379,37 @@ Result<void> ControllerImpl::check_room(const Plan& plan) const {
   return {};
 }
 
+// What the definition, the place and whoever asked say of a probe; its name and its part in others are the caller's.
+void ControllerImpl::describe(Probe& probe, const Plan& plan, const Target& t, PlannedProbe& planned) const {
+  const AddRequest& request = plan.request;
+  const lang::Definition& definition = plan.definitions[planned.spec];
+  const ProbeSpec& spec = request.probes[planned.spec];
+  probe.start_time = t.id.start_time;
+  probe.pending = spec.pending;
+  probe.gone = !planned.where.address;
+  probe.glob = probe.gone && is_glob(definition.location);
+  probe.many = (probe.gone && !probe.glob) || planned.where.usdt || !planned.where.one_probe.empty();
+  probe.from = plan.from;
+  probe.pid = request.pid;
+  probe.owner = plan.owner;
+  probe.user = plan.user;
+  probe.user_group = plan.user_group;
+  probe.mark = t.mark;
+  note_place(probe, planned.plan);
+  probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
+  probe.name = definition.name;
+  probe.definition = spec.definition;
+  probe.filter = spec.filter.value_or("");
+  probe.symbol = probe.gone ? definition.location.text : symbol_of(planned.where);
+  probe.module = probe.gone ? definition.location.module : planned.where.module;
+  probe.notes = std::move(planned.notes);
+  probe.address = planned.where.address;
+  probe.enabled = !spec.disabled;
+  probe.optimize = spec.optimize;
+  probe.pace.most = request.max_rate;
+  if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
+}
+
 // Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
 Result<void> ControllerImpl::register_probes(Plan& plan) {
   const AddRequest& request = plan.request;
@@ -378,28 +426,14 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
   Sight sight;
   for (PlannedProbe& planned : plan.planned) {
     const lang::Definition& definition = plan.definitions[planned.spec];
-    const ProbeSpec& spec = request.probes[planned.spec];
     auto& parsed = shared[planned.spec];
     if (!parsed) parsed = std::make_shared<lang::Definition>(definition);
     const ProbeId id{++last_probe_};
     Probe& probe = probes_.try_emplace(probes_.end(), id)->second;
     probe.id = id;
     probe.parsed = planned.where.usdt ? named_exactly(definition, *planned.where.usdt) : parsed;
-    probe.start_time = t.id.start_time;
-    probe.pending = spec.pending;
-    probe.gone = !planned.where.address;
-    probe.glob = probe.gone && is_glob(definition.location);
-    probe.many = (probe.gone && !probe.glob) || planned.where.usdt || !planned.where.one_probe.empty();
-    probe.from = plan.from;
-    plan.any_pending |= spec.pending;
-    probe.pid = request.pid;
-    probe.owner = plan.owner;
-    probe.user = plan.user;
-    probe.user_group = plan.user_group;
-    probe.mark = t.mark;
-    note_place(probe, planned.plan);
-    probe.group = definition.group.empty() ? std::string(kDefaultGroup) : definition.group;
-    probe.name = definition.name;
+    describe(probe, plan, t, planned);
+    plan.any_pending |= probe.pending;
     if (const std::string key = one_probe(planned.where); !key.empty()) {
       const auto [leader, first] = leaders.try_emplace({planned.spec, key}, probe.id);
       if (!first) follow(probe, leader->second);
@@ -412,23 +446,13 @@ Result<void> ControllerImpl::register_probes(Plan& plan) {
       probe.name = names.take_free(probe.group, generated_name(definition, planned.where));
     else
       names.take(probe.group, probe.name);
-    probe.definition = spec.definition;
-    probe.filter = spec.filter.value_or("");
-    probe.symbol = probe.gone ? definition.location.text : symbol_of(planned.where);
-    probe.module = probe.gone ? definition.location.module : planned.where.module;
-    probe.notes = std::move(planned.notes);
-    probe.address = planned.where.address;
-    probe.enabled = !spec.disabled;
     probe.schema = schema_of(probe, planned);
     if (shows_symbols(planned)) probe.symbols = plan.symbols;
-    probe.optimize = spec.optimize;
     probe.program = program_of(probe, planned);
     probe.program->limit = limit;
     probe.program->force_step = glob == probes_.end() ? request.force_step : glob->second.program->force_step;
-    if (!spec.optimize) probe.program->no_detour = "it was added so (optimize: false)";
+    if (!probe.optimize) probe.program->no_detour = "it was added so (optimize: false)";
     if (limit) limit->probes.push_back(probe.id);
-    probe.pace.most = request.max_rate;
-    if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
     plan.ids.push_back(id);
     link(probe, sight);
   }
@@ -452,6 +476,7 @@ void ControllerImpl::commit(std::shared_ptr<Plan> plan) {
       post([this, plan, has_code, done = std::move(done)]() mutable {
         if (!done) {
           for (const ProbeId id : plan->ids) erase_probe(id);  // leaders and followers
+          if (auto again = plan->again(done.error())) return plan_in_pool(std::move(again));
           return plan->reply(std::move(done).error());
         }
         Added added{{}, std::move(plan->skipped)};

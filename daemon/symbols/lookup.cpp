@@ -274,7 +274,8 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
                                 : (want == Want::code ? "no function " : "no symbol ") + std::string(query.text);
   const std::string where =
       module.empty() ? " in process " + std::to_string(pid_) : " in module " + std::string(module);
-  const std::vector<std::string> names = same_name.empty() ? near.best() : same_name;
+  std::vector<std::string> names = same_name.empty() ? near.best() : same_name;
+  if (names.empty() && !module.empty()) names = in_other_modules(typed.name, asked, want);
   const std::string list = want == Want::code
                                ? "probectl functions -p " + std::to_string(pid_) + " lists what can be probed"
                                : "nm and nm -D list a module's symbols";
@@ -284,6 +285,30 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
   if (unreadable != asked.end()) hint += "; " + (*unreadable)->module->path() + " can't be read any more";
   return {Reason::no_such_symbol, what + where, hint, {}};
+}
+
+// As MODULE:NAME, what comes nearest to a name that the module which was asked for doesn't have.
+std::vector<std::string> TargetSymbols::Impl::in_other_modules(std::string_view name,
+                                                               std::span<const Instance* const> asked,
+                                                               Want want) const {
+  names::NearNames near(name);
+  const auto each_other = [&](const auto& take) {
+    for (const Instance& in : instances_) {
+      if (std::ranges::find(asked, &in) != asked.end() || in.vdso || !ready(in)) continue;
+      for (const Symbol& s : in.module->symbols().all())
+        if (wanted_kind(s, want == Want::code) && !names::is_mangled(s.name())) take(in, s.name());
+    }
+  };
+  each_other([&](const Instance&, std::string_view symbol) { near.consider(symbol); });
+  const std::vector<std::string> best = near.best();
+  std::vector<std::string> found(best.size());
+  each_other([&](const Instance& in, std::string_view symbol) {
+    const auto at = std::ranges::find(best, symbol);
+    if (at == best.end()) return;
+    std::string& text = found[static_cast<std::size_t>(at - best.begin())];
+    if (text.empty()) text = std::string(names::short_module_name(in.name())) + ":" + *at;
+  });
+  return found;
 }
 
 // Without a MODULE it is the main program that people mean.

@@ -112,6 +112,8 @@ class TargetSymbols::Impl {
   std::vector<Found> unnamed(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols, Want want) const;
   std::vector<Found> matching(const Instance& in, std::string_view glob) const;
+  std::vector<std::string> in_other_modules(std::string_view name, std::span<const Instance* const> asked,
+                                            Want want) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,
                   Want want) const;
   Error ambiguous(const NameQuery& query, std::span<const Found> found) const;

@@ -417,6 +417,22 @@ TEST_CASE("U6: a pending probe is found by the loader's report, without anybody 
   CHECK(user.target.finish().ok());
 }
 
+TEST_CASE("U6: a pending probe of a library that comes and goes while it is added waits for it all the same") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  PluginUser user;
+  const Json params{{"pid", user.target.pid()},
+                    {"probes", {{{"definition", "p:plug plugin.so:plugin_work"}, {"pending", true}}}}};
+  user.target.send("loop 20000\n");
+  for (int i = 0; i < 200; ++i) {
+    const Json added = client.call("probe.add", params);
+    remove_all(client, {added.at("probes").at(0)});
+  }
+  CHECK(user.target.next_line() == "looped 20000 60000");
+  user.target.send("quit\n");
+  CHECK(user.target.finish().ok());
+}
+
 TEST_CASE("U6: what is wrong with a pending definition itself is refused at once") {
   Daemon daemon;
   RpcClient client(daemon.socket());
