@@ -14,4 +14,7 @@ namespace probed::arch::aarch64 {
 // regs must be the instruction's address. True: regs are as after it. False (regs untouched): !insn.emulable.
 bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, Registers& regs);
 
+// Of no use here, where a trap leaves the pc at the breakpoint.
+inline bool has_executed(std::span<const std::uint8_t>, const Registers&, const Registers&) { return false; }
+
 }  // namespace probed::arch::aarch64

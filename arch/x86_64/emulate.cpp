@@ -80,4 +80,21 @@ bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, Registe
   return true;
 }
 
+bool has_executed(std::span<const std::uint8_t> insn_bytes, const Registers& before, const Registers& now) {
+  const std::uint8_t code = insn_bytes.empty() ? 0 : insn_bytes[0];
+  const bool pushes = (code >= 0x50 && code <= 0x57) || code == 0x9c;
+  const bool pops = (code >= 0x58 && code <= 0x5f && code != 0x5c) || code == 0x9d;  // 5c: pop %rsp
+  if (!pushes && !pops && code != 0xc9) return false;
+  Registers after = before;
+  after.rip = now.rip;
+  after.rsp = pushes ? before.rsp - kWordSize : pops ? before.rsp + kWordSize : before.rbp + kWordSize;
+  std::uint64_t* const numbered[] = {&after.rax, &after.rcx, &after.rdx, &after.rbx,
+                                     nullptr,    &after.rbp, &after.rsi, &after.rdi};
+  const std::uint64_t loaded[] = {now.rax, now.rcx, now.rdx, now.rbx, 0, now.rbp, now.rsi, now.rdi};
+  if (code == 0x9d) after.eflags = now.eflags;
+  if (code == 0xc9) after.rbp = now.rbp;
+  if (pops && code != 0x9d) *numbered[code - 0x58] = loaded[code - 0x58];
+  return same_execution(after, now);
+}
+
 }  // namespace probed::arch::x86_64

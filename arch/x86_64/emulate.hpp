@@ -14,4 +14,9 @@ namespace probed::arch::x86_64 {
 // the instruction's address. True: regs are as after it. False (regs untouched): !insn.emulable.
 bool emulate(std::span<const std::uint8_t> insn_bytes, const Insn& insn, Registers& regs);
 
+// Whether a thread with the registers `now`, behind a one-byte instruction, has just executed that with the registers
+// `before`: of push, pop, leave, pushf and popf the stack pointer tells. What they load isn't looked at. False for
+// every other instruction.
+bool has_executed(std::span<const std::uint8_t> insn_bytes, const Registers& before, const Registers& now);
+
 }  // namespace probed::arch::x86_64

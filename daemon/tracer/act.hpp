@@ -12,6 +12,13 @@
 
 namespace probed::tracer {
 
+// What a thread that is kept stopped waits for.
+enum class Hold : std::uint8_t {
+  entry,    // somebody who wants its program held says that it may start
+  loader,   // somebody has looked at the libraries that its dynamic loader has just loaded
+  leaving,  // the other threads of its process, to be let go for good together with them
+};
+
 struct [[nodiscard]] Act {
   enum class Kind : std::uint8_t {
     go_on,   // as its state says: running, stepping, to its next system call, or listening where job control stopped it
@@ -27,8 +34,8 @@ struct [[nodiscard]] Act {
   static Act go_on(const char* why, int signal = 0) { return {Kind::go_on, signal, why, {}}; }
   static Act leave(const char* why, int signal = 0) { return {Kind::leave, signal, why, {}}; }
   static Act detach(const char* why, int signal = 0) { return {Kind::detach, signal, why, {}}; }
-  static Act wait(const char* why) { return {Kind::wait, 0, why, {}}; }
-  static Act stay(const char* why) { return {Kind::stay, 0, why, {}}; }
+  static Act wait(const char* why) { return {Kind::wait, 0, why, {}, Hold::leaving}; }
+  static Act stay(Hold until, const char* why) { return {Kind::stay, 0, why, {}, until}; }
   static Act end(WaitStatus how) { return {Kind::end, 0, "its end", how}; }
   static Act none(const char* why) { return {Kind::none, 0, why, {}}; }
   // A request to the kernel has failed: the thread is dying.
@@ -40,6 +47,7 @@ struct [[nodiscard]] Act {
   int signal = 0;                 // that it gets with go_on, leave and detach; 0: none
   const char* why = "";           // of static life time
   std::optional<WaitStatus> how;  // with end
+  Hold until = Hold::entry;       // with wait and stay
 };
 
 }  // namespace probed::tracer

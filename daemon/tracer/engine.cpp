@@ -246,22 +246,25 @@ Result<AttachResult> Engine::attach(pid_t pid, const AttachParams& params) {
   return attached;
 }
 
+// One that is attached to already: for somebody else, or before.
+static Result<AttachResult> attach_again(Process& known, const AttachParams& params) {
+  const pid_t pid = known.id.pid;
+  if (known.detaching)
+    return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
+  if (known.root != pid)
+    return refuse(Reason::already_traced,
+                  fmt::format("process {} ({}) is traced already as a child of process {}, whose probes it carries",
+                              pid, process::comm(pid), known.root),
+                  fmt::format("add probes to process {}, or detach that first", known.root));
+  known.follow_fork |= params.follow_fork;
+  known.keep_after_exec |= params.keep_after_exec;
+  known.hold_at_entry |= params.hold_at_entry;
+  known.hold_at_execs |= params.hold_at_execs;
+  return AttachResult{known.id, static_cast<std::uint32_t>(known.threads.size()), known.execs, known.space->overlay()};
+}
+
 Result<AttachResult> Engine::try_attach(pid_t pid, const AttachParams& params) {
-  if (Process* known = find_process(pid)) {
-    if (known->detaching)
-      return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
-    if (known->root != pid)
-      return refuse(Reason::already_traced,
-                    fmt::format("process {} ({}) is traced already as a child of process {}, whose probes it carries",
-                                pid, process::comm(pid), known->root),
-                    fmt::format("add probes to process {}, or detach that first", known->root));
-    known->follow_fork |= params.follow_fork;
-    known->keep_after_exec |= params.keep_after_exec;
-    known->hold_at_entry |= params.hold_at_entry;
-    known->hold_at_execs |= params.hold_at_execs;
-    return AttachResult{known->id, static_cast<std::uint32_t>(known->threads.size()), known->execs,
-                        known->space->overlay()};
-  }
+  if (Process* known = find_process(pid)) return attach_again(*known, params);
   if (auto fit = check_attachable(pid); !fit) return std::move(fit).error();
   auto id = process::target_id(pid);
   if (!id) return std::move(id).error();
@@ -548,7 +551,7 @@ void Engine::forget_keep(pid_t pid) {
 
 void Engine::resume_held_threads(const Process& process) {
   for (const pid_t tid : process.threads)
-    if (tracees_.at(tid).state == Tracee::State::held) carry_out(tid, Act::go_on("it is held no longer"));
+    if (tracees_.at(tid).is_held(Hold::entry)) carry_out(tid, Act::go_on("it is held no longer"));
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -639,6 +642,31 @@ std::optional<Waiter::Clock::time_point> Engine::next_deadline() const {
   return next;
 }
 
+static void tell_late_detach(Process& process, std::vector<std::function<void()>>& late) {
+  const Error error = refuse(Reason::timed_out,
+                             fmt::format("process {}: its text is restored, but {} of its threads can't be stopped now "
+                                         "(uninterruptible wait)",
+                                         process.id.pid, process.threads.size()),
+                             "each is let go as soon as it wakes; nothing more is needed");
+  for (auto& reply : std::exchange(process.detach_replies, {}))
+    late.push_back([reply = std::move(reply), error] { reply(error); });
+}
+
+void Engine::look_after_jobs(Process& process, Waiter::Clock::time_point now,
+                             std::vector<std::function<void()>>& late) {
+  if (process.jobs.empty()) return;
+  if (process.asked != Ask::everyone && now >= widens_at(process, process.jobs.front()))
+    interrupt_some(process, process.asked == Ask::best ? Ask::harmless : Ask::everyone);
+  while (!process.jobs.empty() && now >= process.jobs.front().deadline) {
+    const Error error = refuse(Reason::timed_out,
+                               fmt::format("no thread of process {} could make a system call for probed within {} s",
+                                           process.id.pid, kJobTimeout / 1s),
+                               "all of them are in an uninterruptible wait, or execute 32-bit code; try again later");
+    late.push_back([fail = std::move(process.jobs.front().fail), error] { fail(error); });
+    process.jobs.pop_front();
+  }
+}
+
 void Engine::check_deadlines() {
   const auto now = Waiter::Clock::now();
   std::vector<std::function<void()>> late;
@@ -647,33 +675,14 @@ void Engine::check_deadlines() {
     if (process->actions.look_at && now >= *process->actions.look_at) trapped.push_back(pid);
     if (process->give_back_at && now >= *process->give_back_at) givers.push_back(pid);
     if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
-    if (process->detaching && now >= process->detach_deadline) {
-      const Error error =
-          refuse(Reason::timed_out,
-                 fmt::format("process {}: its text is restored, but {} of its threads can't be stopped now "
-                             "(uninterruptible wait)",
-                             pid, process->threads.size()),
-                 "each is let go as soon as it wakes; nothing more is needed");
-      for (auto& reply : std::exchange(process->detach_replies, {}))
-        late.push_back([reply = std::move(reply), error] { reply(error); });
-    }
+    if (process->detaching && now >= process->detach_deadline) tell_late_detach(*process, late);
     if (process->detaching && now >= process->ask_all_at) stalled.push_back(pid);
     if (process->ask_again && now >= *process->ask_again) {
       process->ask_again.reset();
       for (const pid_t tid : process->threads)
         if (std::exchange(tracees_.at(tid).interrupt_again, false)) ptrace::interrupt(tid);
     }
-    if (process->jobs.empty()) continue;
-    if (process->asked != Ask::everyone && now >= widens_at(*process, process->jobs.front()))
-      interrupt_some(*process, process->asked == Ask::best ? Ask::harmless : Ask::everyone);
-    while (!process->jobs.empty() && now >= process->jobs.front().deadline) {
-      const Error error = refuse(
-          Reason::timed_out,
-          fmt::format("no thread of process {} could make a system call for probed within {} s", pid, kJobTimeout / 1s),
-          "all of them are in an uninterruptible wait, or execute 32-bit code; try again later");
-      late.push_back([fail = std::move(process->jobs.front().fail), error] { fail(error); });
-      process->jobs.pop_front();
-    }
+    look_after_jobs(*process, now, late);
   }
   for (const pid_t pid : trapped)
     if (Process* process = find_process(pid)) look_behind_traps(*process);

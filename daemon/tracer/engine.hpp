@@ -187,6 +187,7 @@ class Engine : private Waiter::Guardian {
 
   void handle(const Stop& stop);
   std::optional<Waiter::Clock::time_point> next_deadline() const;
+  void look_after_jobs(Process& process, Waiter::Clock::time_point now, std::vector<std::function<void()>>& late);
   void check_deadlines();
   // Whether the optimiser has asked threads to stop for a moment that haven't stopped yet.
   bool awaits_interrupted();
@@ -241,6 +242,8 @@ class Engine : private Waiter::Guardian {
   Result<std::optional<RemoteAddr>> place_sites(Batch& batch);
   std::optional<RemoteAddr> clear_islands(Batch& batch);
   void wait_for_islands(std::shared_ptr<Batch> batch, RemoteAddr at);
+  static void drop_jumps_in_the_way(Batch& batch, AddressSpace& space);
+  static Result<Site*> site_for(Batch& batch, AddressSpace& space, const SitePlan& plan, const Layout& layout);
   Result<void> commit_batch(Batch& batch);
   void roll_back(Batch& batch);
   void learn_actions_first(std::shared_ptr<Batch> batch);
@@ -276,6 +279,8 @@ class Engine : private Waiter::Guardian {
   bool give_back(Tracee& tracee, const WaitStatus& status);
   void carry_out(pid_t tid, Act act, std::string_view facts = {});
   void let_go_on(Tracee& tracee, int signal);
+  std::optional<Act> leave_our_code(Tracee& tracee, ptrace::Registers& regs, int signal);
+  int end_step(Tracee& tracee, int signal);
   Act prepare_to_leave(Tracee& tracee, const Act& wanted);
   static Act go_on_or_leave(const Tracee& tracee, const char* why, int signal = 0);
   Act on_signal(Tracee& tracee, int signal);
@@ -296,6 +301,8 @@ class Engine : private Waiter::Guardian {
   void hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours);
   void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
   void let_signals(const Tracee& tracee, std::uint64_t mask);
+  static void send_again(Tracee& tracee, const siginfo_t& info);
+  void mend_sent_again(Tracee& tracee, int signal);
   static Journal* journal_of(const Tracee& tracee);
   static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);
   Act deliver(Tracee& tracee, int signal);

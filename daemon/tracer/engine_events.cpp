@@ -250,7 +250,7 @@ Act Engine::on_exec(Tracee& tracee) {
     if (hold && !runs_to_entry) {  // nothing to wait for: hold it right here
       process.hold_at_entry = false;
       listener_.process_ready(pid);
-      return Act::stay("at its exec: its program's entry can't be found");
+      return Act::stay(Hold::entry, "at its exec: its program's entry can't be found");
     }
     settle_actions(process);
     return Act::go_on("an exec, and it stays attached");

@@ -112,13 +112,13 @@ bool Engine::loader_has_report(const Tracee& tracee, const ProbeProgram& program
 Act Engine::hold_for_loader(Tracee& tracee) {
   tracee.loader_ticket = last_loader_ticket_;
   tracee.loader_until = Waiter::Clock::now() + kLongestHold;
-  return Act::stay("until somebody has looked at its new libraries");
+  return Act::stay(Hold::loader, "until somebody has looked at its new libraries");
 }
 
 void Engine::loader_may_go_on(pid_t root, std::uint64_t ticket) {
   for (auto& [tid, tracee] : tracees_) {
     const bool waits = tracee.loader_ticket != 0 && tracee.loader_ticket <= ticket;
-    if (waits && tracee.process && tracee.process->root == root && tracee.state == Tracee::State::held)
+    if (waits && tracee.process && tracee.process->root == root && tracee.is_held(Hold::loader))
       carry_out(tid, Act::go_on("its new libraries have been looked at"));
   }
 }
@@ -127,7 +127,7 @@ void Engine::release_late_loaders() {
   const auto now = Waiter::Clock::now();
   for (auto& [tid, tracee] : tracees_) {
     if (tracee.loader_ticket == 0 || now < tracee.loader_until) continue;
-    if (tracee.state != Tracee::State::held) {
+    if (!tracee.is_held(Hold::loader)) {
       tracee.loader_ticket = 0;
       continue;
     }

@@ -99,6 +99,24 @@ bool stands_in_lost_call(pid_t tid) {
   return native::in_syscall(regs) && may_be_made_again(native::syscall_number(regs));
 }
 
+// What can't be probed whatever the instruction is.
+Result<void> check_places(AddressSpace& space, std::span<const SiteRequest> requests) {
+  for (const SiteRequest& request : requests) {
+    const std::uint64_t address = request.plan.address.value;
+    if (space.optimisation().other_code.contains(request.plan.address))
+      return Error{Reason::unsupported_instruction,
+                   fmt::format("address {:#x}: {}", address, kIsOtherCode),
+                   "leave it out, or probe the 64-bit code that goes there",
+                   {}};
+    if (space.xol().contains(request.plan.address))
+      return Error{Reason::blacklisted,
+                   fmt::format("address {:#x} is in the code that probed itself has injected", address),
+                   "probe the program's own instruction",
+                   {}};
+  }
+  return {};
+}
+
 }  // namespace
 
 struct Engine::Batch {
@@ -135,21 +153,9 @@ void Engine::continue_batch(std::shared_ptr<Batch> batch) {
   if (!std::exchange(batch->landing_prepared, true) && lacks_landing(*process, batch->requests.size()))
     return prepare_landing_first(std::move(batch));
   forget_lost_code(*process);
-  for (const SiteRequest& request : batch->requests) {
-    if (process->space->optimisation().other_code.contains(request.plan.address)) {
-      roll_back(*batch);
-      return batch->done(Error{Reason::unsupported_instruction,
-                               fmt::format("address {:#x}: {}", request.plan.address.value, kIsOtherCode),
-                               "leave it out, or probe the 64-bit code that goes there",
-                               {}});
-    }
-    if (!process->space->xol().contains(request.plan.address)) continue;
+  if (auto fit = check_places(*process->space, batch->requests); !fit) {
     roll_back(*batch);
-    return batch->done(
-        Error{Reason::blacklisted,
-              fmt::format("address {:#x} is in the code that probed itself has injected", request.plan.address.value),
-              "probe the program's own instruction",
-              {}});
+    return batch->done(std::move(fit).error());
   }
   auto lacking = place_sites(*batch);
   if (!lacking) {
@@ -264,10 +270,8 @@ void Engine::wait_for_islands(std::shared_ptr<Batch> batch, RemoteAddr at) {
   wake_optimiser(space, std::chrono::seconds(0));
 }
 
-Result<void> Engine::commit_batch(Batch& batch) {
-  AddressSpace& space = *find_process(batch.pid)->space;
-  const Layout layout = Layout::of(space.memory());
-  // A jump that covers a new place, or that knows nothing of its new program, makes room at once.
+// A jump that covers a new place, or that knows nothing of its new program, makes room at once.
+void Engine::drop_jumps_in_the_way(Batch& batch, AddressSpace& space) {
   for (const SiteRequest& request : batch.requests) {
     for (Site* other : space.hindered_by(request.plan.address)) {
       space.drop_jump(*other);
@@ -278,6 +282,43 @@ Result<void> Engine::commit_batch(Batch& batch) {
     space.drop_jump(*site);
     batch.disturbed.push_back(request.plan.address);
   }
+}
+
+// The copy of the instruction that a new site displaces, in the slot that was chosen for it.
+static Result<void> fill_slot(AddressSpace& space, pid_t pid, const SitePlan& plan, RemoteAddr slot) {
+  const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot.value);
+  if (relocated.refusal != arch::Refusal::none)
+    return Error{Reason::unsupported_instruction,
+                 fmt::format("the instruction at {:#x} can't be moved: {}", plan.address.value,
+                             arch::describe(relocated.refusal)),
+                 "",
+                 {}};
+  const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
+  if (!space.memory().write(slot, std::as_bytes(code))) return no_room(pid, slot, "the mapped page can't be written");
+  PROBED_CHECK(code.size() <= native::copy_room(plan.insn), "a copy fits the slot that was chosen for it");
+  space.xol().publish(slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
+  return {};
+}
+
+// The site of a request, a new one unless it is there. Not armed yet.
+Result<Site*> Engine::site_for(Batch& batch, AddressSpace& space, const SitePlan& plan, const Layout& layout) {
+  if (Site* const there = space.find(plan.address)) return there;
+  if (auto same = space.verify(plan, layout); !same) return std::move(same).error();
+  RemoteAddr slot;
+  if (const auto placed = batch.slots.find(plan.address); placed != batch.slots.end()) {
+    slot = placed->second;
+    if (auto filled = fill_slot(space, batch.pid, plan, slot); !filled) return std::move(filled).error();
+    batch.slots.erase(placed);
+  }
+  Site* const site = &space.add_site(plan, slot);
+  batch.new_sites.push_back(plan.address);
+  return site;
+}
+
+Result<void> Engine::commit_batch(Batch& batch) {
+  AddressSpace& space = *find_process(batch.pid)->space;
+  const Layout layout = Layout::of(space.memory());
+  drop_jumps_in_the_way(batch, space);
   heal_if_moved(space);
   for (const auto& [address, slot] : batch.slots) space.landing().stage(address, slot);
   space.landing().flush(space.memory());
@@ -289,34 +330,12 @@ Result<void> Engine::commit_batch(Batch& batch) {
     return failed ? unwritable(*failed) : Result<void>();
   };
   for (const SiteRequest& request : batch.requests) {
-    const SitePlan& plan = request.plan;
-    Site* site = space.find(plan.address);
-    if (!site) {
-      if (auto same = space.verify(plan, layout); !same) return same;
-      RemoteAddr slot;
-      if (const auto placed = batch.slots.find(plan.address); placed != batch.slots.end()) {
-        slot = placed->second;
-        const arch::RelocateResult relocated = native::relocate(plan.code(), plan.insn, plan.address.value, slot.value);
-        if (relocated.refusal != arch::Refusal::none)
-          return Error{Reason::unsupported_instruction,
-                       fmt::format("the instruction at {:#x} can't be moved: {}", plan.address.value,
-                                   arch::describe(relocated.refusal)),
-                       "",
-                       {}};
-        const std::span<const std::uint8_t> code(relocated.copy.code.data(), relocated.copy.size);
-        if (!space.memory().write(slot, std::as_bytes(code)))
-          return no_room(batch.pid, slot, "the mapped page can't be written");
-        PROBED_CHECK(code.size() <= native::copy_room(plan.insn), "a copy fits the slot that was chosen for it");
-        space.xol().publish(slot, Slot{plan.address, plan.insn, relocated.copy, 0, false});
-        batch.slots.erase(placed);
-      }
-      site = &space.add_site(plan, slot);
-      batch.new_sites.push_back(plan.address);
-    }
-    site->programs.push_back(request.program);
-    request.program->site = plan.address;
+    auto site = site_for(batch, space, request.plan, layout);
+    if (!site) return std::move(site).error();
+    (*site)->programs.push_back(request.program);
+    request.program->site = request.plan.address;
     programs_.emplace(number(request.program->id), request.program);
-    if (request.code) learn_code(space, *site, *request.code);
+    if (request.code) learn_code(space, **site, *request.code);
   }
   for (const RemoteAddr address : batch.disturbed)
     if (Site* site = space.find(address)) consider(space, *site);

@@ -160,8 +160,9 @@ Act Engine::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, b
   } else if (site.plan.insn.emulable && (!step || !site.slot)) {
     const bool done = native::emulate(site.plan.code(), site.plan.insn, regs);
     PROBED_CHECK(done, "what is said to be emulable is");
-    if (native::kTrapMovesPc && site.plan.insn.length == native::kBreakpointSize) tracee.stands = regs;
+    if (is_of_trap_size(site.plan.insn)) tracee.stands = regs;
   } else {
+    if (is_of_trap_size(site.plan.insn)) tracee.sent = regs;
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
     if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee)) tracee.filtered_call.emplace();
@@ -209,18 +210,35 @@ Act Engine::on_step(Tracee& tracee, int signal) {
     if (stepping.masked) let_signals(tracee, stepping.mask);
     return deliver(tracee, signal);
   }
-  // The held signal goes first, as it came first; the fault comes again when the instruction does.
+  const bool raised = is_fault(signal, info);
+  std::uint64_t mask = 0;
+  if (!raised && signal != SIGTRAP && stepping.masked && ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok) {
+    // Somebody has sent it: blocked, it is queued again as it is (kernel/signal.c, ptrace_signal).
+    tracee.stepping = stepping;
+    hold_signals(tracee, stepping.mask, mask | signal_bit(signal));
+    return Act::go_on("a signal that waits as the one that is held does", signal);
+  }
   if (detour) leave_tail(tracee, regs, *detour);
   if (slot) undo(point, *slot, base, regs);
   if (slot) note_rehit(tracee, *slot, regs);
-  tracee.stepping = stepping;
-  return finish_step(tracee, regs);
+  // The held signal goes first, as it came first; the fault comes again when the instruction does. A SIGTRAP that
+  // somebody has sent doesn't, and can't wait for a step's.
+  if (raised) {
+    tracee.stepping = stepping;
+    return finish_step(tracee, regs);
+  }
+  ptrace::set_registers(tracee.tid, regs);
+  leave_slot(tracee);
+  if (stepping.masked) let_signals(tracee, stepping.mask);
+  send_again(tracee, stepping.held_info);
+  return deliver(tracee, signal);
 }
 
 Act Engine::finish_step(Tracee& tracee, ptrace::Registers& regs) {
   const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
   leave_slot(tracee);
   ptrace::set_registers(tracee.tid, regs);
+  if (native::kTrapMovesPc) tracee.stands = regs;
   if (stepping.held_signal != 0) {
     waiter_.take_report(tracee.tid);
     ptrace::set_siginfo(tracee.tid, stepping.held_info);

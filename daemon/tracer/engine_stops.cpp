@@ -119,6 +119,7 @@ Act Engine::on_stop(Tracee& tracee, const WaitStatus& status) {
     case Kind::signal:
       if (std::exchange(tracee.interrupt_again, false) || ptrace::is_interrupted(tracee.tid))
         ptrace::interrupt(tracee.tid);
+      if (tracee.sent_again) mend_sent_again(tracee, status.signal());
       return on_signal(tracee, status.signal());
     case Kind::group_stop: return on_interrupt(tracee, true);
     case Kind::interrupt: return on_interrupt(tracee, false);
@@ -179,10 +180,14 @@ void Engine::carry_out(pid_t tid, Act act, std::string_view facts) {
     case Act::Kind::go_on: return let_go_on(tracee, act.signal);
     case Act::Kind::stay:
       tracee.state = Tracee::State::held;
+      tracee.held_until = act.until;
       // One that waits for a stopped thread need not wait for another one.
       if (!process->jobs.empty()) run_jobs(tracee);
       return;
-    case Act::Kind::wait: tracee.state = Tracee::State::held; return leave_if_complete(*process);
+    case Act::Kind::wait:
+      tracee.state = Tracee::State::held;
+      tracee.held_until = act.until;
+      return leave_if_complete(*process);
     case Act::Kind::end: return bury(tracee, *act.how);
     case Act::Kind::leave:  // is another act by now
     case Act::Kind::detach: break;
@@ -235,21 +240,10 @@ void Engine::show_again(Tracee& tracee) {
   for (const auto& [address, site] : space->sites_in_order()) update_arming(*space, *site, layout);
 }
 
-// For a thread of a process that is being detached: lets it go if nothing of ours is in its way any more, or does the
-// next step to that end.
-Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
-  Process& process = *tracee.process;
-  int signal = wanted.signal;
-  // More signals of its are to follow this one, or the mask that it has isn't its own.
-  if (tracee.leaving) {
-    ptrace::interrupt(tracee.tid);
-    return signal != 0 ? go_on_with_own_mask(tracee, signal, "to get out of a detour before it leaves")
-                       : Act::go_on("to get out of a detour before it leaves");
-  }
-  ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
-  if (process.space) {
-    const DetourSpace& detours = process.space->detours();
+// Gets a thread that leaves out of code of ours; an act when that takes more than its registers.
+std::optional<Act> Engine::leave_our_code(Tracee& tracee, ptrace::Registers& regs, int signal) {
+  if (tracee.process->space) {
+    const DetourSpace& detours = tracee.process->space->detours();
     if (const auto site = detours.site_of_island(native_place(regs))) {
       regs.set_pc(site->value);
       ptrace::set_registers(tracee.tid, regs);
@@ -265,17 +259,39 @@ Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
     }
   }
   if (move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
-  if (tracee.stepping) {
-    if (tracee.stepping->masked) let_signals(tracee, tracee.stepping->mask);
-    if (tracee.stepping->held_signal != 0) {
-      if (signal == 0 && tracee.stop == Kind::signal) {
-        signal = tracee.stepping->held_signal;
-        waiter_.take_report(tracee.tid);
-        ptrace::set_siginfo(tracee.tid, tracee.stepping->held_info);
-      }
-    }
-    tracee.stepping.reset();
+  return std::nullopt;
+}
+
+// The step of a thread that leaves is over. The signal that it gets: `signal`, or the one that the step kept back.
+int Engine::end_step(Tracee& tracee, int signal) {
+  if (!tracee.stepping) return signal;
+  const Stepping step = *std::exchange(tracee.stepping, std::nullopt);
+  if (step.masked) let_signals(tracee, step.mask);
+  if (step.held_signal == 0) return signal;
+  if (signal != 0 || tracee.stop != Kind::signal) {
+    send_again(tracee, step.held_info);
+    return signal;
   }
+  waiter_.take_report(tracee.tid);
+  ptrace::set_siginfo(tracee.tid, step.held_info);
+  return step.held_signal;
+}
+
+// For a thread of a process that is being detached: lets it go if nothing of ours is in its way any more, or does the
+// next step to that end.
+Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
+  Process& process = *tracee.process;
+  int signal = wanted.signal;
+  // More signals of its are to follow this one, or the mask that it has isn't its own.
+  if (tracee.leaving) {
+    ptrace::interrupt(tracee.tid);
+    return signal != 0 ? go_on_with_own_mask(tracee, signal, "to get out of a detour before it leaves")
+                       : Act::go_on("to get out of a detour before it leaves");
+  }
+  ptrace::Registers regs;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
+  if (const auto act = leave_our_code(tracee, regs, signal)) return *act;
+  signal = end_step(tracee, signal);
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && tracees_sharing(*space) == 1;
   const bool owes = must_leave_actions(process);
@@ -341,6 +357,22 @@ void Engine::note_taken(const Tracee& tracee, int signal, const siginfo_t& info)
 void Engine::let_signals(const Tracee& tracee, std::uint64_t mask) {
   ptrace::set_sigmask(tracee.tid, mask);
   if (Journal* journal = journal_of(tracee)) journal->forget_mask(tracee.tid);
+}
+
+// A signal whose stop is over, and which the thread is to get after all.
+void Engine::send_again(Tracee& tracee, const siginfo_t& info) {
+  tracee.sent_again = info;
+  ::tgkill(tracee.process->id.pid, tracee.tid, info.si_signo);
+}
+
+// It comes, and says who sent it first.
+void Engine::mend_sent_again(Tracee& tracee, int signal) {
+  siginfo_t info{};
+  if (signal != tracee.sent_again->si_signo || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  if (info.si_code != SI_TKILL || (info.si_pid != ::getpid() && info.si_pid != 0))
+    return;  // 0: its pid namespace is another
+  waiter_.take_report(tracee.tid);
+  ptrace::set_siginfo(tracee.tid, *std::exchange(tracee.sent_again, std::nullopt));
 }
 
 Journal* Engine::journal_of(const Tracee& tracee) {
@@ -511,8 +543,8 @@ std::optional<Act> Engine::pass_step_of_copy(Tracee& tracee, const ptrace::Regis
 
 // A SIGTRAP that somebody has sent comes while the thread stands where a breakpoint of ours sends it: whether it got
 // there by executing that. Where SIGTRAP is blocked, and in the middle of an instruction, it can't have come otherwise.
-// Behind an instruction of the breakpoint's size it may stand because we emulated that, or sent it there; it is
-// unlikely to be seen there by chance.
+// Behind an instruction of the breakpoint's size it may stand because we emulated that, stepped it, sent it there, or
+// because it has executed its copy: what moves the stack pointer tells that. Else it is unlikely to be there by chance.
 bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const SitePlan& plan, bool armed) const {
   std::uint64_t mask = 0;
   if (const auto known = known_mask(tracee); known && (*known & signal_bit(SIGTRAP)) != 0) return true;
@@ -520,7 +552,9 @@ bool Engine::ran_into(const Tracee& tracee, const ptrace::Registers& regs, const
   // In front of the breakpoint: about to execute it is as good, then it is executed now.
   if (!native::kTrapMovesPc) return armed;
   if (plan.insn.length > native::kBreakpointSize) return true;
-  return armed && !(tracee.stands && native::same_execution(*tracee.stands, regs));
+  if (tracee.stands && native::same_execution(*tracee.stands, regs)) return false;
+  const bool from_copy = tracee.sent && tracee.sent->pc() == plan.address.value;
+  return armed && !(from_copy && native::has_executed(plan.code(), *tracee.sent, regs));
 }
 
 // A thread has executed a breakpoint in 32-bit code, or in code that is both: its copy is 64-bit code. The instruction
@@ -692,7 +726,7 @@ Act Engine::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   if (process.detaching) return Act::leave("at its program's entry");
   if (!std::exchange(process.hold_at_entry, false)) return Act::go_on("nobody waits for its program's entry any more");
   listener_.process_ready(process.id.pid);
-  return Act::stay("at its program's entry");
+  return Act::stay(Hold::entry, "at its program's entry");
 }
 
 }  // namespace probed::tracer

@@ -27,6 +27,11 @@ inline bool is_fault(int signal, const siginfo_t& info) {
 // At the end of a single step.
 inline bool is_step_trap(const siginfo_t& info) { return info.si_code == TRAP_TRACE; }
 
+// Whether a thread behind it may stand there for having run into its breakpoint as well.
+inline bool is_of_trap_size(const arch::Insn& insn) {
+  return arch::native::kTrapMovesPc && insn.length == arch::native::kBreakpointSize;
+}
+
 // Raised by a breakpoint instruction: SI_KERNEL on x86-64 (do_int3), TRAP_BRKPT on aarch64.
 inline bool is_breakpoint_trap(const siginfo_t& info) {
   return info.si_code == SI_KERNEL || info.si_code == TRAP_BRKPT;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "daemon/base/types.hpp"
+#include "daemon/tracer/act.hpp"
 #include "daemon/tracer/address_space.hpp"
 #include "daemon/tracer/ptrace.hpp"
 #include "daemon/tracer/remote_syscall.hpp"
@@ -106,9 +107,12 @@ struct InProgram {
   };
   std::optional<FilteredCall> filtered_call;
   std::optional<Stepping> stepping;
-  std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
+  std::optional<siginfo_t> sent_again;  // a signal that has been sent to it anew, as it was at first
+  std::vector<Rehit> rehits;            // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
+  // With which it was sent into the copy of one.
+  std::optional<ptrace::Registers> sent;
   // How it ran into the breakpoint in front of which it has been put back, for its report to be taken (wait.hpp).
   struct Trapped {
     ptrace::Registers regs{};
@@ -190,6 +194,8 @@ struct Tracee : InProgram {
   pid_t tid = 0;
   Process* process = nullptr;  // null only while unclaimed
   State state = State::running;
+  Hold held_until = Hold::entry;  // when held
+  bool is_held(Hold until) const { return state == State::held && held_until == until; }
   WaitStatus::Kind stop = WaitStatus::Kind::other;          // of the stop being handled
   bool group_stopped = false;                               // that stop is job control's: let go on with listen()
   Waiter::Clock::time_point unclaimed_until{};              // when unclaimed: then nobody will claim it any more

@@ -80,4 +80,32 @@ TEST_CASE("what is not emulable is left alone") {
   }
 }
 
+TEST_CASE("the stack pointer tells whether a one-byte instruction has been executed") {
+  Registers before{};
+  before.rip = kAddress;
+  before.rsp = 0x7000;
+  before.rbp = 0x7100;
+  struct Executed {
+    const char* hex;
+    std::uint64_t rsp;
+    std::uint64_t Registers::*loaded;  // null: nothing
+  };
+  const Executed executed[] = {{"53", 0x6ff8, nullptr},         {"5b", 0x7008, &Registers::rbx},
+                               {"5d", 0x7008, &Registers::rbp}, {"c9", 0x7108, &Registers::rbp},
+                               {"9c", 0x6ff8, nullptr},         {"9d", 0x7008, &Registers::eflags}};
+  for (const Executed& e : executed) {
+    CAPTURE(std::string(e.hex));
+    const auto bytes = test::from_hex(e.hex);
+    Registers now = before;
+    now.rip = kAddress + 1;
+    CHECK_FALSE(has_executed(bytes, before, now));  // in front of it once more
+    now.rsp = e.rsp;
+    if (e.loaded) now.*e.loaded = 0x1234;
+    CHECK(has_executed(bytes, before, now));
+    now.rsi = 1;  // as something else has, too
+    CHECK_FALSE(has_executed(bytes, before, now));
+  }
+  for (const char* other : {"90", "5c", "f8", "99"}) CHECK_FALSE(has_executed(test::from_hex(other), before, before));
+}
+
 }  // namespace probed::arch::x86_64

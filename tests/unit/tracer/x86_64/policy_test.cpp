@@ -1,0 +1,555 @@
+// What the tracer decides, stop by stop, in orders that no real process can be made to keep: a thread in each of its
+// states, and what may happen to it there. Whatever it is, the same has to be true afterwards (see after()).
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/events/hit_queue.hpp"
+#include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/engine.hpp"
+#include "proto/base/fd.hpp"
+#include "tests/unit/tracer/simulated/kernel.hpp"
+
+// A page of code of its own. Nothing of it is ever executed.
+asm(R"(
+  .pushsection .text.simulated, "ax", @progbits
+  .balign 4096
+  .globl simulated_text, simulated_copied, simulated_emulated, simulated_push, simulated_pop, simulated_call, simulated_handler, simulated_end
+simulated_text:
+  push %rbp
+  mov %rsp, %rbp
+simulated_copied:
+  lea 1(%rdi), %rax
+  xor %ecx, %ecx
+simulated_emulated:
+  nop
+simulated_push:
+  push %rbx
+simulated_pop:
+  pop %rbx
+simulated_call:
+  call simulated_text
+  leave
+  ret
+simulated_handler:
+  ret
+  .balign 4096, 0xc3
+simulated_end:
+  .popsection
+)");
+extern "C" {
+extern const char simulated_text[], simulated_copied[], simulated_emulated[], simulated_push[], simulated_pop[],
+    simulated_call[], simulated_handler[], simulated_end[];
+}
+
+namespace probed::tracer {
+namespace {
+
+using namespace std::chrono_literals;
+using simulated::Thread;
+using State = Thread::State;
+
+std::uint64_t at(const char* label) { return reinterpret_cast<std::uint64_t>(label); }
+
+struct Told : Listener {
+  void process_gone(pid_t, pid_t pid, std::optional<WaitStatus>) override { gone.push_back(pid); }
+  void process_execed(pid_t, pid_t, bool, std::string) override { ++execs; }
+  void process_ready(pid_t) override {}
+  void process_forked(pid_t, pid_t) override {}
+  void child_let_go(pid_t) override { ++let_go; }
+  void limit_reached(std::vector<ProbeId>) override {}
+  void taps_added(events::FeedPtr, std::vector<Tap>, pid_t, std::uint64_t) override {}
+  void taps_unused(events::FeedPtr, std::vector<std::uint32_t>, pid_t) override {}
+  void feed_closed(events::FeedPtr) override {}
+  void longest_pause(pid_t, std::uint64_t) override {}
+  void code_gone(pid_t, std::vector<ProbeId> probes, const char*) override { code += probes.size(); }
+  void libraries_changed(pid_t, std::uint64_t) override {}
+
+  std::vector<pid_t> gone;
+  unsigned execs = 0, let_go = 0;
+  std::size_t code = 0;
+};
+
+// A thread has one for ever.
+Waiter& the_waiter() {
+  static Waiter waiter;
+  static const bool bound = [] {
+    Waiter::block_signals();
+    if (std::getenv("PROBED_TEST_LOG")) spdlog::set_level(spdlog::level::trace);  // a line a stop
+    waiter.bind_to_this_thread();
+    return true;
+  }();
+  static_cast<void>(bound);
+  return waiter;
+}
+
+// A process of three threads, of which two are in the program, attached, with a probe.
+class World {
+ public:
+  static constexpr unsigned kThreads = 4;
+
+  World(const char* where, bool step) : site(at(where)) {
+    original.resize(at(simulated_end) - at(simulated_text));
+    REQUIRE(kernel.puppet().read(at(simulated_text), original.data(), original.size()));
+    engine.emplace(waiter, HitSink{queue, bell.get()}, told);
+    const auto attached = engine->attach(pid(), {});
+    REQUIRE_MESSAGE(attached, (attached ? "" : attached.error().message));
+    settle();
+    program = add(site, step);
+  }
+  ~World() {
+    bool done = false;
+    engine->detach_all([&] { done = true; });
+    until([&] { return done; });
+  }
+
+  pid_t pid() { return kernel.puppet().pid(); }
+  pid_t one() { return kernel.puppet().threads()[1]; }
+  pid_t other() { return kernel.puppet().threads()[2]; }
+  pid_t spare() { return kernel.puppet().threads()[3]; }
+  Thread& thread() { return kernel.thread(one()); }
+
+  ProgramPtr add(std::uint64_t address, bool step) {
+    auto probe = std::make_shared<ProbeProgram>();
+    probe->id = ProbeId{++last_id};
+    probe->force_step = step;
+    probe->no_detour = "it is to stay a breakpoint";
+    SiteRequest request{plan(address), probe, std::nullopt};
+    std::optional<Result<void>> answer;
+    engine->add(pid(), 0, {std::move(request)}, [&](Result<void> done) { answer = std::move(done); });
+    until([&] { return answer.has_value(); });
+    REQUIRE(answer);
+    CHECK_MESSAGE(*answer, (*answer ? "" : answer->error().message));
+    return probe;
+  }
+
+  // Everything that has stopped is dealt with.
+  void settle() {
+    for (int n = 0; n < 1000; ++n) {
+      if (const auto stop = waiter.poll())
+        engine->handle(*stop);
+      else
+        return;
+    }
+    FAIL("the tracer and a thread go round in circles");
+  }
+  template <class Condition>
+  bool until(Condition condition) {
+    const auto limit = std::chrono::steady_clock::now() + 20s;
+    for (;;) {
+      settle();
+      engine->check_deadlines();
+      settle();
+      if (condition()) return true;
+      const auto now = std::chrono::steady_clock::now();
+      if (now > limit) return false;
+      std::this_thread::sleep_until(std::min(engine->next_deadline().value_or(now + 1ms), now + 5ms));
+    }
+  }
+  bool detach() {
+    bool done = false;
+    engine->detach(pid(), [&](Result<void> result) { done = static_cast<bool>(result); });
+    return until([&] { return done; });
+  }
+
+  std::string text() { return text_of(pid()); }
+  std::string text_of(pid_t process) {
+    std::string now(original.size(), '\0');
+    std::ifstream memory("/proc/" + std::to_string(process) + "/mem", std::ios::binary);
+    memory.seekg(static_cast<std::streamoff>(at(simulated_text)));
+    memory.read(now.data(), static_cast<std::streamsize>(now.size()));
+    return now;
+  }
+  bool in_program(std::uint64_t pc) const { return pc >= at(simulated_text) && pc < at(simulated_end); }
+  std::uint64_t hits() const { return program->counters->hits.load(); }
+  int delivered(int signal) {
+    return static_cast<int>(std::ranges::count(thread().delivered, signal, &simulated::Delivery::signal));
+  }
+
+  simulated::Kernel kernel{kThreads, {at(simulated_text), at(simulated_end), at(simulated_handler)}};
+  events::HitQueue queue{1 << 20};
+  UniqueFd bell{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  Told told;
+  Waiter& waiter = the_waiter();
+  std::optional<Engine> engine;
+  std::uint64_t site;
+  ProgramPtr program;
+  std::string original;
+  std::uint32_t last_id = 0;
+
+ private:
+  SitePlan plan(std::uint64_t address) {
+    SitePlan made;
+    made.address = RemoteAddr{address};
+    REQUIRE(kernel.puppet().read(address, made.bytes.data(), made.bytes.size()));
+    made.insn = arch::native::decode(made.bytes, address);
+    made.context = static_cast<std::uint8_t>(made.bytes.size());
+    const auto maps = symbols::read_maps(pid());
+    REQUIRE(maps);
+    const auto mapping =
+        std::ranges::find_if(*maps, [&](const symbols::Mapping& m) { return m.contains(made.address); });
+    REQUIRE(mapping != maps->end());
+    made.backing = mapping->backing(made.address);
+    return made;
+  }
+};
+
+// ---- states ---------------------------------------------------------------------------------------------------------
+
+struct Start {
+  const char* name;
+  bool step;     // the probe is one that steps
+  bool has_hit;  // the tracer has counted the hit, or will
+  void (*bring)(World&);
+};
+
+void run_into(World& w) { w.kernel.go_to(w.one(), w.site); }
+
+constexpr Start kStarts[] = {
+    {"running ahead of the site", false, false, [](World&) {}},
+    {"its breakpoint is reported", false, true, run_into},
+    {"in the copy, without a processor", false, true,
+     [](World& w) {
+       run_into(w);
+       w.kernel.park(w.one());
+       w.settle();
+     }},
+    {"behind the site", false, true,
+     [](World& w) {
+       run_into(w);
+       w.settle();
+     }},
+    {"ahead of the site, to be stepped", true, false, [](World&) {}},
+    {"its breakpoint is reported, to be stepped", true, true, run_into},
+    {"about to step", true, true,
+     [](World& w) {
+       run_into(w);
+       w.kernel.park(w.one());
+       w.settle();
+     }},
+};
+
+constexpr const char* const kSites[] = {simulated_copied, simulated_emulated, simulated_push, simulated_pop,
+                                        simulated_call};
+
+// ---- what is true afterwards ----------------------------------------------------------------------------------------
+
+// Everybody who hasn't ended goes on in the program, alone or traced, and finds its own text there.
+void after(World& w, bool detached) {
+  w.kernel.unpark(w.one());
+  w.settle();
+  for (const pid_t tid : w.kernel.puppet().threads()) {
+    const Thread& thread = w.kernel.thread(tid);
+    CAPTURE(tid);
+    if (thread.state == State::ended) continue;
+    CHECK(thread.state == State::running);
+    CHECK_MESSAGE(w.in_program(thread.regs.rip), std::to_string(thread.regs.rip));
+    CHECK(thread.mask == 0);
+    if (detached) CHECK(!thread.traced);
+  }
+  for (const simulated::Delivery& delivery : w.thread().delivered) {
+    CAPTURE(delivery.signal);
+    CHECK(w.in_program(delivery.pc));
+  }
+  if (detached) CHECK(w.text() == w.original);
+}
+
+// For each state and instruction: `event` happens, and then its process is let go.
+template <class Event>
+void in_every_state(Event event) {
+  for (const Start& start : kStarts)
+    for (const char* where : kSites) {
+      CAPTURE(std::string(start.name));
+      CAPTURE(at(where) - at(simulated_text));
+      World w(where, start.step);
+      start.bring(w);
+      event(w, start);
+    }
+}
+
+void go_through(World& w, const Start& start, std::uint64_t expected) {
+  w.settle();
+  after(w, false);
+  CHECK(w.hits() == expected);
+  static_cast<void>(start);
+  REQUIRE(w.detach());
+  after(w, true);
+  CHECK(w.hits() == expected);
+}
+
+}  // namespace
+
+TEST_CASE("policy: a thread that nothing happens to goes through its probe") {
+  in_every_state([](World& w, const Start& start) {
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: a thread is let go from every state, its breakpoint counted or undone") {
+  in_every_state([](World& w, const Start&) {
+    REQUIRE(w.detach());
+    after(w, true);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: a signal reaches the program once, at a place of its own") {
+  in_every_state([](World& w, const Start& start) {
+    w.kernel.send(w.one(), SIGUSR1);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(w.delivered(SIGUSR1) == 1);
+    CHECK(w.thread().delivered.size() == 1);
+  });
+}
+
+TEST_CASE("policy: a signal and the end of the trace at once") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.send(w.one(), SIGUSR1);
+    REQUIRE(w.detach());
+    after(w, true);
+    CHECK(w.delivered(SIGUSR1) == 1);
+    CHECK(w.thread().delivered.size() == 1);
+  });
+}
+
+TEST_CASE("policy: a SIGTRAP that somebody sends is the program's") {
+  in_every_state([](World& w, const Start& start) {
+    w.kernel.send(w.one(), SIGTRAP);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(w.delivered(SIGTRAP) == 1);
+    CHECK(w.thread().delivered.size() == 1);
+  });
+}
+
+TEST_CASE("policy: a thread that is killed in any state ends, and its probe stays usable") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.exit(w.one(), 0);
+    w.settle();
+    after(w, false);
+    w.kernel.go_to(w.other(), w.site);
+    w.settle();
+    CHECK(w.kernel.thread(w.other()).state == State::running);
+    CHECK(w.in_program(w.kernel.thread(w.other()).regs.rip));
+    REQUIRE(w.detach());
+    after(w, true);
+  });
+}
+
+TEST_CASE("policy: a process that is killed in any state of a thread is forgotten") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.send(w.other(), SIGKILL);
+    w.settle();
+    CHECK(w.told.gone == std::vector<pid_t>{w.pid()});
+    CHECK(w.engine->idle());
+  });
+}
+
+TEST_CASE("policy: two threads at one site get through it both") {
+  in_every_state([](World& w, const Start& start) {
+    w.kernel.go_to(w.other(), w.site);
+    w.settle();
+    const Thread& other = w.kernel.thread(w.other());
+    CHECK(other.state == State::running);
+    CHECK(w.in_program(other.regs.rip));
+    go_through(w, start, start.has_hit ? 2 : 1);
+  });
+}
+
+TEST_CASE("policy: a probe is removed under a thread in every state") {
+  in_every_state([](World& w, const Start&) {
+    w.engine->remove(std::array{w.program->id}, nullptr);
+    w.settle();
+    after(w, false);
+    CHECK(w.text() == w.original);
+    CHECK(w.thread().delivered.empty());
+    REQUIRE(w.detach());
+    after(w, true);
+  });
+}
+
+TEST_CASE("policy: a probe is disabled under a thread, and enabled again") {
+  in_every_state([](World& w, const Start&) {
+    w.engine->set_enabled(std::array{w.program->id}, false, [](const auto& failed) { CHECK(failed.empty()); });
+    w.engine->set_enabled(std::array{w.program->id}, true, [](const auto& failed) { CHECK(failed.empty()); });
+    w.settle();
+    after(w, false);
+    const auto before = w.hits();
+    w.kernel.go_to(w.other(), w.site);
+    w.settle();
+    CHECK(w.hits() == before + 1);
+    REQUIRE(w.detach());
+    after(w, true);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: another probe is added while a thread is in any state") {
+  in_every_state([](World& w, const Start& start) {
+    w.add(at(simulated_text), false);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: a thread creates another one in any state") {
+  in_every_state([](World& w, const Start& start) {
+    const bool runs = w.thread().state == State::running && w.in_program(w.thread().regs.rip);
+    if (!runs) return;
+    const pid_t created = w.spare();
+    w.kernel.exit(created, 0);
+    w.settle();
+    w.kernel.clone(w.one(), created);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(w.kernel.thread(created).state == State::running);
+  });
+}
+
+TEST_CASE("policy: job control stops a process in any state, and SIGCONT lets it go on") {
+  in_every_state([](World& w, const Start& start) {
+    w.kernel.stop_job(w.pid(), SIGSTOP);
+    w.settle();
+    for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.send(tid, SIGCONT);
+    w.settle();
+    for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.thread(tid).delivered.clear();
+    go_through(w, start, start.has_hit ? 1 : 0);
+  });
+}
+
+TEST_CASE("policy: job control stops a process that is let go, and it stays stopped") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.stop_job(w.pid(), SIGSTOP);
+    REQUIRE(w.detach());
+    CHECK(w.text() == w.original);
+    for (const pid_t tid : w.kernel.puppet().threads()) CHECK(!w.kernel.thread(tid).traced);
+    after(w, true);
+  });
+}
+
+TEST_CASE("policy: a fault where a thread is reaches the program with the address of its own instruction") {
+  in_every_state([](World& w, const Start& start) {
+    if (w.thread().state != State::running) return;  // it executes nothing that could fault
+    const bool in_copy = !w.in_program(w.thread().regs.rip);
+    w.kernel.fault(w.one(), SIGSEGV);
+    w.settle();
+    REQUIRE(w.delivered(SIGSEGV) == 1);
+    const simulated::Delivery& fault = w.thread().delivered.front();
+    if (in_copy) CHECK(fault.pc == w.site);
+    CHECK(reinterpret_cast<std::uint64_t>(fault.info.si_addr) == fault.pc);
+    static_cast<void>(start);
+    after(w, false);
+    REQUIRE(w.detach());
+    after(w, true);
+  });
+}
+
+TEST_CASE("policy: an interrupt that comes late finds the thread in every state") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.stop_at_once(false);
+    bool done = false;
+    w.engine->detach(w.pid(), [&](Result<void> result) { done = static_cast<bool>(result); });
+    w.settle();
+    w.kernel.unpark(w.one());
+    w.settle();
+    for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.let_stop(tid);
+    w.kernel.stop_at_once(true);
+    CHECK(w.until([&] {
+      for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.let_stop(tid);
+      return done;
+    }));
+    after(w, true);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: a thread executes another program in every state of the others") {
+  in_every_state([](World& w, const Start&) {
+    w.kernel.exec(w.other());
+    w.settle();
+    CHECK(w.told.execs == 1);
+    CHECK(w.engine->idle());
+    CHECK(!w.kernel.thread(w.pid()).traced);
+  });
+}
+
+TEST_CASE("policy: a thread executes another program itself") {
+  in_every_state([](World& w, const Start&) {
+    if (w.thread().state != State::running) return;
+    w.kernel.exec(w.one());
+    w.settle();
+    CHECK(w.told.execs == 1);
+    CHECK(w.engine->idle());
+    CHECK(!w.kernel.thread(w.pid()).traced);
+  });
+}
+
+TEST_CASE("policy: a process that isn't followed is let go with its own text") {
+  in_every_state([](World& w, const Start& start) {
+    if (w.thread().state != State::running) return;
+    const pid_t child = w.kernel.puppet().fork();  // with the breakpoints that are there
+    w.kernel.fork(w.one(), child);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    CHECK(!w.kernel.thread(child).traced);
+    CHECK(w.in_program(w.kernel.thread(child).regs.rip));
+    CHECK(w.text_of(child) == w.original);
+    CHECK(w.told.let_go == 1);
+  });
+}
+
+TEST_CASE("policy: the end of the trace overtakes everything that was asked for before") {
+  in_every_state([](World& w, const Start&) {
+    bool removed = false, detached = false;
+    w.engine->set_enabled(std::array{w.program->id}, false, [](const auto&) {});
+    w.engine->remove(std::array{w.program->id}, [&] { removed = true; });
+    w.engine->detach(w.pid(), [&](Result<void> result) { detached = static_cast<bool>(result); });
+    CHECK(w.until([&] { return removed && detached; }));
+    after(w, true);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+TEST_CASE("policy: signals of many kinds at once all arrive, each once") {
+  in_every_state([](World& w, const Start& start) {
+    constexpr int kSignals[] = {SIGUSR1, SIGTRAP, SIGTERM, SIGSEGV, SIGCHLD, SIGURG, SIGALRM};
+    for (const int signal : kSignals) w.kernel.send(w.one(), signal);
+    go_through(w, start, start.has_hit ? 1 : 0);
+    for (const int signal : kSignals) {
+      CAPTURE(signal);
+      CHECK(w.delivered(signal) == 1);
+    }
+    for (const simulated::Delivery& delivery : w.thread().delivered) {
+      CHECK(delivery.info.si_code == SI_USER);
+      CHECK(delivery.info.si_pid == 1);
+    }
+  });
+}
+
+TEST_CASE("policy: the global switch under a thread in every state") {
+  in_every_state([](World& w, const Start&) {
+    CHECK(w.engine->set_armed(false).empty());
+    CHECK(w.text() == w.original);
+    w.settle();
+    after(w, false);
+    CHECK(w.engine->set_armed(true).empty());
+    const auto before = w.hits();
+    w.kernel.go_to(w.other(), w.site);
+    w.settle();
+    CHECK(w.hits() == before + 1);
+    REQUIRE(w.detach());
+    after(w, true);
+    CHECK(w.thread().delivered.empty());
+  });
+}
+
+}  // namespace probed::tracer
