@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "daemon/base/fault_in.hpp"
@@ -50,14 +52,16 @@ Error refused(const std::string& path, const std::string& why) {
           {}};
 }
 
-// A file that no probed has made, in a directory in which none has worked before; empty: there is none.
+// A file that no probed has made, in a directory in which none seems to have worked; empty: there is none.
 std::string strange_file(const std::string& directory) {
+  constexpr std::array kOurs{".probes", ".new", ".refused"};  // control/kept.cpp
   std::error_code error;
   std::string strange;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
-    if (name == "lock") return {};
-    if (!name.ends_with(".journal") && !name.ends_with(".probes")) strange = name;
+    if (name == "lock" || name.ends_with(".journal")) return {};
+    const auto has = [&name](const char* ending) { return name.ends_with(ending); };
+    if (!entry.is_socket(error) && name != "lost+found" && std::ranges::none_of(kOurs, has)) strange = name;
   }
   return strange;
 }
@@ -235,28 +239,32 @@ int run_guard(int lifetime, int daemon, const std::string& state_directory) {
 int recover_by_hand(const std::string& path) {
   PresentPages::want_fetchers();
   tracer::Waiter::block_signals();
-  std::vector<tracer::Recovered> all = tracer::recover_left_behind();
-  const bool left = !all.empty();
-  const auto status = [&all] {
-    return std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
-  };
-  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
-    spdlog::log(
-        left ? spdlog::level::info : spdlog::level::warn,
+  const bool there = ::access(path.c_str(), F_OK) == 0 || errno != ENOENT;
+  std::vector<tracer::Recovered> all;
+  std::optional<StateDirectory> state;  // locked, so that it is looked through once
+  bool refused = false;
+  if (there) {
+    auto opened = StateDirectory::open(path);
+    const auto locked = opened ? opened->lock() : Result<void>(opened.error());
+    refused = !locked;
+    if (locked) {
+      state = std::move(opened).value();
+      all = tracer::recover_all(path, kRecoverPatience);
+    } else {
+      spdlog::error("{} ({})", locked.error().message, locked.error().hint);
+    }
+  }
+  const bool nothing_here = all.empty() && !refused;
+  const std::vector<tracer::Recovered> elsewhere = tracer::recover_left_behind();
+  const char* const other = elsewhere.empty() ? "" : "else ";
+  if (!there)
+    spdlog::warn(
         "there is no state directory {}: nothing {}to recover (who ends well, or has recovered all, takes it away)",
-        path, left ? "else " : "");
-    return status();
-  }
-  auto state = StateDirectory::open(path);
-  const auto locked = state ? state->lock() : Result<void>(state.error());
-  if (!locked) {
-    spdlog::error("{} ({})", locked.error().message, locked.error().hint);
-    return 1;
-  }
-  const auto here = tracer::recover_all(path, kRecoverPatience);
-  if (here.empty()) spdlog::info("nothing {}to recover in {}", left ? "else " : "", path);
-  all.insert(all.end(), here.begin(), here.end());
-  return status();
+        path, other);
+  else if (nothing_here)
+    spdlog::info("nothing {}to recover in {}", other, path);
+  all.insert(all.end(), elsewhere.begin(), elsewhere.end());
+  return !refused && std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
 }
 
 }  // namespace probed

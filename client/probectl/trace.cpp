@@ -691,13 +691,16 @@ Error Trace::in_context(Error error) {
     error = {Reason::internal, "interrupted before the probes were in place", "the target goes on without them", {}};
   // A module that is there will not have it later.
   const auto names_module = [&] {
-    const std::string_view text = options_.probes.at(error.definition.value_or(0));
-    const std::string_view location = text.substr(std::min(*error.column, text.size()));
-    return location.substr(0, location.find(' ')).find(':') != location.npos;
+    const std::size_t index = error.definition.value_or(0);
+    const std::string_view text = index < options_.probes.size() ? options_.probes[index] : std::string_view();
+    std::string_view location = text.substr(std::min(*error.column, text.size()));
+    location = location.substr(0, location.find(' '));
+    for (std::size_t i = 0; (i = location.find(':', i)) != location.npos; i += 2)
+      if (!location.substr(i).starts_with("::")) return true;
+    return false;
   };
-  const bool may_be_elsewhere =
-      error.column && (error.reason == Reason::no_such_module ||
-                       (error.reason == Reason::no_such_symbol && !options_.probes.empty() && !names_module()));
+  const bool may_be_elsewhere = error.column && (error.reason == Reason::no_such_module ||
+                                                 (error.reason == Reason::no_such_symbol && !names_module()));
   if (parts_.command && !armed_ && may_be_elsewhere) {
     const char* elsewhere =
         "if it is of a program that CMD starts: write MODULE:NAME, with --pending, for a child's with --follow-fork";

@@ -41,7 +41,7 @@ struct ControllerImpl::Plan {
   ProbeId from{};                            // the pending glob that these are matches of; 0: none
   unsigned attempt = 1;
 
-  static constexpr unsigned kAttempts = 10;
+  static constexpr unsigned kAttempts = 5;
   // The same request with nothing of it planned, when `why` says that code went away between planning and arming: a
   // library comes and goes, and a probe may well wait for it. Null: that isn't why, or has been tried often enough.
   std::shared_ptr<Plan> again(const Error& why) const {

@@ -107,10 +107,7 @@ std::vector<tracer::SiteCode> code_around(const symbols::TargetSymbols& symbols,
 Error naming_the_event(Error why, const lang::Definition& definition, const symbols::TargetSymbols& symbols) {
   if (why.reason != Reason::no_such_symbol || definition.name.empty() || why.column != definition.location.column)
     return why;
-  lang::Location named;
-  named.text = definition.name;
-  named.where = lang::SymbolLocation{definition.name, 0};
-  if (!symbols.resolve(named)) return why;
+  if (!symbols.knows_function(definition.name)) return why;
   why.hint =
       fmt::format("\":{0}\" only names the event, the place is the word behind it: \"{1} {0}\" or \"{1}:{0} {0}\"",
                   definition.name, definition.kind == lang::Kind::return_probe ? "r" : "p");

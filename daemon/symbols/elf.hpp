@@ -79,6 +79,7 @@ class Module {
   };
   // Reads symbols and bounds unless done before. False: the file couldn't be opened; a later call may try again.
   bool load(const Source& source) const;
+  bool is_loaded() const { return loaded_.load(std::memory_order_acquire); }  // whether it has returned true
 
   // These are empty until load() has returned true.
   const SymbolTable& symbols() const { return contents_->symbols; }

@@ -287,14 +287,16 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   return {Reason::no_such_symbol, what + where, hint, {}};
 }
 
-// As MODULE:NAME, what comes nearest to a name that the module which was asked for doesn't have.
+// As MODULE:NAME, what comes nearest to a name that the module which was asked for doesn't have: in the program, and in
+// what somebody has looked into before.
 std::vector<std::string> TargetSymbols::Impl::in_other_modules(std::string_view name,
                                                                std::span<const Instance* const> asked,
                                                                Want want) const {
   names::NearNames near(name);
   const auto each_other = [&](const auto& take) {
     for (const Instance& in : instances_) {
-      if (std::ranges::find(asked, &in) != asked.end() || in.vdso || !ready(in)) continue;
+      if (std::ranges::find(asked, &in) != asked.end() || in.vdso || !(in.main ? ready(in) : in.module->is_loaded()))
+        continue;
       for (const Symbol& s : in.module->symbols().all())
         if (wanted_kind(s, want == Want::code) && !names::is_mangled(s.name())) take(in, s.name());
     }
@@ -309,6 +311,14 @@ std::vector<std::string> TargetSymbols::Impl::in_other_modules(std::string_view 
     if (text.empty()) text = std::string(names::short_module_name(in.name())) + ":" + *at;
   });
   return found;
+}
+
+bool TargetSymbols::Impl::knows_function(std::string_view name) const {
+  const auto has_it = [&](const Symbol& s) { return wanted_kind(s, true) && s.name() == name; };
+  return std::ranges::any_of(instances_, [&](const Instance& in) {
+    return !in.vdso && (in.main ? ready(in) : in.module->is_loaded()) &&
+           std::ranges::any_of(in.module->symbols().all(), has_it);
+  });
 }
 
 // Without a MODULE it is the main program that people mean.

@@ -76,6 +76,7 @@ Result<Places> TargetSymbols::places(const lang::Location& location) const {
   return with_column(impl_->places(location), location);
 }
 void TargetSymbols::spare_candidates() const { impl_->spare_candidates(); }
+bool TargetSymbols::knows_function(std::string_view name) const { return impl_->knows_function(name); }
 
 Result<std::vector<Site>> TargetSymbols::resolve(const lang::Location& location) const {
   Result<Places> found = places(location);

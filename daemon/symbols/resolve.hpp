@@ -128,6 +128,9 @@ class TargetSymbols {
   // everything is left out, why the first one is.
   // Only names and mappings are checked here; instruction boundaries and blacklists are the caller's.
   Result<Places> places(const lang::Location& location) const;
+  // Whether there is a function of this very name, in the program or in what somebody has looked into before: for
+  // hints.
+  bool knows_function(std::string_view name) const;
   // From now on errors about ambiguous names don't look into debug information for better ones, which takes time:
   // nobody is going to read them.
   void spare_candidates() const;

@@ -59,6 +59,7 @@ class TargetSymbols::Impl {
 
   // ---- resolve.cpp
   void spare_candidates() const { file_notations_left_.store(0, std::memory_order_relaxed); }
+  bool knows_function(std::string_view name) const;
   Result<Places> places(const lang::Location& location) const;
   Result<RemoteAddr> resolve_data(std::string_view text) const;
   Result<Site> site_at(RemoteAddr address) const;

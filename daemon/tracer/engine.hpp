@@ -301,7 +301,7 @@ class Engine : private Waiter::Guardian {
   void hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours);
   void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
   void let_signals(const Tracee& tracee, std::uint64_t mask);
-  static void send_again(Tracee& tracee, const siginfo_t& info);
+  static void send_again(Tracee& tracee, siginfo_t info);
   void mend_sent_again(Tracee& tracee, int signal);
   static Journal* journal_of(const Tracee& tracee);
   static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);

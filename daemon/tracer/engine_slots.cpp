@@ -211,26 +211,29 @@ Act Engine::on_step(Tracee& tracee, int signal) {
     return deliver(tracee, signal);
   }
   const bool raised = is_fault(signal, info);
-  std::uint64_t mask = 0;
-  if (!raised && signal != SIGTRAP && stepping.masked && ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok) {
-    // Somebody has sent it: blocked, it is queued again as it is (kernel/signal.c, ptrace_signal).
-    tracee.stepping = stepping;
-    hold_signals(tracee, stepping.mask, mask | signal_bit(signal));
-    return Act::go_on("a signal that waits as the one that is held does", signal);
+  if (!raised && signal == stepping.held_signal) {
+    tracee.stepping = stepping;  // the one that is held stands for both (kernel/signal.c, legacy_queue)
+    return Act::go_on("the same signal is held");
   }
   if (detour) leave_tail(tracee, regs, *detour);
-  if (slot) undo(point, *slot, base, regs);
-  if (slot) note_rehit(tracee, *slot, regs);
-  // The held signal goes first, as it came first; the fault comes again when the instruction does. A SIGTRAP that
-  // somebody has sent doesn't, and can't wait for a step's.
+  if (slot && point && point->meaning == CopyPoint::Meaning::after) {
+    apply(*point, regs);  // what has been sent has swallowed the step's trap
+  } else if (slot) {
+    undo(point, *slot, base, regs);
+    note_rehit(tracee, *slot, regs);
+  }
+  // The held signal goes first, as it came first; the fault comes again when the instruction does.
   if (raised) {
     tracee.stepping = stepping;
     return finish_step(tracee, regs);
   }
+  // Of a kind that must not be blocked while the instruction is executed, as that may raise it, and which somebody has
+  // sent: it doesn't come again. Blocked still, the held one waits for the mask.
   ptrace::set_registers(tracee.tid, regs);
+  if (native::kTrapMovesPc) tracee.stands = regs;
   leave_slot(tracee);
-  if (stepping.masked) let_signals(tracee, stepping.mask);
   send_again(tracee, stepping.held_info);
+  if (stepping.masked) let_signals(tracee, stepping.mask);
   return deliver(tracee, signal);
 }
 

@@ -6,8 +6,11 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <string>
 
 #include "daemon/tracer/engine.hpp"
@@ -266,12 +269,10 @@ std::optional<Act> Engine::leave_our_code(Tracee& tracee, ptrace::Registers& reg
 int Engine::end_step(Tracee& tracee, int signal) {
   if (!tracee.stepping) return signal;
   const Stepping step = *std::exchange(tracee.stepping, std::nullopt);
+  const bool can_get_it = signal == 0 && tracee.stop == Kind::signal;
+  if (step.held_signal != 0 && !can_get_it) send_again(tracee, step.held_info);  // which waits for the mask
   if (step.masked) let_signals(tracee, step.mask);
-  if (step.held_signal == 0) return signal;
-  if (signal != 0 || tracee.stop != Kind::signal) {
-    send_again(tracee, step.held_info);
-    return signal;
-  }
+  if (step.held_signal == 0 || !can_get_it) return signal;
   waiter_.take_report(tracee.tid);
   ptrace::set_siginfo(tracee.tid, step.held_info);
   return step.held_signal;
@@ -292,6 +293,10 @@ Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (const auto act = leave_our_code(tracee, regs, signal)) return *act;
   signal = end_step(tracee, signal);
+  if (tracee.sent_again) {
+    ptrace::interrupt(tracee.tid);
+    return Act::go_on("to a signal that was sent to it again, before it leaves", signal);
+  }
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && tracees_sharing(*space) == 1;
   const bool owes = must_leave_actions(process);
@@ -359,20 +364,28 @@ void Engine::let_signals(const Tracee& tracee, std::uint64_t mask) {
   if (Journal* journal = journal_of(tracee)) journal->forget_mask(tracee.tid);
 }
 
-// A signal whose stop is over, and which the thread is to get after all.
-void Engine::send_again(Tracee& tracee, const siginfo_t& info) {
-  tracee.sent_again = info;
-  ::tgkill(tracee.process->id.pid, tracee.tid, info.si_signo);
+// A signal whose stop is over, and which the thread is to get after all. What a program has sent with a value, the
+// kernel takes as it was; the rest says who sent it first when it is reported (kernel/signal.c, do_rt_tgsigqueueinfo).
+void Engine::send_again(Tracee& tracee, siginfo_t info) {
+  const pid_t pid = tracee.process->id.pid;
+  const bool as_it_was = info.si_code < 0 && info.si_code != SI_TKILL;
+  const long result = as_it_was ? ::syscall(SYS_rt_tgsigqueueinfo, pid, tracee.tid, info.si_signo, &info)
+                                : ::tgkill(pid, tracee.tid, info.si_signo);
+  if (result != 0)
+    return spdlog::error("signal {} of thread {} is lost: it can't be sent again: {}", info.si_signo, tracee.tid,
+                         std::strerror(errno));
+  if (!as_it_was) tracee.sent_again = info;
 }
 
 // It comes, and says who sent it first.
 void Engine::mend_sent_again(Tracee& tracee, int signal) {
-  siginfo_t info{};
-  if (signal != tracee.sent_again->si_signo || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  siginfo_t info{}, first = *tracee.sent_again;
+  if (signal != first.si_signo || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
+  tracee.sent_again.reset();  // where another one was pending, that is it
   if (info.si_code != SI_TKILL || (info.si_pid != ::getpid() && info.si_pid != 0))
     return;  // 0: its pid namespace is another
   waiter_.take_report(tracee.tid);
-  ptrace::set_siginfo(tracee.tid, *std::exchange(tracee.sent_again, std::nullopt));
+  ptrace::set_siginfo(tracee.tid, first);
 }
 
 Journal* Engine::journal_of(const Tracee& tracee) {

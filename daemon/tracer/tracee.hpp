@@ -107,8 +107,7 @@ struct InProgram {
   };
   std::optional<FilteredCall> filtered_call;
   std::optional<Stepping> stepping;
-  std::optional<siginfo_t> sent_again;  // a signal that has been sent to it anew, as it was at first
-  std::vector<Rehit> rehits;            // the outermost first: handlers may be interrupted in a slot, too
+  std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
   // With which it was sent into the copy of one.
@@ -199,6 +198,7 @@ struct Tracee : InProgram {
   WaitStatus::Kind stop = WaitStatus::Kind::other;          // of the stop being handled
   bool group_stopped = false;                               // that stop is job control's: let go on with listen()
   Waiter::Clock::time_point unclaimed_until{};              // when unclaimed: then nobody will claim it any more
+  std::optional<siginfo_t> sent_again;                      // a signal that we have sent it anew, as it was at first
   bool interrupt_again = false;                             // once the signal it was about to get has been dealt with
   std::uint8_t interrupts_put_off = 0;                      // for such a signal, in a row
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser

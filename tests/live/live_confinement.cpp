@@ -326,7 +326,7 @@ TEST_CASE("the shipped unit installs no seccomp filter, leaves the guard alone, 
   CHECK(settings["RestartSec"] == "1");
   CHECK(settings["NotifyAccess"] == "main");
   for (const char* needed :
-       {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SETGID", "CAP_SYS_NICE"})
+       {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_SYS_NICE"})
     CHECK_MESSAGE(settings["CapabilityBoundingSet"].find(needed) != std::string::npos, std::string(needed));
   for (const char* places : {"/run", "/tmp"})  // ProtectSystem=strict: what killed private daemons have left is there
     CHECK_MESSAGE(settings["ReadWritePaths"].find(places) != std::string::npos, std::string(places));

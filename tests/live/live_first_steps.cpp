@@ -81,10 +81,6 @@ TEST_CASE("a state directory that others may have written to is refused, the def
     why = "it belongs to user 65534";
     REQUIRE(::chown(state.c_str(), 65534, 65534) == 0);
   }
-  SUBCASE("it holds other files") {
-    why = "it holds what is not probed's (notes)";
-    REQUIRE(write_file(state + "/notes", "x"));
-  }
   REQUIRE(write_file(journal, "x"));
   fs::permissions(journal, fs::perms::owner_read | fs::perms::owner_write);
   const std::string line = "probed: error: the state directory " + state + " is refused: " + why + " (";
@@ -99,6 +95,22 @@ TEST_CASE("a state directory that others may have written to is refused, the def
     CHECK(fs::exists(journal));
     CHECK_FALSE(fs::exists(state + "/lock"));
   }
+}
+
+TEST_CASE("a directory that holds what isn't probed's is no state directory, unless probed has worked there") {
+  TempDir dir;
+  const std::string state = dir / "state";
+  fs::create_directory(state);
+  fs::permissions(state, fs::perms::owner_all);
+  REQUIRE(write_file(state + "/1-2.probes.refused", "x"));
+  REQUIRE(write_file(state + "/notes", "x"));
+  const CommandResult refused = run_probed({"--socket", dir / "s", "--state-dir", state});
+  CHECK(refused.exit == Exit{1, 0});
+  CHECK(has(refused.err, state + " is refused: it holds what is not probed's (notes)"));
+  CHECK_FALSE(fs::exists(state + "/lock"));
+  fs::rename(state + "/notes", state + "/lock");
+  fs::permissions(state + "/lock", fs::perms::owner_read | fs::perms::owner_write);
+  Daemon daemon({"--state-dir", state});
 }
 
 TEST_CASE("what stands in a state directory under a journal's or the lock's name holds up no start") {

@@ -12,6 +12,7 @@
 #include <cstdarg>
 #include <cstring>
 #include <ranges>
+#include <tuple>
 #include <utility>
 
 #include "arch/arch.hpp"
@@ -65,8 +66,9 @@ Thread& Kernel::add(pid_t tid, pid_t process) {
   thread.regs.ss = 0x2b;
   thread.regs.eflags = 0x202;
   thread.regs.orig_rax = ~0ull;
+  thread.regs.rax = SYS_getppid;                            // should it come to a system call
   std::uint64_t area[6] = {0, 1 << 20, 3, 0x22, ~0ull, 0};  // PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS
-  const std::int64_t stack = puppet_.call(SYS_mmap, {area[0], area[1], area[2], area[3], area[4], area[5]});
+  const std::int64_t stack = puppet_.call(process, SYS_mmap, {area[0], area[1], area[2], area[3], area[4], area[5]});
   thread.regs.rsp = static_cast<std::uint64_t>(stack) + (1 << 20) - 4096;
   return thread;
 }
@@ -81,7 +83,7 @@ const Thread* Kernel::find(pid_t tid) const {
 // Every stop takes a pending trap stop away (kernel/signal.c, ptrace_stop).
 void Kernel::stop(Thread& thread, int status, const siginfo_t& info) {
   thread.state = State::stopped;
-  thread.trap_stop = thread.parked = false;
+  thread.trap_stop = false;
   thread.report = status;
   thread.report_there = true;
   thread.info = info;
@@ -96,11 +98,19 @@ void Kernel::stop_for_call(Thread& thread) {
   stop(thread, stopped(SIGTRAP | 0x80), info_of(SIGTRAP, SIGTRAP | 0x80, 0));
 }
 
-// The next one that isn't blocked, as its tracer sees it first. SIGKILL has been dealt with.
+// The next one that isn't blocked, as its tracer sees it first: raised by an instruction, of a kind that can be so, by
+// number (kernel/signal.c, dequeue_synchronous_signal, next_signal). SIGKILL has been dealt with.
 bool Kernel::take_signal(Thread& thread) {
-  const auto next = std::ranges::find_if(
-      thread.pending, [&](const siginfo_t& info) { return (thread.mask & bit(info.si_signo)) == 0; });
-  if (next == thread.pending.end()) return false;
+  constexpr std::uint64_t kSynchronous =
+      bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
+  const auto rank = [](const siginfo_t& info) {
+    const bool synchronous = (bit(info.si_signo) & kSynchronous) != 0;
+    return std::tuple(!(synchronous && info.si_code > 0), !synchronous, info.si_signo);
+  };
+  const auto blocked = [&](const siginfo_t& info) { return (thread.mask & bit(info.si_signo)) != 0; };
+  const auto next = std::ranges::min_element(
+      thread.pending, {}, [&](const siginfo_t& info) { return std::tuple(blocked(info), rank(info)); });
+  if (next == thread.pending.end() || blocked(*next)) return false;
   const siginfo_t info = *next;
   thread.pending.erase(next);
   if (thread.traced)
@@ -110,19 +120,23 @@ bool Kernel::take_signal(Thread& thread) {
   return thread.traced || thread.state == State::ended;
 }
 
-// Of an instruction's: not to be blocked (kernel/signal.c, force_sig_info_to_task, which would reset the action).
+// By an instruction (kernel/signal.c, force_sig_info_to_task).
 void Kernel::raise(Thread& thread, int signal, int code, std::uint64_t address) {
-  if ((thread.mask & bit(signal)) != 0) return end_process(thread.process, signal);
+  if ((thread.mask & bit(signal)) != 0) {
+    thread.reset.insert(signal);
+    thread.mask &= ~bit(signal);
+  }
   // Where one is pending, that one is it, and no other comes (kernel/signal.c, legacy_queue).
   if (std::ranges::find(thread.pending, signal, &siginfo_t::si_signo) == thread.pending.end())
     thread.pending.push_front(info_of(signal, code, address));
 }
 
 void Kernel::deliver(Thread& thread, const siginfo_t& info) {
-  thread.delivered.push_back({info.si_signo, thread.regs.rip, info});
+  thread.delivered.push_back({info.si_signo, thread.regs.rip, thread.mask, info});
   thread.regs.orig_rax = ~0ull;
   if (fatal_.contains(info.si_signo)) return end_process(thread.process, info.si_signo);
-  thread.frames.push_back(thread.regs);
+  thread.frames.push_back({thread.regs, thread.mask});
+  thread.mask |= bit(info.si_signo);
   thread.regs.rip = text_.handler;
   // arch/x86/kernel/signal.c, handle_signal; signal_setup_done
   if (thread.how == How::step) raise(thread, SIGTRAP, TRAP_BRKPT, text_.handler);
@@ -150,26 +164,25 @@ void Kernel::advance(Thread& thread) {
   for (int n = 0; thread.state == State::running; ++n) {
     if (thread.trap_stop) return stop_for_event(thread, kEventStop, SIGTRAP);
     if (take_signal(thread)) return;
-    if (thread.state != State::running || thread.parked) return;
+    if (thread.state != State::running || (thread.parked && is_beside(thread.regs.rip))) return;
     if (!thread.frames.empty() && thread.regs.rip == text_.handler && thread.how != How::step) {
-      thread.regs = thread.frames.back();
-      thread.frames.pop_back();
+      if (!return_from_handler(thread)) return;
       continue;
     }
     std::uint8_t first = 0;
-    puppet_.read(thread.regs.rip, &first, 1);
+    puppet_.read(thread.process, thread.regs.rip, &first, 1);
     const bool runs_on = is_program(thread.regs.rip) && first != 0xcc && !thread.in_call;
     if ((runs_on && thread.how != How::step) || n == kMostInstructions) return;
     const bool steps = thread.how == How::step;
     if (!execute(thread)) return;
-    if (steps && thread.pending.empty()) raise(thread, SIGTRAP, kTrapTrace, thread.regs.rip);
+    if (steps) raise(thread, SIGTRAP, kTrapTrace, thread.regs.rip);
   }
 }
 
 bool Kernel::execute(Thread& thread) {
   std::array<std::uint8_t, 16> code{};
   if (thread.in_call) return execute_call(thread);
-  puppet_.read(thread.regs.rip, code.data(), code.size());
+  puppet_.read(thread.process, thread.regs.rip, code.data(), code.size());
   const auto insn = arch::native::decode(code, thread.regs.rip);
   if (code[0] == 0xcc) {
     ++thread.regs.rip;
@@ -189,15 +202,41 @@ bool Kernel::execute(Thread& thread) {
   return true;
 }
 
+bool Kernel::is_beside(std::uint64_t pc) const {
+  constexpr std::uint64_t kNear = 1ull << 31;
+  return !is_program(pc) && pc + kNear > text_.begin && pc < text_.begin + kNear;
+}
+
+// By rt_sigreturn(2), which its tracer may see.
+bool Kernel::return_from_handler(Thread& thread) {
+  const bool seen = thread.how == How::to_call;
+  if (seen && !std::exchange(thread.returning, true)) {
+    thread.regs.orig_rax = SYS_rt_sigreturn;
+    stop_for_call(thread);
+    return false;
+  }
+  thread.returning = false;
+  thread.regs = thread.frames.back().regs;
+  thread.mask = thread.frames.back().mask;
+  thread.frames.pop_back();
+  if (seen) stop_for_call(thread);
+  return !seen;
+}
+
+void Kernel::begin_call(Thread& thread) const {
+  auto& regs = thread.regs;
+  regs.rip += 2;
+  regs.orig_rax = regs.rax;
+  regs.rax = static_cast<std::uint64_t>(-ENOSYS);
+  regs.rcx = regs.rip;
+  regs.r11 = regs.eflags;
+}
+
 // At its instruction, or at its entry's stop (`in_call`), whose registers its tracer may have changed.
 bool Kernel::execute_call(Thread& thread) {
   auto& regs = thread.regs;
   if (!thread.in_call) {
-    regs.rip += 2;
-    regs.orig_rax = regs.rax;
-    regs.rax = static_cast<std::uint64_t>(-ENOSYS);
-    regs.rcx = regs.rip;
-    regs.r11 = regs.eflags;
+    begin_call(thread);
     if (thread.how == How::to_call || thread.how == How::without_call) {
       thread.in_call = true;
       thread.skip_call = thread.how == How::without_call;
@@ -208,7 +247,7 @@ bool Kernel::execute_call(Thread& thread) {
   const bool from_entry = std::exchange(thread.in_call, false);
   if (!std::exchange(thread.skip_call, false))
     regs.rax = static_cast<std::uint64_t>(
-        puppet_.call(regs.orig_rax, {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9}));
+        puppet_.call(thread.process, regs.orig_rax, {regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9}));
   if (!from_entry || thread.how != How::to_call) return true;
   stop_for_call(thread);
   return false;
@@ -305,11 +344,11 @@ long Kernel::ptrace(int request, pid_t tid, std::uintptr_t address, std::uintptr
     case PTRACE_SETREGSET: return register_set(thread, true, static_cast<int>(address), at);
     case PTRACE_PEEKTEXT: {
       std::uint64_t word = 0;
-      if (!puppet_.read(address, &word, sizeof word)) return failed(EIO);
+      if (!puppet_.read(thread.process, address, &word, sizeof word)) return failed(EIO);
       errno = 0;
       return static_cast<long>(word);
     }
-    case PTRACE_POKETEXT: return puppet_.write(address, &data, sizeof data) ? 0 : failed(EIO);
+    case PTRACE_POKETEXT: return puppet_.write(thread.process, address, &data, sizeof data) ? 0 : failed(EIO);
     default: return failed(EIO);  // what older kernels don't know
   }
 }
@@ -373,11 +412,20 @@ void Kernel::fault(pid_t tid, int signal) {
   advance(thread);
 }
 
+void Kernel::make_creating_call(Thread& creator, pid_t created, Thread& thread) const {
+  if (!is_program(creator.regs.rip)) {
+    begin_call(creator);
+    creator.regs.rax = static_cast<std::uint64_t>(created);
+  }
+  thread.regs = creator.regs;
+  if (!is_program(creator.regs.rip)) thread.regs.rax = 0;
+  thread.mask = creator.mask;
+}
+
 void Kernel::clone(pid_t tid, pid_t created) {
   Thread& creator = threads_.at(tid);
   Thread& thread = add(created, creator.process);
-  thread.regs = creator.regs;
-  thread.mask = creator.mask;
+  make_creating_call(creator, created, thread);
   thread.traced = true;
   puppet_.trace(created);
   stop_for_event(thread, kEventStop, SIGTRAP);
@@ -389,8 +437,7 @@ void Kernel::fork(pid_t tid, pid_t created) {
   Thread& creator = threads_.at(tid);
   Thread& thread = threads_[created];
   thread.tid = thread.process = created;
-  thread.regs = creator.regs;
-  thread.mask = creator.mask;
+  make_creating_call(creator, created, thread);
   thread.traced = true;
   puppet_.trace(created);
   stop_for_event(thread, kEventStop, SIGTRAP);
@@ -413,7 +460,6 @@ void Kernel::exec(pid_t tid) {
   std::erase(reports_, process);
   thread = before;
   thread.tid = process;
-  thread.pending.clear();
   thread.message = static_cast<unsigned long>(tid);
   thread.regs.rip = text_.begin;
   stop_for_event(thread, PTRACE_EVENT_EXEC, SIGTRAP);

@@ -37,11 +37,17 @@ struct ProgramText {
   std::uint64_t begin = 0, end = 0, handler = 0;
 };
 
-// A signal that reached the program, and where it was then.
+// A signal that reached the program, where it was then and what it blocked.
 struct Delivery {
   int signal = 0;
-  std::uint64_t pc = 0;
+  std::uint64_t pc = 0, mask = 0;
   siginfo_t info{};
+};
+
+// What a handler returns to.
+struct Frame {
+  user_regs_struct regs{};
+  std::uint64_t mask = 0;
 };
 
 struct Thread {
@@ -61,8 +67,10 @@ struct Thread {
   siginfo_t info{};               // of the stop
   unsigned long message = 0;
   bool in_call = false, skip_call = false;  // it stands at a system call's entry
-  bool parked = false;                      // it has no processor: executes nothing
-  std::vector<user_regs_struct> frames;     // of the handlers that it is in
+  bool returning = false;                   // which is that of a handler's return
+  bool parked = false;                      // executes nothing of what is beside the program
+  std::vector<Frame> frames;                // of the handlers that it is in
+  std::set<int> reset;                      // whose action the kernel has reset, for they were raised while blocked
   std::vector<Delivery> delivered;
 };
 
@@ -85,7 +93,8 @@ class Kernel {
   void send(pid_t tid, int signal, int code = SI_USER, pid_t from = 1);
   // A running thread's instruction faults where it is (SIGSEGV, SIGILL, ...).
   void fault(pid_t tid, int signal);
-  // It makes a system call in which it creates a thread, or a process; both are traced when it is.
+  // It creates a thread, or a process; both are traced when it is. Outside of the program's text it does so by the
+  // system call that it stands in front of.
   void clone(pid_t tid, pid_t created);
   void fork(pid_t tid, pid_t created);
   // It executes another program: the other threads are gone, it has its process's id.
@@ -94,7 +103,8 @@ class Kernel {
   void exit(pid_t tid, int code);
   // Job control stops its process: each thread reports that instead of the signal.
   void stop_job(pid_t tid, int signal);
-  // It has no processor: executes nothing more until it is told to stop, or is given one.
+  // It has no processor: executes nothing of what lies beside the program's text, copies of its instructions, until it
+  // is given one. The calls that it makes for the tracer are elsewhere.
   void park(pid_t tid) { threads_.at(tid).parked = true; }
   void unpark(pid_t tid);
   // Whether PTRACE_INTERRUPT stops a running thread at once; if not, when let_stop() says so, or its next stop does.
@@ -115,9 +125,13 @@ class Kernel {
   Thread& add(pid_t tid, pid_t process);
   void advance(Thread& thread);
   bool is_program(std::uint64_t pc) const { return pc >= text_.begin && pc < text_.end; }
+  bool is_beside(std::uint64_t pc) const;
   // Executes one instruction; false: it has stopped over it.
   bool execute(Thread& thread);
   bool execute_call(Thread& thread);
+  bool return_from_handler(Thread& thread);
+  void begin_call(Thread& thread) const;
+  void make_creating_call(Thread& creator, pid_t created, Thread& thread) const;
   void stop(Thread& thread, int status, const siginfo_t& info);
   void stop_for_event(Thread& thread, int event, int signal);
   void stop_for_call(Thread& thread);

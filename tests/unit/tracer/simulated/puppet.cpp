@@ -33,28 +33,32 @@ void* wait_for_ever(void* started) {
   return nullptr;
 }
 
-[[noreturn]] void do_nothing() {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (;;) ::pause();
-}
+// Where a process reads commands, and answers.
+struct Channel {
+  int commands = -1, answers = -1;
+};
 
 // Raw: no library call that could take a lock which a thread of the process before the fork held.
-void serve(int commands, int answers) {
-  for (Command command; ::read(commands, &command, sizeof command) == sizeof command;) {
+void serve(Channel own, Channel of_copy) {
+  for (Command command; ::read(own.commands, &command, sizeof command) == sizeof command;) {
     std::int64_t result = 0;
     if (command.number == kFork) {
       result = ::fork();
-      if (result == 0) do_nothing();
+      if (result == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        serve(of_copy, {});
+        ::_exit(0);
+      }
     } else {
       const auto& a = command.arguments;
       result = ::syscall(static_cast<long>(command.number), a[0], a[1], a[2], a[3], a[4], a[5]);
     }
     if (result == -1) result = -errno;
-    if (::write(answers, &result, sizeof result) != sizeof result) break;
+    if (::write(own.answers, &result, sizeof result) != sizeof result) break;
   }
 }
 
-[[noreturn]] void live(unsigned threads, int commands, int answers) {
+[[noreturn]] void live(unsigned threads, Channel own, Channel of_copy) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (unsigned i = 1; i < threads; ++i) {
     std::atomic<pid_t> started{0};
@@ -62,37 +66,45 @@ void serve(int commands, int answers) {
     if (::pthread_create(&thread, nullptr, wait_for_ever, &started) != 0) ::_exit(2);
     while (started == 0) ::sched_yield();
     const pid_t tid = started;
-    if (::write(answers, &tid, sizeof tid) != sizeof tid) ::_exit(2);
+    if (::write(own.answers, &tid, sizeof tid) != sizeof tid) ::_exit(2);
   }
-  serve(commands, answers);
+  serve(own, of_copy);
   ::_exit(0);
 }
 
 }  // namespace
 
 Puppet::Puppet(unsigned threads) {
-  int to[2], from[2];
-  need(::pipe2(to, O_CLOEXEC) == 0, "pipe");
-  UniqueFd their_commands(to[0]);
-  commands_.reset(to[1]);
-  need(::pipe2(from, O_CLOEXEC) == 0, "pipe");
-  answers_.reset(from[0]);
-  UniqueFd their_answers(from[1]);
-  const pid_t pid = ::fork();
-  need(pid >= 0, "fork");
-  if (pid == 0) {
-    commands_.reset();
-    live(threads, their_commands.get(), their_answers.get());
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // its copy is ours when it has ended
+  std::vector<UniqueFd> theirs;
+  const auto channel_to = [&theirs](Process& process) {
+    int to[2], from[2];
+    need(::pipe2(to, O_CLOEXEC) == 0 && ::pipe2(from, O_CLOEXEC) == 0, "pipes");
+    process.commands.reset(to[1]);
+    process.answers.reset(from[0]);
+    theirs.emplace_back(to[0]);
+    theirs.emplace_back(from[1]);
+    return Channel{to[0], from[1]};
+  };
+  const Channel own = channel_to(first_), of_copy = channel_to(copy_);
+  first_.pid = ::fork();
+  need(first_.pid >= 0, "fork");
+  if (first_.pid == 0) {
+    for (Process* side : {&first_, &copy_}) side->commands.reset(), side->answers.reset();
+    live(threads, own, of_copy);
   }
-  threads_.push_back(pid);
-  their_answers.reset();
+  threads_.push_back(first_.pid);
   for (unsigned i = 1; i < threads; ++i) {
     pid_t tid = 0;
-    need(::read(answers_.get(), &tid, sizeof tid) == sizeof tid, "a puppet that starts");
+    need(::read(first_.answers.get(), &tid, sizeof tid) == sizeof tid, "a puppet that starts");
     threads_.push_back(tid);
   }
-  memory_.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
-  need(static_cast<bool>(memory_), "the puppet's memory");
+  first_.open_memory();
+}
+
+void Puppet::Process::open_memory() {
+  memory.reset(::open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC));
+  need(static_cast<bool>(memory), "the puppet's memory");
 }
 
 // Of these three the system's own calls, of which a simulated kernel knows nothing.
@@ -114,27 +126,29 @@ void Puppet::let_go(pid_t tid) {
   ::syscall(SYS_ptrace, PTRACE_DETACH, tid, 0, 0);
 }
 
-std::int64_t Puppet::call(std::uint64_t number, const std::array<std::uint64_t, 6>& arguments) {
+std::int64_t Puppet::call(pid_t process_id, std::uint64_t number, const std::array<std::uint64_t, 6>& arguments) {
+  const Process& made_by = process(process_id);
   const Command command{number, arguments};
   std::int64_t result = 0;
-  need(::write(commands_.get(), &command, sizeof command) == sizeof command &&
-           ::read(answers_.get(), &result, sizeof result) == sizeof result,
+  need(::write(made_by.commands.get(), &command, sizeof command) == sizeof command &&
+           ::read(made_by.answers.get(), &result, sizeof result) == sizeof result,
        "a puppet that answers");
   return result;
 }
 
 pid_t Puppet::fork() {
-  const auto child = static_cast<pid_t>(call(kFork, {}));
-  need(child > 0, "a puppet that forks");
-  return child;
+  copy_.pid = static_cast<pid_t>(call(pid(), kFork, {}));
+  need(copy_.pid > 0, "a puppet that forks");
+  copy_.open_memory();
+  return copy_.pid;
 }
 
-bool Puppet::read(std::uint64_t address, void* to, std::size_t size) const {
-  return ::pread(memory_.get(), to, size, static_cast<off_t>(address)) == static_cast<ssize_t>(size);
+bool Puppet::read(pid_t from, std::uint64_t address, void* to, std::size_t size) const {
+  return ::pread(process(from).memory.get(), to, size, static_cast<off_t>(address)) == static_cast<ssize_t>(size);
 }
 
-bool Puppet::write(std::uint64_t address, const void* from, std::size_t size) const {
-  return ::pwrite(memory_.get(), from, size, static_cast<off_t>(address)) == static_cast<ssize_t>(size);
+bool Puppet::write(pid_t to, std::uint64_t address, const void* from, std::size_t size) const {
+  return ::pwrite(process(to).memory.get(), from, size, static_cast<off_t>(address)) == static_cast<ssize_t>(size);
 }
 
 }  // namespace probed::tracer::simulated

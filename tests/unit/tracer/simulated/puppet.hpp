@@ -26,18 +26,25 @@ class Puppet {
 
   pid_t pid() const { return threads_.front(); }
   std::span<const pid_t> threads() const { return threads_; }
-  // Made by a thread of its own; the result, or a negative errno.
-  std::int64_t call(std::uint64_t number, const std::array<std::uint64_t, 6>& arguments);
-  // Another process that does nothing, a copy of it; ends with it.
+  // Made by a thread of that process, it or its copy; the result, or a negative errno.
+  std::int64_t call(pid_t process, std::uint64_t number, const std::array<std::uint64_t, 6>& arguments);
+  // Another process that does nothing, a copy of it; ends with it. Once.
   pid_t fork();
   // /proc is to say that the calling thread traces it, or not: it does, and never stops it.
   void trace(pid_t tid);
   void let_go(pid_t tid);
-  bool read(std::uint64_t address, void* to, std::size_t size) const;
-  bool write(std::uint64_t address, const void* from, std::size_t size) const;
+  bool read(pid_t process, std::uint64_t address, void* to, std::size_t size) const;
+  bool write(pid_t process, std::uint64_t address, const void* from, std::size_t size) const;
 
  private:
-  UniqueFd commands_, answers_, memory_;
+  struct Process {
+    pid_t pid = 0;
+    UniqueFd commands, answers, memory;
+    void open_memory();
+  };
+  const Process& process(pid_t pid) const { return pid == first_.pid ? first_ : copy_; }
+
+  Process first_, copy_;
   std::vector<pid_t> threads_;
   std::set<pid_t> traced_;
 };

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,7 +24,7 @@
 asm(R"(
   .pushsection .text.simulated, "ax", @progbits
   .balign 4096
-  .globl simulated_text, simulated_copied, simulated_emulated, simulated_push, simulated_pop, simulated_call, simulated_handler, simulated_end
+  .globl simulated_text, simulated_copied, simulated_emulated, simulated_push, simulated_pop, simulated_syscall, simulated_call, simulated_handler, simulated_end
 simulated_text:
   push %rbp
   mov %rsp, %rbp
@@ -38,6 +37,8 @@ simulated_push:
   push %rbx
 simulated_pop:
   pop %rbx
+simulated_syscall:
+  syscall
 simulated_call:
   call simulated_text
   leave
@@ -50,7 +51,7 @@ simulated_end:
 )");
 extern "C" {
 extern const char simulated_text[], simulated_copied[], simulated_emulated[], simulated_push[], simulated_pop[],
-    simulated_call[], simulated_handler[], simulated_end[];
+    simulated_syscall[], simulated_call[], simulated_handler[], simulated_end[];
 }
 
 namespace probed::tracer {
@@ -101,12 +102,18 @@ class World {
 
   World(const char* where, bool step) : site(at(where)) {
     original.resize(at(simulated_end) - at(simulated_text));
-    REQUIRE(kernel.puppet().read(at(simulated_text), original.data(), original.size()));
+    REQUIRE(kernel.puppet().read(pid(), at(simulated_text), original.data(), original.size()));
     engine.emplace(waiter, HitSink{queue, bell.get()}, told);
     const auto attached = engine->attach(pid(), {});
     REQUIRE_MESSAGE(attached, (attached ? "" : attached.error().message));
     settle();
     program = add(site, step);
+    // What is only done at the first hit is done.
+    kernel.go_to(other(), site);
+    settle();
+    kernel.go_to(other(), at(simulated_text));
+    first_hits = program->counters->hits.load();
+    REQUIRE(first_hits == 1);
   }
   ~World() {
     bool done = false;
@@ -166,13 +173,11 @@ class World {
   std::string text() { return text_of(pid()); }
   std::string text_of(pid_t process) {
     std::string now(original.size(), '\0');
-    std::ifstream memory("/proc/" + std::to_string(process) + "/mem", std::ios::binary);
-    memory.seekg(static_cast<std::streamoff>(at(simulated_text)));
-    memory.read(now.data(), static_cast<std::streamsize>(now.size()));
+    kernel.puppet().read(process, at(simulated_text), now.data(), now.size());
     return now;
   }
   bool in_program(std::uint64_t pc) const { return pc >= at(simulated_text) && pc < at(simulated_end); }
-  std::uint64_t hits() const { return program->counters->hits.load(); }
+  std::uint64_t hits() const { return program->counters->hits.load() - first_hits; }
   int delivered(int signal) {
     return static_cast<int>(std::ranges::count(thread().delivered, signal, &simulated::Delivery::signal));
   }
@@ -186,13 +191,14 @@ class World {
   std::uint64_t site;
   ProgramPtr program;
   std::string original;
+  std::uint64_t first_hits = 0;
   std::uint32_t last_id = 0;
 
  private:
   SitePlan plan(std::uint64_t address) {
     SitePlan made;
     made.address = RemoteAddr{address};
-    REQUIRE(kernel.puppet().read(address, made.bytes.data(), made.bytes.size()));
+    REQUIRE(kernel.puppet().read(pid(), address, made.bytes.data(), made.bytes.size()));
     made.insn = arch::native::decode(made.bytes, address);
     made.context = static_cast<std::uint8_t>(made.bytes.size());
     const auto maps = symbols::read_maps(pid());
@@ -240,10 +246,17 @@ constexpr Start kStarts[] = {
      }},
 };
 
-constexpr const char* const kSites[] = {simulated_copied, simulated_emulated, simulated_push, simulated_pop,
-                                        simulated_call};
+constexpr const char* const kSites[] = {simulated_copied, simulated_emulated, simulated_push,
+                                        simulated_pop,    simulated_syscall,  simulated_call};
 
 // ---- what is true afterwards ----------------------------------------------------------------------------------------
+
+// Of all signals that have been delivered to it.
+std::uint64_t masks_of(const Thread& thread) {
+  std::uint64_t mask = 0;
+  for (const simulated::Delivery& delivery : thread.delivered) mask |= 1ull << (delivery.signal - 1);
+  return mask;
+}
 
 // Everybody who hasn't ended goes on in the program, alone or traced, and finds its own text there.
 void after(World& w, bool detached) {
@@ -261,7 +274,10 @@ void after(World& w, bool detached) {
   for (const simulated::Delivery& delivery : w.thread().delivered) {
     CAPTURE(delivery.signal);
     CHECK(w.in_program(delivery.pc));
+    // Its own mask: nothing, or what the handlers that it is in block.
+    CHECK((delivery.mask & ~masks_of(w.thread())) == 0);
   }
+  CHECK(w.thread().reset.empty());
   if (detached) CHECK(w.text() == w.original);
 }
 
@@ -416,6 +432,54 @@ TEST_CASE("policy: a thread creates another one in any state") {
   });
 }
 
+// In the copy of its system call: both are to go on behind the program's own.
+TEST_CASE("policy: a thread creates another one in a copy") {
+  World w(simulated_syscall, false);
+  run_into(w);
+  const pid_t created = w.spare();
+  w.kernel.exit(created, 0);
+  w.kernel.park(w.one());
+  w.settle();
+  REQUIRE(!w.in_program(w.thread().regs.rip));
+  w.kernel.clone(w.one(), created);
+  w.settle();
+  after(w, false);
+  for (const pid_t tid : {w.one(), created}) CHECK(w.kernel.thread(tid).regs.rip == at(simulated_call));
+  CHECK(w.thread().regs.rax == static_cast<std::uint64_t>(created));
+  CHECK(w.kernel.thread(created).regs.rax == 0);
+  CHECK(w.hits() == 1);
+  REQUIRE(w.detach());
+  after(w, true);
+}
+
+TEST_CASE("policy: a thread creates a process in a copy") {
+  for (const bool ends_first : {false, true}) {
+    CAPTURE(ends_first);
+    World w(simulated_syscall, false);
+    run_into(w);
+    w.kernel.park(w.one());
+    w.settle();
+    REQUIRE(!w.in_program(w.thread().regs.rip));
+    const pid_t child = w.kernel.puppet().fork();
+    w.kernel.fork(w.one(), child);
+    if (ends_first) {
+      bool done = false;
+      w.engine->detach(w.pid(), [&](Result<void> result) { done = static_cast<bool>(result); });
+      CHECK(w.until([&] { return done; }));
+    } else {
+      w.settle();
+    }
+    after(w, ends_first);
+    const Thread& born = w.kernel.thread(child);
+    CHECK(!born.traced);
+    CHECK(born.regs.rip == at(simulated_call));
+    CHECK(w.thread().regs.rip == at(simulated_call));
+    CHECK(w.text_of(child) == w.original);
+    REQUIRE((ends_first || w.detach()));
+    after(w, true);
+  }
+}
+
 TEST_CASE("policy: job control stops a process in any state, and SIGCONT lets it go on") {
   in_every_state([](World& w, const Start& start) {
     w.kernel.stop_job(w.pid(), SIGSTOP);
@@ -496,7 +560,7 @@ TEST_CASE("policy: a thread executes another program itself") {
 
 TEST_CASE("policy: a process that isn't followed is let go with its own text") {
   in_every_state([](World& w, const Start& start) {
-    if (w.thread().state != State::running) return;
+    if (w.thread().state != State::running || !w.in_program(w.thread().regs.rip)) return;
     const pid_t child = w.kernel.puppet().fork();  // with the breakpoints that are there
     w.kernel.fork(w.one(), child);
     go_through(w, start, start.has_hit ? 1 : 0);
