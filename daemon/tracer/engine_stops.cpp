@@ -33,6 +33,7 @@ bool in_native_code(pid_t tid) {
 
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
+constexpr auto kBeforeDeadline = std::chrono::seconds(3);  // of a detach (engine.cpp, kDetachTimeout)
 
 // Whether a hit continues an execution that was counted before a signal came.
 bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
@@ -292,8 +293,9 @@ Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (const auto act = leave_our_code(tracee, regs, signal)) return *act;
+  const bool sent_before = tracee.sent_again.has_value();
   signal = end_step(tracee, signal);
-  if (tracee.sent_again) {
+  if (!sent_before && tracee.sent_again) {  // once: it may block it by then
     ptrace::interrupt(tracee.tid);
     return Act::go_on("to a signal that was sent to it again, before it leaves", signal);
   }
@@ -708,7 +710,10 @@ Act Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   // Somebody who waits for a job is answered at its deadline, and others are asked before that.
   const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching);
   const bool comes_first = holds_signal || synchronous_signal_pending(tid);
-  if (wanted && (comes_first || elsewhere) && may_wait) {
+  // On a full machine a hundred stops take longer than whoever asked for the detach waits for it.
+  const bool overdue = tracee.process->detaching && !comes_first &&
+                       Waiter::Clock::now() >= tracee.process->detach_deadline - kBeforeDeadline;
+  if (wanted && (comes_first || elsewhere) && may_wait && !overdue) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
     // comes first, then we ask again; also when it doesn't come. In 32-bit code it can make no calls for us.
     if (tracee.interrupts_put_off < kMostPutOff) ++tracee.interrupts_put_off;

@@ -63,7 +63,7 @@ def main():
             failed = [output for _, output in results if output]
             failures += len(failed)
             for output in failed:
-                print(output)
+                print(output, flush=True)
             print(f"{name:16}{len(results) * each:6} times in {len(results):4} runs, {len(failed)} failed; "
                   f"{sum(seconds for seconds, _ in results):.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
     return 1 if failures else 0
