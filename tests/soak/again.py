@@ -59,13 +59,16 @@ def main():
         stack.enter_context(busy(loops))
         for name in sys.argv[4:] or TESTS:
             each = TESTS[name][2]
-            results = [run(build, name) for _ in range(-(-runs // each))]
-            failed = [output for _, output in results if output]
-            failures += len(failed)
-            for output in failed:
-                print(output, flush=True)
-            print(f"{name:16}{len(results) * each:6} times in {len(results):4} runs, {len(failed)} failed; "
-                  f"{sum(seconds for seconds, _ in results):.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
+            seconds, tried, failed = 0.0, -(-runs // each), 0
+            for _ in range(tried):
+                took, output = run(build, name)
+                seconds += took
+                if output:
+                    failed += 1
+                    print(output, flush=True)
+            failures += failed
+            print(f"{name:16}{tried * each:6} times in {tried:4} runs, {failed} failed; "
+                  f"{seconds:.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
     return 1 if failures else 0
 
 
