@@ -412,37 +412,31 @@ void Kernel::fault(pid_t tid, int signal) {
   advance(thread);
 }
 
-void Kernel::make_creating_call(Thread& creator, pid_t created, Thread& thread) const {
+// The creator's event, and the first stop of what it has created.
+void Kernel::create(Thread& creator, Thread& created, int event) {
   if (!is_program(creator.regs.rip)) {
     begin_call(creator);
-    creator.regs.rax = static_cast<std::uint64_t>(created);
+    creator.regs.rax = static_cast<std::uint64_t>(created.tid);
   }
-  thread.regs = creator.regs;
-  if (!is_program(creator.regs.rip)) thread.regs.rax = 0;
-  thread.mask = creator.mask;
+  created.regs = creator.regs;
+  if (!is_program(creator.regs.rip)) created.regs.rax = 0;
+  created.mask = creator.mask;
+  created.traced = true;
+  puppet_.trace(created.tid);
+  stop_for_event(created, kEventStop, SIGTRAP);
+  creator.message = static_cast<unsigned long>(created.tid);
+  stop_for_event(creator, event, SIGTRAP);
 }
 
 void Kernel::clone(pid_t tid, pid_t created) {
   Thread& creator = threads_.at(tid);
-  Thread& thread = add(created, creator.process);
-  make_creating_call(creator, created, thread);
-  thread.traced = true;
-  puppet_.trace(created);
-  stop_for_event(thread, kEventStop, SIGTRAP);
-  creator.message = static_cast<unsigned long>(created);
-  stop_for_event(creator, PTRACE_EVENT_CLONE, SIGTRAP);
+  create(creator, add(created, creator.process), PTRACE_EVENT_CLONE);
 }
 
 void Kernel::fork(pid_t tid, pid_t created) {
-  Thread& creator = threads_.at(tid);
   Thread& thread = threads_[created];
   thread.tid = thread.process = created;
-  make_creating_call(creator, created, thread);
-  thread.traced = true;
-  puppet_.trace(created);
-  stop_for_event(thread, kEventStop, SIGTRAP);
-  creator.message = static_cast<unsigned long>(created);
-  stop_for_event(creator, PTRACE_EVENT_FORK, SIGTRAP);
+  create(threads_.at(tid), thread, PTRACE_EVENT_FORK);
 }
 
 // fs/exec.c, de_thread: the others die; one that isn't the main thread takes its id over.

@@ -131,7 +131,7 @@ class Kernel {
   bool execute_call(Thread& thread);
   bool return_from_handler(Thread& thread);
   void begin_call(Thread& thread) const;
-  void make_creating_call(Thread& creator, pid_t created, Thread& thread) const;
+  void create(Thread& creator, Thread& created, int event);
   void stop(Thread& thread, int status, const siginfo_t& info);
   void stop_for_event(Thread& thread, int event, int signal);
   void stop_for_call(Thread& thread);

@@ -294,21 +294,29 @@ void in_every_state(Event event) {
     }
 }
 
-void go_through(World& w, const Start& start, std::uint64_t expected) {
+// others: hits of other threads.
+void go_through(World& w, const Start& start, std::uint64_t others = 0) {
+  const std::uint64_t expected = (start.has_hit ? 1 : 0) + others;
   w.settle();
   after(w, false);
   CHECK(w.hits() == expected);
-  static_cast<void>(start);
   REQUIRE(w.detach());
   after(w, true);
   CHECK(w.hits() == expected);
+}
+
+void check_arrives_once(World& w, const Start& start, int signal) {
+  w.kernel.send(w.one(), signal);
+  go_through(w, start);
+  CHECK(w.delivered(signal) == 1);
+  CHECK(w.thread().delivered.size() == 1);
 }
 
 }  // namespace
 
 TEST_CASE("policy: a thread that nothing happens to goes through its probe") {
   in_every_state([](World& w, const Start& start) {
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
     CHECK(w.thread().delivered.empty());
   });
 }
@@ -322,12 +330,7 @@ TEST_CASE("policy: a thread is let go from every state, its breakpoint counted o
 }
 
 TEST_CASE("policy: a signal reaches the program once, at a place of its own") {
-  in_every_state([](World& w, const Start& start) {
-    w.kernel.send(w.one(), SIGUSR1);
-    go_through(w, start, start.has_hit ? 1 : 0);
-    CHECK(w.delivered(SIGUSR1) == 1);
-    CHECK(w.thread().delivered.size() == 1);
-  });
+  in_every_state([](World& w, const Start& start) { check_arrives_once(w, start, SIGUSR1); });
 }
 
 TEST_CASE("policy: a signal and the end of the trace at once") {
@@ -341,12 +344,7 @@ TEST_CASE("policy: a signal and the end of the trace at once") {
 }
 
 TEST_CASE("policy: a SIGTRAP that somebody sends is the program's") {
-  in_every_state([](World& w, const Start& start) {
-    w.kernel.send(w.one(), SIGTRAP);
-    go_through(w, start, start.has_hit ? 1 : 0);
-    CHECK(w.delivered(SIGTRAP) == 1);
-    CHECK(w.thread().delivered.size() == 1);
-  });
+  in_every_state([](World& w, const Start& start) { check_arrives_once(w, start, SIGTRAP); });
 }
 
 TEST_CASE("policy: a thread that is killed in any state ends, and its probe stays usable") {
@@ -379,7 +377,7 @@ TEST_CASE("policy: two threads at one site get through it both") {
     const Thread& other = w.kernel.thread(w.other());
     CHECK(other.state == State::running);
     CHECK(w.in_program(other.regs.rip));
-    go_through(w, start, start.has_hit ? 2 : 1);
+    go_through(w, start, 1);
   });
 }
 
@@ -414,7 +412,7 @@ TEST_CASE("policy: a probe is disabled under a thread, and enabled again") {
 TEST_CASE("policy: another probe is added while a thread is in any state") {
   in_every_state([](World& w, const Start& start) {
     w.add(at(simulated_text), false);
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
     CHECK(w.thread().delivered.empty());
   });
 }
@@ -427,7 +425,7 @@ TEST_CASE("policy: a thread creates another one in any state") {
     w.kernel.exit(created, 0);
     w.settle();
     w.kernel.clone(w.one(), created);
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
     CHECK(w.kernel.thread(created).state == State::running);
   });
 }
@@ -487,7 +485,7 @@ TEST_CASE("policy: job control stops a process in any state, and SIGCONT lets it
     for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.send(tid, SIGCONT);
     w.settle();
     for (const pid_t tid : w.kernel.puppet().threads()) w.kernel.thread(tid).delivered.clear();
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
   });
 }
 
@@ -502,7 +500,7 @@ TEST_CASE("policy: job control stops a process that is let go, and it stays stop
 }
 
 TEST_CASE("policy: a fault where a thread is reaches the program with the address of its own instruction") {
-  in_every_state([](World& w, const Start& start) {
+  in_every_state([](World& w, const Start&) {
     if (w.thread().state != State::running) return;  // it executes nothing that could fault
     const bool in_copy = !w.in_program(w.thread().regs.rip);
     w.kernel.fault(w.one(), SIGSEGV);
@@ -511,7 +509,6 @@ TEST_CASE("policy: a fault where a thread is reaches the program with the addres
     const simulated::Delivery& fault = w.thread().delivered.front();
     if (in_copy) CHECK(fault.pc == w.site);
     CHECK(reinterpret_cast<std::uint64_t>(fault.info.si_addr) == fault.pc);
-    static_cast<void>(start);
     after(w, false);
     REQUIRE(w.detach());
     after(w, true);
@@ -563,7 +560,7 @@ TEST_CASE("policy: a process that isn't followed is let go with its own text") {
     if (w.thread().state != State::running || !w.in_program(w.thread().regs.rip)) return;
     const pid_t child = w.kernel.puppet().fork();  // with the breakpoints that are there
     w.kernel.fork(w.one(), child);
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
     CHECK(!w.kernel.thread(child).traced);
     CHECK(w.in_program(w.kernel.thread(child).regs.rip));
     CHECK(w.text_of(child) == w.original);
@@ -587,7 +584,7 @@ TEST_CASE("policy: signals of many kinds at once all arrive, each once") {
   in_every_state([](World& w, const Start& start) {
     constexpr int kSignals[] = {SIGUSR1, SIGTRAP, SIGTERM, SIGSEGV, SIGCHLD, SIGURG, SIGALRM};
     for (const int signal : kSignals) w.kernel.send(w.one(), signal);
-    go_through(w, start, start.has_hit ? 1 : 0);
+    go_through(w, start);
     for (const int signal : kSignals) {
       CAPTURE(signal);
       CHECK(w.delivered(signal) == 1);
