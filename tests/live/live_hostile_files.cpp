@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <set>
+#include <string>
+#include <vector>
 
 #include "tests/live/probing.hpp"
 #include "tests/live/users.hpp"
@@ -221,29 +223,32 @@ TEST_CASE("memory that is a file of a file system that doesn't answer is unreada
   }
 }
 
-std::set<pid_t> processes_named(std::string_view name) {
-  std::set<pid_t> found;
+// Fetchers are nobody's children: they are known by the environment that their daemon has passed on.
+std::vector<pid_t> fetchers_with(const std::string& variable) {
+  std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string number = entry.path().filename();
     if (number.find_first_not_of("0123456789") != number.npos) continue;
-    if (read_file(entry.path() / "comm") == std::string(name) + "\n") found.insert(std::stoi(number));
+    if (read_file(entry.path() / "comm") != "probed-fetchers\n") continue;
+    if (read_file(entry.path() / "environ").find(variable + '\0') != std::string::npos)
+      found.push_back(std::stoi(number));
   }
   return found;
 }
 
 TEST_CASE("a daemon whose fetchers have been killed gets others, and waits for no file system meanwhile") {
-  const std::set<pid_t> others = processes_named("probed-fetchers");
+  const std::string mark = std::to_string(::getpid());
+  ::setenv("PROBED_TEST_FETCHERS", mark.c_str(), 1);
   Daemon daemon;
+  ::unsetenv("PROBED_TEST_FETCHERS");
   RpcClient client(daemon.socket());
   Watched served("served");
   if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
   add_work(client, served, "a=+0($arg2):x8", false);
   Events events(client);
   const auto kill_them = [&] {
-    unsigned killed = 0;
-    for (const pid_t pid : processes_named("probed-fetchers"))
-      if (!others.contains(pid) && ::kill(pid, SIGKILL) == 0) ++killed;
-    return killed == 1;
+    const std::vector<pid_t> ours = fetchers_with("PROBED_TEST_FETCHERS=" + mark);
+    return ours.size() == 1 && ::kill(ours[0], SIGKILL) == 0;
   };
   CHECK(eventually(kill_them));
   check_unread(served, daemon, events);
