@@ -241,7 +241,7 @@ int recover_by_hand(const std::string& path) {
   tracer::Waiter::block_signals();
   const bool there = ::access(path.c_str(), F_OK) == 0 || errno != ENOENT;
   std::vector<tracer::Recovered> all;
-  std::optional<StateDirectory> state;  // locked, so that it is looked through once
+  std::optional<StateDirectory> state;  // locked, so that what can't be put back is told once
   bool refused = false;
   if (there) {
     auto opened = StateDirectory::open(path);
@@ -255,6 +255,9 @@ int recover_by_hand(const std::string& path) {
     }
   }
   const bool nothing_here = all.empty() && !refused;
+  const auto is_done = [](const auto& one) { return one.problem.empty(); };
+  // A private daemon's is tidied up with the others.
+  if (std::ranges::all_of(all, is_done)) state.reset();
   const std::vector<tracer::Recovered> elsewhere = tracer::recover_left_behind();
   const char* const other = elsewhere.empty() ? "" : "else ";
   if (!there)
@@ -264,7 +267,7 @@ int recover_by_hand(const std::string& path) {
   else if (nothing_here)
     spdlog::info("nothing {}to recover in {}", other, path);
   all.insert(all.end(), elsewhere.begin(), elsewhere.end());
-  return !refused && std::ranges::all_of(all, [](const auto& one) { return one.problem.empty(); }) ? 0 : 1;
+  return !refused && std::ranges::all_of(all, is_done) ? 0 : 1;
 }
 
 }  // namespace probed

@@ -17,6 +17,8 @@ class ActionCalls {
 
   // Whether the thread has not come back from a call in time, or has ended in it: it may have been made, or not.
   bool cut_short() const { return remote_.late() || remote_.exit_status(); }
+  // Whether the thread may make no calls at all.
+  bool refused() const { return remote_.refusal() != nullptr; }
 
   std::optional<Action> get(int signal) { return call(signal, nullptr); }
   // Puts one action in place of another. False: the program has set a third one meanwhile, and that stays.

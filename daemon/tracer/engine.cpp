@@ -33,7 +33,6 @@ using ptrace::Outcome;
 constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;        // one thread was asked to stop and didn't: ask all that a stop does no harm
 constexpr auto kWidenToAllAfter = 500ms;  // then those whose calls might fail
-constexpr auto kDetachTimeout = 5s;
 constexpr auto kSettleTimeout = 20ms;
 constexpr int kMostReplaced = 16;     // times that a leader is another one by the time it is looked at
 constexpr auto kExecTimeout = 500ms;  // until a thread that executes another program has the others' end behind it
@@ -419,8 +418,7 @@ void Engine::detach_all(std::function<void()> done) {
 
 void Engine::start_detach(Process& process) {
   if (process.detaching) return;
-  process.detaching = true;
-  process.detach_deadline = Waiter::Clock::now() + kDetachTimeout;
+  process.begin_to_leave();
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(refuse(Reason::target_gone, fmt::format("process {} is being detached", process.id.pid)));
   // First the text, then the threads: from here on nobody can run into a breakpoint of ours.
@@ -482,13 +480,20 @@ void Engine::leave_together(Process& process) {
   const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
   process.leave_together_until.reset();
-  bool left = !owes_actions(process);
-  for (const pid_t tid : threads) {
+  const auto is_held = [&](pid_t tid) {
     const auto it = tracees_.find(tid);
-    if (!find_process(pid) || it == tracees_.end() || it->second.state != Tracee::State::held) continue;
-    if (!std::exchange(left, true) && !leave_actions(it->second)) continue;
-    carry_out(tid, Act::leave("all threads of its process have come"));
+    return find_process(pid) && it != tracees_.end() && it->second.state == Tracee::State::held;
+  };
+  // The first that may make calls does what is to be done; one that doesn't come back from them is let go later.
+  Leaves left = owes_actions(process) ? Leaves::no : Leaves::yes;
+  pid_t away = 0;
+  for (const pid_t tid : threads) {
+    if (left != Leaves::no || !is_held(tid)) continue;
+    left = leave_actions(tracees_.at(tid));
+    if (left == Leaves::away) away = tid;
   }
+  for (const pid_t tid : threads)
+    if (tid != away && is_held(tid)) carry_out(tid, Act::leave("all threads of its process have come"));
 }
 
 // Stops so many more of those that are to be let go. All at once would stand still until the last one's turn: a quarter

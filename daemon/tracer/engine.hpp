@@ -303,6 +303,7 @@ class Engine : private Waiter::Guardian {
   void let_signals(const Tracee& tracee, std::uint64_t mask);
   static void send_again(Tracee& tracee, siginfo_t info);
   void mend_sent_again(Tracee& tracee, int signal);
+  static bool gets_sent_again(const Tracee& tracee);
   static Journal* journal_of(const Tracee& tracee);
   static void move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to);
   Act deliver(Tracee& tracee, int signal);
@@ -390,7 +391,8 @@ class Engine : private Waiter::Guardian {
   void actions_after_exec(Tracee& tracee);
   bool owes_actions(const Process& process) const;
   bool must_leave_actions(const Process& process) const;
-  bool leave_actions(Tracee& tracee);
+  enum class Leaves : std::uint8_t { yes, no, away };  // no: it may make no calls; away: it has died, or is late
+  Leaves leave_actions(Tracee& tracee);
   void mend_entry_mask(Tracee& tracee);
 
   // engine_masks.cpp

@@ -195,8 +195,8 @@ bool Engine::forget_detours(Tracee& child, const AddressSpace& parent_space) {
 Act Engine::release_copy(Tracee& child, AddressSpace& parent_space) {
   Process& process = *child.process;
   process.space->set_scratch(parent_space.scratch());
-  if (must_leave_actions(process) && !leave_actions(child)) return Act::away();
-  process.detaching = true;  // also when it can't be let go at once
+  if (must_leave_actions(process) && leave_actions(child) == Leaves::away) return Act::away();
+  process.begin_to_leave();  // also when it can't be let go at once
   const bool alive =
       parent_space.xol().areas().empty() || with_remote_calls(child, *process.space, [&](RemoteSyscalls& remote) {
         const Layout layout = Layout::of(process.space->memory());
@@ -260,7 +260,7 @@ Act Engine::on_exec(Tracee& tracee) {
   if (!detaching) listener_.process_execed(root, pid, false, comm);
   if (!owes) return Act::none("it has been let go");
   // What is owed is put back from the next stop, before the program's first instruction.
-  process.detaching = true;
+  process.begin_to_leave();
   ptrace::interrupt(pid);
   return Act::go_on("an exec; it leaves when the actions of its signals have been put back");
 }

@@ -48,6 +48,12 @@ bool map_landing_table(RemoteSyscalls& remote, AddressSpace& space, std::size_t 
   return true;
 }
 
+// In the program's memory, for good: the code, and what it looks into.
+void keep_landing(AddressSpace& space) {
+  space.xol().forget_area(space.landing().page());
+  space.xol().forget_area(space.landing().table().base);
+}
+
 }  // namespace
 
 bool Engine::lacks_landing(const Process& process, std::size_t more) const {
@@ -142,14 +148,11 @@ void leave_landing(Process& process, ActionCalls& calls) {
   auto now = calls.get(SIGTRAP);
   if (note_landing(process, calls, now) && !landing->shared) calls.replace(SIGTRAP, *now, landing->before);
   if (calls.cut_short()) return;  // it is tried again when the thread has come back
-  if (now && disposition_of(*now) == Disposition::handled && landing->shared)
-    process.space->xol().forget_area(process.space->landing().page());
-  // Those that have been let go may be in it, by way of a breakpoint that another daemon has left.
-  if (has_left(*process.space)) {
-    const RemoteAddr table = process.space->landing().table().base;
-    process.space->xol().forget_area(process.space->landing().page());
-    process.space->xol().forget_area(table);
-  }
+  // As nobody can say that it isn't SIGTRAP's action, it stays.
+  if (!now) return keep_landing(*process.space);
+  // Those that have been let go may be in it, too, by way of a breakpoint that another daemon has left.
+  const bool may_come_back = disposition_of(*now) == Disposition::handled && landing->shared;
+  if (may_come_back || has_left(*process.space)) keep_landing(*process.space);
   landing.reset();
 }
 

@@ -211,9 +211,12 @@ Act Engine::on_step(Tracee& tracee, int signal) {
     return deliver(tracee, signal);
   }
   const bool raised = is_fault(signal, info);
+  const bool is_over = (!slot && !detour) || (point && point->meaning == CopyPoint::Meaning::after);
   if (!raised && signal == stepping.held_signal) {
     tracee.stepping = stepping;  // the one that is held stands for both (kernel/signal.c, legacy_queue)
-    return Act::go_on("the same signal is held");
+    if (!is_over) return Act::go_on("the same signal is held");
+    if (point) apply(*point, regs);  // it has swallowed the step's trap
+    return finish_step(tracee, regs);
   }
   if (detour) leave_tail(tracee, regs, *detour);
   if (slot && point && point->meaning == CopyPoint::Meaning::after) {

@@ -33,7 +33,7 @@ bool in_native_code(pid_t tid) {
 
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
-constexpr auto kBeforeDeadline = std::chrono::seconds(3);  // of a detach (engine.cpp, kDetachTimeout)
+constexpr auto kBeforeDeadline = std::chrono::seconds(3);  // Process::detach_deadline
 
 // Whether a hit continues an execution that was counted before a signal came.
 bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
@@ -293,9 +293,8 @@ Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (const auto act = leave_our_code(tracee, regs, signal)) return *act;
-  const bool sent_before = tracee.sent_again.has_value();
   signal = end_step(tracee, signal);
-  if (!sent_before && tracee.sent_again) {  // once: it may block it by then
+  if (gets_sent_again(tracee)) {
     ptrace::interrupt(tracee.tid);
     return Act::go_on("to a signal that was sent to it again, before it leaves", signal);
   }
@@ -317,7 +316,7 @@ Act Engine::prepare_to_leave(Tracee& tracee, const Act& wanted) {
     for (Process* member : family_of(process.root)) member->asked_to_give_back = true;
     if (!give_back_copies(tracee, *space)) return Act::away();
   }
-  if (owes && !leave_actions(tracee)) return Act::away();
+  if (owes && leave_actions(tracee) == Leaves::away) return Act::away();
   if (space && space->touched()) space->keep_pads_of(process.id.pid, tracee.tid, regs);
   if (last && !leave_no_trace(tracee, *space)) return Act::away();
   return Act::detach(wanted.why, signal);
@@ -369,6 +368,8 @@ void Engine::let_signals(const Tracee& tracee, std::uint64_t mask) {
 // A signal whose stop is over, and which the thread is to get after all. What a program has sent with a value, the
 // kernel takes as it was; the rest says who sent it first when it is reported (kernel/signal.c, do_rt_tgsigqueueinfo).
 void Engine::send_again(Tracee& tracee, siginfo_t info) {
+  // It would wake its process, which has been stopped since. Only another one does that, and stands for both.
+  if (info.si_signo == SIGCONT && tracee.group_stopped) return;
   const pid_t pid = tracee.process->id.pid;
   const bool as_it_was = info.si_code < 0 && info.si_code != SI_TKILL;
   const long result = as_it_was ? ::syscall(SYS_rt_tgsigqueueinfo, pid, tracee.tid, info.si_signo, &info)
@@ -383,11 +384,23 @@ void Engine::send_again(Tracee& tracee, siginfo_t info) {
 void Engine::mend_sent_again(Tracee& tracee, int signal) {
   siginfo_t info{}, first = *tracee.sent_again;
   if (signal != first.si_signo || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
-  tracee.sent_again.reset();  // where another one was pending, that is it
-  if (info.si_code != SI_TKILL || (info.si_pid != ::getpid() && info.si_pid != 0))
-    return;  // 0: its pid namespace is another
+  // 0: its pid namespace is another.
+  const bool is_ours = info.si_code == SI_TKILL && (info.si_pid == ::getpid() || info.si_pid == 0);
+  // Where another one was pending, that is it; but those of a real-time signal are queued.
+  if (is_ours || signal < kFirstRealTime) tracee.sent_again.reset();
+  if (!is_ours) return;
   waiter_.take_report(tracee.tid);
   ptrace::set_siginfo(tracee.tid, first);
+}
+
+// Whether the thread, when it goes on, is about to get a signal that was sent to it again. One that job control has
+// stopped goes nowhere.
+bool Engine::gets_sent_again(const Tracee& tracee) {
+  std::uint64_t mask = 0;
+  if (!tracee.sent_again || tracee.group_stopped) return false;
+  const int signal = tracee.sent_again->si_signo;
+  return ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok && (mask & signal_bit(signal)) == 0 &&
+         ptrace::signal_queued(tracee.tid, signal);
 }
 
 Journal* Engine::journal_of(const Tracee& tracee) {
@@ -709,7 +722,7 @@ Act Engine::on_interrupt(Tracee& tracee, bool group_stop) {
   if (elsewhere) note_other_code(*tracee.process->space);
   // Somebody who waits for a job is answered at its deadline, and others are asked before that.
   const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching);
-  const bool comes_first = holds_signal || synchronous_signal_pending(tid);
+  const bool comes_first = holds_signal || gets_sent_again(tracee) || synchronous_signal_pending(tid);
   // On a full machine a hundred stops take longer than whoever asked for the detach waits for it.
   const bool overdue = tracee.process->detaching && !comes_first &&
                        Waiter::Clock::now() >= tracee.process->detach_deadline - kBeforeDeadline;

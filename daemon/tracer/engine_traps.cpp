@@ -494,9 +494,8 @@ bool Engine::must_leave_actions(const Process& process) const {
   return process.threads.size() == 1 && owes_actions(process);
 }
 
-// The last thread takes our marks and the landing away, and puts back what is still owed. False: it died meanwhile, or
-// is late.
-bool Engine::leave_actions(Tracee& tracee) {
+// The last thread takes our marks and the landing away, and puts back what is still owed.
+Engine::Leaves Engine::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
   const auto threads = process::thread_ids(process.id.pid);
   const bool alone = threads && threads->size() == 1;
@@ -511,16 +510,20 @@ bool Engine::leave_actions(Tracee& tracee) {
     if (ignores(known) && (!reset && (known == unmarked(known) || signal_pending(tracee.tid, signal)))) return;
     calls.replace(signal, *now, unmarked(known));
   };
-  const bool alive = with_actions(tracee, 0, [&](ActionCalls& calls) {
+  bool refused = false;
+  const auto leave_all = [&](ActionCalls& calls) {
+    if (calls.refused()) return;
     leave_landing(process, calls);
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
-  });
-  if (!alive) return false;  // late: all of it is done again when it has come back
+  };
+  const bool alive = with_actions(tracee, 0, leave_all, {}, &refused);
+  if (refused) return Leaves::no;
+  if (!alive) return Leaves::away;  // late: all of it is done again when it has come back
   // One that comes later than the others may still have it reset.
   for (Arrangement& is : process.actions.all)
     if (is.known) is.known = unmarked(*is.known);
-  return true;
+  return Leaves::yes;
 }
 
 }  // namespace probed::tracer

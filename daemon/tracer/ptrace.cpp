@@ -4,11 +4,13 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <unordered_set>
 
 #include "daemon/base/visits.hpp"
@@ -259,6 +261,17 @@ Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word) {
 
 Outcome get_siginfo(pid_t tid, siginfo_t& info) { return call(PTRACE_GETSIGINFO, tid, 0, pointer(&info)); }
 Outcome set_siginfo(pid_t tid, const siginfo_t& info) { return call(PTRACE_SETSIGINFO, tid, 0, pointer(&info)); }
+
+bool signal_queued(pid_t tid, int signal) {
+  std::array<siginfo_t, 32> some;
+  __ptrace_peeksiginfo_args which{.off = 0, .flags = 0, .nr = some.size()};
+  for (long got = 1; got > 0; which.off += static_cast<std::uint64_t>(got)) {
+    got = raw(PTRACE_PEEKSIGINFO, tid, pointer(&which), pointer(some.data()));
+    const auto found = std::span(some).first(static_cast<std::size_t>(std::max(got, 0L)));
+    if (std::ranges::find(found, signal, &siginfo_t::si_signo) != found.end()) return true;
+  }
+  return false;
+}
 
 Outcome get_sigmask(pid_t tid, std::uint64_t& mask) {
   return call(PTRACE_GETSIGMASK, tid, sizeof mask, pointer(&mask));

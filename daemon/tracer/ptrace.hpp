@@ -85,6 +85,9 @@ Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word);
 Outcome get_siginfo(pid_t tid, siginfo_t& info);
 Outcome set_siginfo(pid_t tid, const siginfo_t& info);
 
+// Whether the signal waits in the stopped thread's own queue, not in its process's (PTRACE_PEEKSIGINFO).
+bool signal_queued(pid_t tid, int signal);
+
 // The kernel's 64-bit signal mask.
 Outcome get_sigmask(pid_t tid, std::uint64_t& mask);
 Outcome set_sigmask(pid_t tid, std::uint64_t mask);

@@ -522,6 +522,14 @@ std::string why_not_ours(pid_t pid) {
                      process::comm(*tracer));
 }
 
+std::string why_not_all(const FoundJournal& journal) {
+  return fmt::format(
+      "process {}: its text is restored, but some of its threads can't be stopped now (uninterruptible wait, or no "
+      "processor): what it does at SIGTRAP, and which signals its threads block, is not put back yet. {} stays: run "
+      "probed --recover again when they have woken",
+      journal.header.pid, journal.path);
+}
+
 void give_back_signals(Threads& threads, FoundJournal& journal) {
   for (HeldSignals& held : journal.header.held)
     if (held.tid != 0) threads.give_back(held);
@@ -576,8 +584,9 @@ Recovered take_out(Waiter& waiter, FoundJournal& journal, std::vector<std::uint6
     give_back_signals(threads, journal);
   } else {
     text.take_out_running_jumps();
-    spdlog::warn("process {}: not all of its threads could be stopped: its text is restored, its SIGTRAP stays handled",
-                 result.pid);
+    const auto is_held = [](const HeldSignals& held) { return held.tid != 0; };
+    if (journal.header.landing != 0 || std::ranges::any_of(journal.header.held, is_held))
+      result.problem = why_not_all(journal);
   }
   threads.let_go();
   result.places = text.places();

@@ -223,6 +223,14 @@ struct Job {
 };
 
 struct Process {
+  static constexpr auto kDetachTimeout = std::chrono::seconds(5);
+
+  // Its threads are let go from now on; who asked for that is told at the deadline which can't be.
+  void begin_to_leave() {
+    detaching = true;
+    detach_deadline = Waiter::Clock::now() + kDetachTimeout;
+  }
+
   TargetId id;
   std::uint32_t execs = 0;    // programs it has started since it was attached
   bool said_damaged = false;  // once: a program that scribbles over its channel would fill the log

@@ -149,6 +149,20 @@ TEST_CASE("probed --recover fails when what a private daemon has left can't be p
   CHECK(has(recovered.err, "nothing else to recover"));
 }
 
+TEST_CASE("probed --recover takes a killed private daemon's directory away, also when it is told of that one") {
+  TempDir dir;
+  const std::string own = dir / "probectl/1", state = own + "/probed.sock.state";
+  REQUIRE(fs::create_directories(state));
+  REQUIRE(write_file(state + "/lock", ""));
+  fs::permissions(state, fs::perms::owner_all);
+  fs::permissions(state + "/lock", fs::perms::owner_read | fs::perms::owner_write);
+  SpawnOptions options;
+  options.environment = {"XDG_RUNTIME_DIR=" + dir.path()};
+  const CommandResult recovered = run_probed({"--recover", "--state-dir", state}, options);
+  CHECK_MESSAGE(recovered.ok(), recovered.err);
+  CHECK_FALSE(fs::exists(own));
+}
+
 TEST_CASE("where there is no state directory there is nothing to recover, and none is made") {
   TempDir dir;
   const std::string state = dir / "state";

@@ -2,6 +2,7 @@
 #include "daemon/tracer/recover.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -254,6 +255,39 @@ TEST_CASE("a journal whose pid and start time live is not deleted, whatever the 
   CHECK(recovered[0].problem.find("boot id") != std::string::npos);  // nothing of ours in its text proves anything
   CHECK(std::filesystem::exists(found.path));
   CHECK(child.runs());
+}
+
+TEST_CASE("a journal whose process can't be stopped now is kept for what could not be put back") {
+  const SignalsBlocked blocked;
+  int wake[2];
+  REQUIRE(::pipe2(wake, O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    if (::vfork() == 0) ::_exit(::read(wake[0], &byte, 1) == 1 ? 0 : 1);  // it waits, and can't be interrupted
+    for (;;) ::pause();
+  }
+  REQUIRE(eventually([&] { return process::state(child) == 'D'; }));
+  const StateDirectory state;
+  const auto id = process::target_id(child);
+  REQUIRE(id);
+  Journal::create(state.path(), *id)->note_landing(ours, theirs);
+  auto recovered = recover_all(state.path(), 0ms);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem.find("uninterruptible") != std::string::npos);
+  CHECK_FALSE(recovered[0].in_doubt);
+  CHECK(find_journals(state.path()).size() == 1);
+
+  REQUIRE(::write(wake[1], "x", 1) == 1);
+  REQUIRE(eventually([&] { return process::state(child) == 'S'; }));
+  recovered = recover_all(state.path(), 0ms);
+  REQUIRE(recovered.size() == 1);
+  CHECK(recovered[0].problem == "");
+  CHECK(find_journals(state.path()).empty());
+  ::kill(child, SIGKILL);
+  CHECK(::waitpid(child, nullptr, 0) == child);
+  ::close(wake[0]);
+  ::close(wake[1]);
 }
 
 TEST_CASE("a call that a killed daemon had sent a thread to is not made behind the back of recovery") {

@@ -175,6 +175,7 @@ void Kernel::advance(Thread& thread) {
     if ((runs_on && thread.how != How::step) || n == kMostInstructions) return;
     const bool steps = thread.how == How::step;
     if (!execute(thread)) return;
+    std::ranges::move(std::exchange(thread.behind, {}), std::back_inserter(thread.pending));
     if (steps) raise(thread, SIGTRAP, kTrapTrace, thread.regs.rip);
   }
 }
@@ -197,8 +198,9 @@ bool Kernel::execute(Thread& thread) {
   const bool jumps = (code[0] == 0xe9 || code[0] == 0xeb) && insn.target;
   thread.regs.rip = jumps ? *insn.target : thread.regs.rip + insn.length;
   thread.regs.orig_rax = ~0ull;
-  if (code[0] == 0x53) thread.regs.rsp -= 8;  // push %rbx
-  if (code[0] == 0x5b) thread.regs.rsp += 8;  // pop %rbx
+  if (code[0] == 0xff && code[1] == 0xe0) thread.regs.rip = thread.regs.rax;  // jmp *%rax
+  if (code[0] == 0x53) thread.regs.rsp -= 8;                                  // push %rbx
+  if (code[0] == 0x5b) thread.regs.rsp += 8;                                  // pop %rbx
   return true;
 }
 
@@ -337,6 +339,7 @@ long Kernel::ptrace(int request, pid_t tid, std::uintptr_t address, std::uintptr
       return std::memcpy(reinterpret_cast<char*>(&thread.regs) + address, &data, sizeof data), 0;
     case PTRACE_GETSIGINFO: return std::memcpy(at, &thread.info, sizeof thread.info), 0;
     case PTRACE_SETSIGINFO: return std::memcpy(&thread.info, at, sizeof thread.info), 0;
+    case PTRACE_PEEKSIGINFO: return peek(thread, *reinterpret_cast<const __ptrace_peeksiginfo_args*>(address), at);
     case PTRACE_GETSIGMASK: return std::memcpy(at, &thread.mask, sizeof thread.mask), 0;
     case PTRACE_SETSIGMASK: return std::memcpy(&thread.mask, at, sizeof thread.mask), 0;
     case PTRACE_GETEVENTMSG: return std::memcpy(at, &thread.message, sizeof thread.message), 0;
@@ -351,6 +354,14 @@ long Kernel::ptrace(int request, pid_t tid, std::uintptr_t address, std::uintptr
     case PTRACE_POKETEXT: return puppet_.write(thread.process, address, &data, sizeof data) ? 0 : failed(EIO);
     default: return failed(EIO);  // what older kernels don't know
   }
+}
+
+// Its own queue, of which none is shared with other threads here.
+long Kernel::peek(const Thread& thread, const __ptrace_peeksiginfo_args& which, void* to) {
+  const auto begin = std::min<std::size_t>(which.off, thread.pending.size());
+  const auto count = std::min<std::size_t>(static_cast<std::size_t>(which.nr), thread.pending.size() - begin);
+  std::copy_n(thread.pending.begin() + static_cast<std::ptrdiff_t>(begin), count, static_cast<siginfo_t*>(to));
+  return static_cast<long>(count);
 }
 
 std::optional<pid_t> Kernel::reported(std::optional<pid_t> tid) const {
@@ -397,13 +408,21 @@ void Kernel::send(pid_t tid, int signal, int code, pid_t from) {
   Thread& thread = threads_.at(tid);
   if (signal == SIGKILL) return end_process(thread.process, SIGKILL);
   // A standard signal that is pending already is the same one (kernel/signal.c, legacy_queue).
-  if (std::ranges::find(thread.pending, signal, &siginfo_t::si_signo) == thread.pending.end()) {
+  constexpr int kFirstRealTime = 32;
+  if (signal >= kFirstRealTime ||
+      std::ranges::find(thread.pending, signal, &siginfo_t::si_signo) == thread.pending.end()) {
     siginfo_t info = info_of(signal, code, 0);
     info.si_pid = from;
     thread.pending.push_back(info);
   }
   if (thread.state == State::listening && signal == SIGCONT) stop_for_event(thread, kEventStop, SIGTRAP);
   if (thread.state == State::running) advance(thread);
+}
+
+void Kernel::send_behind(pid_t tid, int signal) {
+  siginfo_t info = info_of(signal, SI_USER, 0);
+  info.si_pid = 1;
+  threads_.at(tid).behind.push_back(info);
 }
 
 void Kernel::fault(pid_t tid, int signal) {

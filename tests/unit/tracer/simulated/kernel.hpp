@@ -7,7 +7,7 @@
 //   in the program's text   nothing, until a test says so (go_to()): it "runs" where it is
 //   a breakpoint            SIGTRAP, as int3 does it
 //   a system call           is made, by the puppet, with the stops that its tracer has asked for
-//   a direct jump           is followed
+//   a direct jump, jmp *%rax  is followed
 //   push and pop of %rbx    move the stack pointer
 //   anything else           whatever it is, the pc moves behind it
 //
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/types.h>
 #include <sys/user.h>
 
@@ -61,6 +62,7 @@ struct Thread {
   user_regs_struct regs{};
   std::uint64_t mask = 0;
   std::deque<siginfo_t> pending;  // signals that haven't been reported
+  std::deque<siginfo_t> behind;   // come while it executes its next instruction
   bool trap_stop = false;         // PTRACE_INTERRUPT is to stop it
   int report = 0;                 // the status of its stop, or its end
   bool report_there = false;      // nobody has taken it
@@ -91,6 +93,8 @@ class Kernel {
   void go_to(pid_t tid, std::uint64_t address);
   // Somebody sends it a signal. SIGKILL ends its process, SIGCONT what stops it.
   void send(pid_t tid, int signal, int code = SI_USER, pid_t from = 1);
+  // The same, while the thread executes the next instruction: it has not been seen before that is done.
+  void send_behind(pid_t tid, int signal);
   // A running thread's instruction faults where it is (SIGSEGV, SIGILL, ...).
   void fault(pid_t tid, int signal);
   // It creates a thread, or a process; both are traced when it is. Outside of the program's text it does so by the
@@ -143,6 +147,7 @@ class Kernel {
   long resume(Thread& thread, Thread::How how, int signal);
   long detach(Thread& thread, int signal);
   long interrupt(Thread& thread);
+  static long peek(const Thread& thread, const __ptrace_peeksiginfo_args& which, void* to);
   long register_set(Thread& thread, bool set, int which, void* iov) const;
 
   Puppet puppet_;

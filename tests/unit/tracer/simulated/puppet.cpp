@@ -21,7 +21,7 @@ struct Command {
   std::uint64_t number = 0;
   std::array<std::uint64_t, 6> arguments{};
 };
-constexpr std::uint64_t kFork = ~0ull;
+constexpr std::uint64_t kFork = ~0ull, kSpin = ~0ull - 1;
 
 void need(bool done, const char* what) {
   if (!done) throw std::runtime_error(what);
@@ -38,11 +38,22 @@ struct Channel {
   int commands = -1, answers = -1;
 };
 
+bool receive(int from, Command& command, bool spins) {
+  for (;;) {
+    const ssize_t got = ::read(from, &command, sizeof command);
+    if (got != -1 || errno != EAGAIN || !spins) return got == sizeof command;
+  }
+}
+
 // Raw: no library call that could take a lock which a thread of the process before the fork held.
 void serve(Channel own, Channel of_copy) {
-  for (Command command; ::read(own.commands, &command, sizeof command) == sizeof command;) {
+  bool spins = false;
+  for (Command command; receive(own.commands, command, spins);) {
     std::int64_t result = 0;
-    if (command.number == kFork) {
+    if (command.number == kSpin) {
+      result = ::fcntl(own.commands, F_SETFL, O_NONBLOCK);
+      spins = result == 0;
+    } else if (command.number == kFork) {
       result = ::fork();
       if (result == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -142,6 +153,8 @@ pid_t Puppet::fork() {
   copy_.open_memory();
   return copy_.pid;
 }
+
+void Puppet::spin() { need(call(pid(), kSpin, {}) == 0, "a puppet that spins"); }
 
 bool Puppet::read(pid_t from, std::uint64_t address, void* to, std::size_t size) const {
   return ::pread(process(from).memory.get(), to, size, static_cast<off_t>(address)) == static_cast<ssize_t>(size);

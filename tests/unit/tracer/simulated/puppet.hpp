@@ -30,6 +30,8 @@ class Puppet {
   std::int64_t call(pid_t process, std::uint64_t number, const std::array<std::uint64_t, 6>& arguments);
   // Another process that does nothing, a copy of it; ends with it. Once.
   pid_t fork();
+  // /proc is to say that its first thread runs, from now on.
+  void spin();
   // /proc is to say that the calling thread traces it, or not: it does, and never stops it.
   void trace(pid_t tid);
   void let_go(pid_t tid);

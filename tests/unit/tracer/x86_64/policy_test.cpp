@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +25,7 @@
 asm(R"(
   .pushsection .text.simulated, "ax", @progbits
   .balign 4096
-  .globl simulated_text, simulated_copied, simulated_emulated, simulated_push, simulated_pop, simulated_syscall, simulated_call, simulated_handler, simulated_end
+  .globl simulated_text, simulated_copied, simulated_emulated, simulated_push, simulated_pop, simulated_syscall, simulated_call, simulated_jump, simulated_handler, simulated_end
 simulated_text:
   push %rbp
   mov %rsp, %rbp
@@ -43,6 +44,9 @@ simulated_call:
   call simulated_text
   leave
   ret
+simulated_jump:
+  jmp *%rax
+  nop
 simulated_handler:
   ret
   .balign 4096, 0xc3
@@ -51,7 +55,7 @@ simulated_end:
 )");
 extern "C" {
 extern const char simulated_text[], simulated_copied[], simulated_emulated[], simulated_push[], simulated_pop[],
-    simulated_syscall[], simulated_call[], simulated_handler[], simulated_end[];
+    simulated_syscall[], simulated_call[], simulated_jump[], simulated_handler[], simulated_end[];
 }
 
 namespace probed::tracer {
@@ -100,7 +104,9 @@ class World {
  public:
   static constexpr unsigned kThreads = 4;
 
-  World(const char* where, bool step) : site(at(where)) {
+  // before: of the program, before anybody traces it.
+  World(const char* where, bool step, std::optional<Action> before = {}) : site(at(where)) {
+    if (before) set_action(*before);
     original.resize(at(simulated_end) - at(simulated_text));
     REQUIRE(kernel.puppet().read(pid(), at(simulated_text), original.data(), original.size()));
     engine.emplace(waiter, HitSink{queue, bell.get()}, told);
@@ -168,6 +174,20 @@ class World {
     bool done = false;
     engine->detach(pid(), [&](Result<void> result) { done = static_cast<bool>(result); });
     return until([&] { return done; });
+  }
+
+  // Of SIGTRAP, as the kernel has it.
+  void set_action(const Action& action) {
+    const std::uint64_t room = kernel.thread(pid()).regs.rsp;
+    REQUIRE(kernel.puppet().write(pid(), room, &action, sizeof action));
+    REQUIRE(kernel.puppet().call(pid(), SYS_rt_sigaction, {SIGTRAP, room, 0, 8, 0, 0}) == 0);
+  }
+  Action action() {
+    const std::uint64_t room = kernel.thread(pid()).regs.rsp;
+    Action now;
+    REQUIRE(kernel.puppet().call(pid(), SYS_rt_sigaction, {SIGTRAP, 0, room, 8, 0, 0}) == 0);
+    REQUIRE(kernel.puppet().read(pid(), room, &now, sizeof now));
+    return now;
   }
 
   std::string text() { return text_of(pid()); }
@@ -305,11 +325,25 @@ void go_through(World& w, const Start& start, std::uint64_t others = 0) {
   CHECK(w.hits() == expected);
 }
 
+// Of the program's own, of SIGTRAP: /proc says so.
+Action handler() {
+  constexpr std::uint64_t kRestorer = 0x04000000;  // SA_RESTORER
+  return {at(simulated_handler), kRestorer | SA_SIGINFO, at(simulated_handler), 0};
+}
+
+// It has arrived once, and nothing else has; it tells who sent it.
+void check_first_of(World& w, int signal) {
+  CHECK(w.delivered(signal) == 1);
+  REQUIRE(w.thread().delivered.size() == 1);
+  const siginfo_t& info = w.thread().delivered.front().info;
+  CHECK(info.si_code == SI_USER);
+  CHECK(info.si_pid == 1);
+}
+
 void check_arrives_once(World& w, const Start& start, int signal) {
   w.kernel.send(w.one(), signal);
   go_through(w, start);
-  CHECK(w.delivered(signal) == 1);
-  CHECK(w.thread().delivered.size() == 1);
+  check_first_of(w, signal);
 }
 
 }  // namespace
@@ -338,9 +372,78 @@ TEST_CASE("policy: a signal and the end of the trace at once") {
     w.kernel.send(w.one(), SIGUSR1);
     REQUIRE(w.detach());
     after(w, true);
-    CHECK(w.delivered(SIGUSR1) == 1);
-    CHECK(w.thread().delivered.size() == 1);
+    check_first_of(w, SIGUSR1);
   });
+}
+
+// It can make no calls for the tracer; another one can.
+TEST_CASE("policy: SIGTRAP's handler is put back though a thread is in 32-bit code at the end") {
+  const Action own = handler();
+  World w(simulated_copied, false, own);
+  Action reset = w.action();
+  REQUIRE(reset != own);  // the tracer has marked it
+  reset.handler = 0;      // as the kernel does when an instruction raises the signal where it is blocked
+  w.set_action(reset);
+  w.kernel.puppet().spin();                 // a thread that runs is waited for
+  w.kernel.thread(w.pid()).regs.cs = 0x23;  // 32-bit code (arch/x86/include/asm/segment.h, __USER32_CS)
+  REQUIRE(w.detach());
+  after(w, true);
+  CHECK(w.action() == own);
+}
+
+TEST_CASE("policy: a signal that is held when the trace ends says who sent it") {
+  World w(simulated_copied, false);
+  run_into(w);
+  w.kernel.park(w.one());
+  w.settle();
+  w.kernel.send(w.one(), SIGUSR1);
+  w.settle();
+  CHECK(w.delivered(SIGUSR1) == 0);
+  REQUIRE(w.detach());
+  after(w, true);
+  check_first_of(w, SIGUSR1);
+}
+
+TEST_CASE("policy: of two real-time signals of a number, one of them held, each says who sent it") {
+  constexpr int kRealTime = 40;
+  World w(simulated_copied, false);
+  run_into(w);
+  w.kernel.park(w.one());
+  w.settle();
+  for (const int signal : {kRealTime, kRealTime, SIGTRAP}) w.kernel.send(w.one(), signal);
+  w.settle();
+  REQUIRE(w.delivered(SIGTRAP) == 1);
+  w.kernel.unpark(w.one());
+  w.settle();
+  CHECK(w.delivered(kRealTime) == 2);
+  for (const simulated::Delivery& delivery : w.thread().delivered) {
+    CHECK(delivery.info.si_code == SI_USER);
+    CHECK(delivery.info.si_pid == 1);
+  }
+  REQUIRE(w.detach());
+  after(w, true);
+}
+
+TEST_CASE("policy: a step that a sent signal has hidden is over") {
+  World w(simulated_jump, false, handler());
+  const ProgramPtr behind = w.add(at(simulated_pop), false);
+  w.thread().regs.rax = at(simulated_pop);
+  run_into(w);
+  w.kernel.park(w.one());
+  w.settle();
+  w.kernel.send(w.one(), SIGTRAP);
+  w.settle();
+  REQUIRE(w.thread().how == Thread::How::step);
+  w.kernel.send_behind(w.one(), SIGTRAP);
+  w.kernel.unpark(w.one());
+  w.settle();
+  after(w, false);
+  check_first_of(w, SIGTRAP);
+  CHECK(w.thread().delivered.front().pc == at(simulated_pop));
+  CHECK(behind->counters->hits.load() == 1);
+  CHECK(w.hits() == 1);
+  REQUIRE(w.detach());
+  after(w, true);
 }
 
 TEST_CASE("policy: a SIGTRAP that somebody sends is the program's") {
