@@ -24,9 +24,9 @@
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/realtime.hpp"
-#include "daemon/tracer/left_behind.hpp"
-#include "daemon/tracer/recover.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
+#include "daemon/tracer/recovery/left_behind.hpp"
+#include "daemon/tracer/recovery/recover.hpp"
 
 namespace probed {
 namespace {

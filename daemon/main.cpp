@@ -27,10 +27,10 @@
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
-#include "daemon/tracer/interrupted_calls.hpp"
-#include "daemon/tracer/left_behind.hpp"
-#include "daemon/tracer/recover.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/interrupted_calls.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
+#include "daemon/tracer/recovery/left_behind.hpp"
+#include "daemon/tracer/recovery/recover.hpp"
 #include "proto/base/fd.hpp"
 
 namespace probed {

@@ -7,7 +7,7 @@
 // The code is new where it lies, or has replaced other code that no thread can be in any more. The kernel's writes
 // clean and invalidate the caches for it (copy_to_user_page()); a processor that has older instructions on their way
 // drops them when it enters or leaves the kernel, which every thread does between this and the writing of the jump
-// (daemon/tracer/engine_optimise.cpp, syncing). The jump itself takes the place of a brk: of these two either may be
+// (daemon/tracer/jumps/optimiser.cpp, syncing). The jump itself takes the place of a brk: of these two either may be
 // executed while one replaces the other (Arm ARM, B2.2.5).
 #pragma once
 

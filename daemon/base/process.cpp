@@ -256,6 +256,11 @@ char state(pid_t tid) {
 
 bool has_ended(pid_t pid) { return !living_task(pid); }
 
+bool is_dead_task(pid_t tid) {
+  const auto stat = read_stat(tid);
+  return !stat || stat->zombie();
+}
+
 bool is_kernel_thread(pid_t pid) {
   Result<Stat> stat = read_stat(pid);
   return stat.ok() && stat->kernel_thread();

@@ -66,6 +66,8 @@ bool is_exiting(pid_t tid);
 char state(pid_t tid);
 // Whether no thread of the process runs any more; its parent may not have waited for it yet.
 bool has_ended(pid_t pid);
+// Whether this one thread has ended, or is gone.
+bool is_dead_task(pid_t tid);
 // False when the process is gone.
 bool is_kernel_thread(pid_t pid);
 // Every thread that the directory listed, ascending. Errors: no_such_process, permission_denied.

@@ -19,6 +19,8 @@ constexpr RemoteAddr operator+(RemoteAddr a, std::uint64_t n) { return {a.value 
 constexpr RemoteAddr operator-(RemoteAddr a, std::uint64_t n) { return {a.value - n}; }
 constexpr std::int64_t operator-(RemoteAddr a, RemoteAddr b) { return static_cast<std::int64_t>(a.value - b.value); }
 
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
 // An offset into a file on disk.
 struct FileOffset {
   std::uint64_t value = 0;

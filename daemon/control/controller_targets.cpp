@@ -10,7 +10,7 @@
 #include "daemon/base/process.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/control/controller_parts.hpp"
-#include "daemon/tracer/left_behind.hpp"
+#include "daemon/tracer/recovery/left_behind.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {

@@ -19,9 +19,9 @@
 #include "daemon/lang/filter.hpp"
 #include "daemon/symbols/resolve.hpp"
 #include "daemon/symbols/translators.hpp"
-#include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/kernel/memory.hpp"
 #include "daemon/tracer/program.hpp"
-#include "daemon/tracer/text_overlay.hpp"
+#include "daemon/tracer/text/text_overlay.hpp"
 #include "proto/base/result.hpp"
 
 namespace probed::control {

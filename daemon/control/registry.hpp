@@ -20,9 +20,9 @@
 #include "daemon/control/planner.hpp"
 #include "daemon/events/encode.hpp"
 #include "daemon/events/feed.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
 #include "daemon/tracer/program.hpp"
-#include "daemon/tracer/text_overlay.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/text/text_overlay.hpp"
 
 namespace probed::control {
 

@@ -20,7 +20,6 @@ namespace ch = arch::channel;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHeaderSize = 64;
-constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 Error refuse(Reason reason, std::string message, std::string hint = {}) {
   return {reason, std::move(message), std::move(hint)};

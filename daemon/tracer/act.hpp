@@ -1,14 +1,14 @@
 // What becomes of a stopped thread.
 //
 // Whoever handles a stop looks, changes what has to be changed in the thread and in what is known of it, and answers
-// with an act. Engine::carry_out() does it, and logs it (--log-level trace): nobody else lets a thread go on, keeps it
+// with an act. Loop::carry_out() does it, and logs it (--log-level trace): nobody else lets a thread go on, keeps it
 // or lets it go for good, but for calls that it makes for us on the way (remote_syscall.hpp).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
 
 namespace probed::tracer {
 
@@ -22,7 +22,7 @@ enum class Hold : std::uint8_t {
 struct [[nodiscard]] Act {
   enum class Kind : std::uint8_t {
     go_on,   // as its state says: running, stepping, to its next system call, or listening where job control stopped it
-    leave,   // for good, as soon as nothing of ours is in it: Engine::prepare_to_leave() makes another act of it
+    leave,   // for good, as soon as nothing of ours is in it: Detacher::prepare_to_leave() makes another act of it
     detach,  // for good, at once
     wait,    // stays, until the other threads of its process have come to leave together with it
     stay,    // stays, until somebody has it go on; does the jobs that wait for a stopped thread meanwhile

@@ -17,11 +17,11 @@
 
 #include "daemon/base/types.hpp"
 #include "daemon/tracer/act.hpp"
-#include "daemon/tracer/address_space.hpp"
-#include "daemon/tracer/ptrace.hpp"
-#include "daemon/tracer/remote_syscall.hpp"
-#include "daemon/tracer/trap_action.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/ptrace.hpp"
+#include "daemon/tracer/kernel/remote_syscall.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
+#include "daemon/tracer/signals/trap_action.hpp"
+#include "daemon/tracer/text/address_space.hpp"
 #include "proto/base/fd.hpp"
 
 namespace probed::tracer {
@@ -159,7 +159,7 @@ struct InProgram {
   };
   std::optional<Leaving> leaving;
 
-  // Its rights by protection key, while it has more than these in a detour (Engine::pass_key).
+  // Its rights by protection key, while it has more than these in a detour (DetourThreads::pass_key).
   std::optional<std::uint32_t> key_rights;
 
   // In the middle of a load of a detour at which it has been seen before.
@@ -243,7 +243,7 @@ struct Process {
   Arrangements actions;
   MaskWatch watch;
   std::uint64_t mask_at_exec = 0;  // what the program began with that runs now; 0 also when that isn't known
-  bool attaching = false;  // Engine::attach() is at work on it: the program that an exec starts is the one to attach to
+  bool attaching = false;          // Attacher is at work on it: the program that an exec starts is the one to attach to
   bool follow_fork = false;
   bool keep_after_exec = false;                         // attached explicitly: stays attached, without probes
   std::chrono::steady_clock::duration longest_pause{};  // that the optimiser has kept a thread of it stopped

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "daemon/base/alone.hpp"
-#include "daemon/tracer/apart.hpp"
+#include "daemon/tracer/kernel/apart.hpp"
 
 namespace probed::tracer {
 namespace {

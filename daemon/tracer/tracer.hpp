@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "daemon/tracer/engine.hpp"
-#include "daemon/tracer/urgency.hpp"
+#include "daemon/tracer/kernel/urgency.hpp"
 
 namespace probed::tracer {
 

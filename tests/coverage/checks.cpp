@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "daemon/tracer/xol.hpp"
+#include "daemon/tracer/places/xol.hpp"
 
 namespace probed::coverage {
 namespace {

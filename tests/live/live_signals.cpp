@@ -116,7 +116,8 @@ TEST_CASE("a thread that blocks SIGTRAP alone before it is traced, at its defaul
     for (const bool storm : {false, true}) run_scenario("left_blocked", step, storm, {"blocking"});
 }
 
-// The page of a landing stays in a program that may have saved it as its action (daemon/tracer/engine_landing.cpp).
+// The page of a landing stays in a program that may have saved it as its action
+// (daemon/tracer/signals/actions_landing.cpp).
 bool unharmed_but_for_landing(Watched& target) {
   return eventually([&] {
     std::istringstream harm(target.harm());

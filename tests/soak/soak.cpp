@@ -200,7 +200,7 @@ void Soak::look_for_leaks(Scene& scene, const Size& warm) {
   const Json targets = client.call("target.list");
   for (const Json& target : targets.at("targets")) client.request("target.detach", {{"pid", target.at("pid")}});
   // It keeps the memory, the page map and the mappings (twice, when somebody asked for what isn't mapped) of the last
-  // eight processes that it let go open (Engine::recent_spaces_), and four fetchers (base/fault_in.hpp). And a worker
+  // eight processes that it let go open (Targets::recent_spaces), and four fetchers (base/fault_in.hpp). And a worker
   // that waits for the next job, once there was one (control/workers.hpp).
   const Size most{0, warm.fds + 4 * 8 + 4, warm.threads + 1};
   Size now;

@@ -1,5 +1,5 @@
 // How much of a processor may be had before others.
-#include "daemon/tracer/allowance.hpp"
+#include "daemon/tracer/kernel/allowance.hpp"
 
 #include <doctest/doctest.h>
 

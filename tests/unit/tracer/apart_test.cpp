@@ -1,5 +1,5 @@
 // A process in this one's memory, and what is left of it when this one is killed.
-#include "daemon/tracer/apart.hpp"
+#include "daemon/tracer/kernel/apart.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>

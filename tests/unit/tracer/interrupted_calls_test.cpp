@@ -1,5 +1,5 @@
 // Which system calls may be made again after a stop, and what a thread would have ignored.
-#include "daemon/tracer/interrupted_calls.hpp"
+#include "daemon/tracer/kernel/interrupted_calls.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>

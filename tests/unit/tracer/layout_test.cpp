@@ -1,5 +1,5 @@
 // Where a breakpoint is after the program has moved its code, on pages of this test's own process.
-#include "daemon/tracer/layout.hpp"
+#include "daemon/tracer/text/layout.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "daemon/tracer/may_not_trace.hpp"
+#include "daemon/tracer/kernel/may_not_trace.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // TargetMemory on this process's own memory.
-#include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/kernel/memory.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // Where punned jumps can lead: room in the pages that have been mapped for them.
 #include <doctest/doctest.h>
 
-#include "daemon/tracer/detours.hpp"
-#include "daemon/tracer/xol.hpp"
+#include "daemon/tracer/places/detours.hpp"
+#include "daemon/tracer/places/xol.hpp"
 
 using namespace probed;
 using namespace probed::tracer;

@@ -1,5 +1,5 @@
 // What recovery finds of a daemon that was killed in the middle of something, staged on a real process.
-#include "daemon/tracer/recover.hpp"
+#include "daemon/tracer/recovery/recover.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -19,12 +19,12 @@
 #include <thread>
 
 #include "daemon/base/process.hpp"
-#include "daemon/tracer/call_pads.hpp"
-#include "daemon/tracer/journal.hpp"
-#include "daemon/tracer/journal_owner.hpp"
-#include "daemon/tracer/ptrace.hpp"
-#include "daemon/tracer/trap_action.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/call_pads.hpp"
+#include "daemon/tracer/kernel/ptrace.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
+#include "daemon/tracer/recovery/journal_owner.hpp"
+#include "daemon/tracer/signals/trap_action.hpp"
+#include "daemon/tracer/text/journal.hpp"
 
 using namespace probed;
 using namespace probed::tracer;

@@ -1,5 +1,5 @@
 // Calls and their returns, matched by where the return address is.
-#include "daemon/tracer/return_stacks.hpp"
+#include "daemon/tracer/calls/return_stacks.hpp"
 
 #include <doctest/doctest.h>
 

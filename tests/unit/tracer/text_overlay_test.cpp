@@ -1,4 +1,4 @@
-#include "daemon/tracer/text_overlay.hpp"
+#include "daemon/tracer/text/text_overlay.hpp"
 
 #include <doctest/doctest.h>
 

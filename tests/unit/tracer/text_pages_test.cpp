@@ -1,5 +1,5 @@
 // TextPages on this process's own memory.
-#include "daemon/tracer/text_pages.hpp"
+#include "daemon/tracer/text/text_pages.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "daemon/tracer/memory.hpp"
+#include "daemon/tracer/kernel/memory.hpp"
 
 namespace probed::tracer {
 namespace {

@@ -1,5 +1,5 @@
 // What the kernel's reset of SIGTRAP's action looks like, and what a thread's own /proc files say about SIGTRAP.
-#include "daemon/tracer/trap_action.hpp"
+#include "daemon/tracer/signals/trap_action.hpp"
 
 #include <doctest/doctest.h>
 #include <pthread.h>

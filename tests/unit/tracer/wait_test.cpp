@@ -1,5 +1,5 @@
 // Wait statuses: what the kernel's words mean (ptrace(2), "Stopped states").
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>

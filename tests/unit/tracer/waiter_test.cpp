@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/tracer/ptrace.hpp"
-#include "daemon/tracer/wait.hpp"
+#include "daemon/tracer/kernel/ptrace.hpp"
+#include "daemon/tracer/kernel/wait.hpp"
 
 using namespace probed::tracer;
 using namespace std::chrono_literals;

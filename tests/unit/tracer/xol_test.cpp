@@ -1,5 +1,5 @@
 // Where injected memory goes, and when a slot may be used again.
-#include "daemon/tracer/xol.hpp"
+#include "daemon/tracer/places/xol.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // AddressSpace on this process's own memory: what is written into a text depends on what is there, byte by byte.
-#include "daemon/tracer/address_space.hpp"
+#include "daemon/tracer/text/address_space.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

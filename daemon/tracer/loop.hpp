@@ -1,0 +1,30 @@
+// Each stop, handed to one room after the other, and what becomes of the thread (act.hpp); and what is due by time.
+//
+// Owning thread: the tracer thread.
+#pragma once
+
+#include "daemon/tracer/room.hpp"
+
+namespace probed::tracer {
+
+class Loop : public Room {
+ public:
+  using Room::Room;
+
+  // Commands: engine.hpp says what they do.
+  std::optional<Waiter::Clock::time_point> next_deadline() const;
+  void check_deadlines();
+  void handle(const Stop& stop);
+
+  void carry_out(pid_t tid, Act act, std::string_view facts = {});
+
+ private:
+  Act on_stop(Tracee& tracee, const WaitStatus& status);
+  Act on_call(Tracee& tracee);
+  bool give_back(Tracee& tracee, const WaitStatus& status);
+  void let_go_on(Tracee& tracee, int signal);
+  Act on_signal(Tracee& tracee, int signal);
+  Act on_interrupt(Tracee& tracee, bool group_stop);
+};
+
+}  // namespace probed::tracer
