@@ -1,7 +1,7 @@
 // Persistent probes in files, so that they outlive the daemon: one for each target, PID-STARTTIME.probes in the state
 // directory, rewritten as a whole and renamed into place.
 //
-// Nothing here knows the registry (controller_keeping.cpp does). What is read back is believed only when it is a file
+// Nothing here knows the registry (keeper.cpp does). What is read back is believed only when it is a file
 // of this user's alone, of this boot, and every key of it is what it has to be; else it is refused whole.
 #pragma once
 
@@ -22,6 +22,11 @@
 #include "proto/json.hpp"
 
 namespace probed::control {
+
+// Where what outlives the daemon is kept.
+struct Keeping {
+  std::string directory;
+};
 
 // Who has added a probe, in the daemon's user namespace.
 struct Owner {

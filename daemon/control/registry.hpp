@@ -140,7 +140,7 @@ struct Probe {
   bool pending = false;    // comes back by itself when its code does
   bool ended = false;      // its process, or the program it ran, has ended: it can't come back
   bool committed = false;  // the tracer has confirmed it; until then nobody sees it
-  // How often it is hit, and may be: controller_limits.cpp. Of a leader, for all its places.
+  // How often it is hit, and may be: limits.cpp. Of a leader, for all its places.
   struct Pace {
     std::optional<std::uint64_t> most;  // hits a second; 0: any number; nullopt: the daemon's, while it is a breakpoint
     std::chrono::steady_clock::time_point since{};  // of the second that is being counted; zero: none is
@@ -156,7 +156,7 @@ struct Probe {
   ProbeId leader{};                // 0: itself
   std::vector<ProbeId> followers;  // of a leader
   ProbeId shown() const { return number(leader) != 0 ? leader : id; }
-  // A glob that waits for its code (controller_waiting.cpp): each match becomes a probe of its own, of which this one's
+  // A glob that waits for its code (waiting.cpp): each match becomes a probe of its own, of which this one's
   // id is in `from`. As long as there are some they are seen in its place; it goes on waiting for others.
   bool glob = false;
   ProbeId from{};                  // of a match: what it was made of; 0: it was added itself
@@ -216,9 +216,56 @@ struct Target {
   };
   std::deque<Operation> operations;
   bool busy = false;
-  ProbeId loader_watch{};           // of our own, where the dynamic loader reports; 0: none. See controller_revival.cpp
+  ProbeId loader_watch{};           // of our own, where the dynamic loader reports; 0: none. See reviver.cpp
   bool look_queued = false;         // among the operations is one that looks for what has come back
   std::uint64_t loader_ticket = 0;  // of the loader's last report: threads up to it wait until that has been done
+};
+
+// What a probe has counted, its other places included.
+struct Counts {
+  std::uint64_t hits = 0, missed = 0, filtered = 0;
+};
+
+// What clients may trace, for as long as one thing is done: asking costs a look at many files of /proc.
+using Sight = std::map<std::pair<ClientId, pid_t>, bool>;
+
+// Whether the owner of what persists may still trace that process.
+using OwnerJudge = std::function<Result<void>(Owner, pid_t)>;
+
+// What people see: not the further places of a probe, nor a glob whose matches they see.
+inline bool is_shown(const Probe& probe) { return number(probe.leader) == 0 && probe.matches == 0; }
+
+// All that the controller knows of, whichever of its parts deals with it.
+struct Registry {
+  std::map<ClientId, Client*> clients;
+  std::map<pid_t, Target> targets;
+  std::map<ProbeId, Probe> probes;
+  std::map<std::uint64_t, Subscription> subscriptions;
+  std::uint32_t last_probe = 0;
+  std::uint64_t last_subscription = 0;
+  Status totals;                    // counters of probes that are no more
+  std::uint64_t longest_pause = 0;  // ns
+  bool armed = true;
+  bool optimize = true;
+  std::uint64_t max_rate = 0;  // hits a second of a breakpoint; 0: any number
+  ProbeLimits probe_limits;
+  OwnerJudge owner_may_trace = [](Owner, pid_t) { return Result<void>(); };
+
+  // Entered when it isn't known yet.
+  Target& target(pid_t pid);
+  std::size_t probe_count(pid_t pid) const;
+  std::size_t probe_count_of_user(uid_t user) const;
+  // By itself, or by the glob that it is a match of.
+  template <class Named>
+  bool is_named(const Probe& probe, Named named) const {
+    if (named(probe)) return true;
+    const auto glob = probes.find(probe.from);
+    return glob != probes.end() && named(glob->second);
+  }
+
+ private:
+  template <class Pred>
+  std::size_t count_probes(Pred pred) const;
 };
 
 }  // namespace probed::control

@@ -29,6 +29,7 @@ constexpr const char* kCallFailed = "the thread that was to map it has gone, or 
 constexpr unsigned kMaxGrowth = 64;                        // areas one batch may ask for
 constexpr unsigned kMaxHoleAttempts = 32;                  // places tried for one area
 constexpr unsigned kMaxIslandWaits = 8;                    // rounds that a batch waits for
+constexpr unsigned kMostTries = 3;                         // to write a breakpoint into a library that comes and goes
 constexpr auto kIslandPatience = std::chrono::seconds(1);  // for one of them
 
 // What is emulated while somebody traces needs a copy to be stepped, or for when nobody traces (landing.hpp), if it can
@@ -70,6 +71,13 @@ Error unwritable(RemoteAddr address) {
                fmt::format("the text at {:#x} can't be written", address.value),
                "a mapping shared with other processes or sealed against writing can't be probed",
                {}};
+}
+
+// Text that could not be written because its library was just being unloaded has gone, though one loaded again may be
+// there by now. Whoever waits for the code learns the difference.
+Error why_not_written(AddressSpace& space, const SitePlan& plan) {
+  auto there = space.verify(plan, Layout::of(space.memory()));
+  return there ? unwritable(plan.address) : std::move(there).error();
 }
 
 Error in_use(RemoteAddr address) {
@@ -328,7 +336,12 @@ Result<void> Probes::commit_batch(Batch& batch) {
     pages.emplace(space.memory(), layout.mappings());
   const auto flush = [&]() -> Result<void> {
     const auto failed = pages ? pages->flush() : std::nullopt;
-    return failed ? unwritable(*failed) : Result<void>();
+    if (!failed) return {};
+    const auto is_there = [&](const SiteRequest& r) {
+      return r.plan.address.value / kPageSize == failed->value / kPageSize;
+    };
+    const auto request = std::ranges::find_if(batch.requests, is_there);
+    return request == batch.requests.end() ? unwritable(*failed) : why_not_written(space, request->plan);
   };
   for (const SiteRequest& request : batch.requests) {
     auto site = site_for(batch, space, request.plan, layout);
@@ -344,10 +357,12 @@ Result<void> Probes::commit_batch(Batch& batch) {
   // Armed last: what fails above has never fired.
   for (const SiteRequest& request : batch.requests) {
     Site& site = *space.find(request.plan.address);
-    if (!update_arming(space, site, layout)) {
-      auto why = space.verify(site.plan, layout);
-      if (!why) return why;
-      return unwritable(site.plan.address);
+    // Unloaded and loaded again in between, it is there, and could not be written.
+    unsigned tries = 1;
+    for (bool armed = update_arming(space, site, layout); !armed; ++tries) {
+      Error why = why_not_written(space, site.plan);
+      if (why.reason != Reason::unsupported_target || tries == kMostTries) return why;
+      armed = update_arming(space, site, Layout::of(space.memory()));
     }
   }
   return flush();
@@ -505,13 +520,8 @@ void Probes::reconsider_around(AddressSpace& space, RemoteAddr address) {
 }
 
 // Why a site that is wanted couldn't be armed, for each of its programs that wants it.
-void Probes::not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed) {
-  auto why = space.verify(site.plan, layout);
-  const Error error = !why ? std::move(why).error()
-                           : Error{Reason::unsupported_target,
-                                   fmt::format("the text at {:#x} can't be written", site.plan.address.value),
-                                   "a mapping sealed against writing can't be probed",
-                                   {}};
+void Probes::not_armed(AddressSpace& space, const Site& site, std::vector<NotArmed>& failed) {
+  const Error error = why_not_written(space, site.plan);
   for (const ProgramPtr& program : site.programs)
     if (program->enabled && std::ranges::find(failed, program->id, &NotArmed::id) == failed.end())
       failed.push_back({program->id, error});
@@ -550,7 +560,7 @@ void Probes::set_enabled(std::span<const ProbeId> ids, bool enabled,
       // The next calls are known by another number.
       if (!enabled && program->returns) space.drop_jump(*site, *layout);
       if (update_arming(space, *site, *layout)) continue;
-      not_armed(space, *site, *layout, failed);
+      not_armed(space, *site, failed);
       lost.push_back(program->site);
     }
     if (!layout) continue;
@@ -562,7 +572,7 @@ void Probes::set_enabled(std::span<const ProbeId> ids, bool enabled,
       for (Site* site : changed) {
         space.set_armed(*site, false, *layout);
         if (update_arming(space, *site, *layout)) continue;
-        not_armed(space, *site, *layout, failed);
+        not_armed(space, *site, failed);
         lost.push_back(site->plan.address);
       }
     }
@@ -592,7 +602,7 @@ std::vector<NotArmed> Probes::set_armed(bool armed) {
     std::vector<RemoteAddr> lost;
     for (const auto& [address, site] : space.sites_in_order()) {
       if (update_arming(space, *site, layout)) continue;
-      not_armed(space, *site, layout, failed);
+      not_armed(space, *site, failed);
       lost.push_back(address);
     }
     rooms_.code.drop_sites(space, lost, layout);

@@ -36,7 +36,7 @@ class Probes : public Room {
   void learn_actions_first(std::shared_ptr<Batch> batch);
   void prepare_landing_first(std::shared_ptr<Batch> batch);
   void grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes);
-  void not_armed(AddressSpace& space, const Site& site, const Layout& layout, std::vector<NotArmed>& failed);
+  void not_armed(AddressSpace& space, const Site& site, std::vector<NotArmed>& failed);
 };
 
 }  // namespace probed::tracer

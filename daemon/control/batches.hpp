@@ -1,4 +1,4 @@
-// What the parts of ControllerImpl hand each other: a batch on its way to the tracer, and probes on their way back.
+// What the parts of the controller hand each other: a batch on its way to the tracer, and probes on their way back.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,7 +7,9 @@
 #include <array>
 #include <unordered_map>
 
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/planner.hpp"
+#include "daemon/control/registry.hpp"
+#include "daemon/tracer/requests.hpp"
 
 namespace probed::control {
 
@@ -17,7 +19,7 @@ inline std::string was_done(const std::string& first, std::size_t count, std::st
                     : fmt::format("{} and {} more were {}", first, count - 1, what);
 }
 
-struct ControllerImpl::Plan {
+struct Plan {
   AddRequest request;
   ClientId who{}, owner{};
   uid_t user = 0;
@@ -42,10 +44,12 @@ struct ControllerImpl::Plan {
   unsigned attempt = 1;
 
   static constexpr unsigned kAttempts = 5;
+  // Its code has come and gone all the time: probes that may wait for theirs do so.
+  bool waits() const { return attempt > kAttempts; }
   // The same request with nothing of it planned, when `why` says that code went away between planning and arming: a
   // library comes and goes, and a probe may well wait for it. Null: that isn't why, or has been tried often enough.
   std::shared_ptr<Plan> again(const Error& why) const {
-    if (why.reason != Reason::unmapped_address || number(from) != 0 || attempt == kAttempts) return nullptr;
+    if (why.reason != Reason::unmapped_address || number(from) != 0 || waits()) return nullptr;
     auto plan = std::make_shared<Plan>();
     plan->request = request;
     plan->who = who;
@@ -62,7 +66,7 @@ struct ControllerImpl::Plan {
 };
 
 // One probe to be put in place again, with all its places.
-struct ControllerImpl::Item {
+struct Item {
   ProbeId leader{};
   lang::Definition definition;
   std::string filter;
@@ -100,7 +104,7 @@ struct Watch {
   RemoteAddr state;  // r_debug.r_state; 0: not known
 };
 
-struct ControllerImpl::Revival {
+struct Revival {
   pid_t pid = 0;
   uid_t user = 0;  // whose probes these are; root's as soon as one of them is
   std::uint32_t execs = 0;
@@ -115,7 +119,7 @@ struct ControllerImpl::Revival {
   std::function<void(std::vector<Failed>)> done;
 };
 
-struct ControllerImpl::PlannedAgain {
+struct PlannedAgain {
   std::shared_ptr<const symbols::TargetSymbols> symbols;
   std::vector<Item> items;
   std::optional<Watch> watch_plan;
@@ -126,7 +130,7 @@ constexpr auto kForLettingGo = std::chrono::seconds(1);
 
 // What the tracer is asked to add at once, because that is quicker. What it refuses is divided (place_halves()): all
 // places of a function's return probe stay together, and every other place is one by itself.
-struct ControllerImpl::Step {
+struct Step {
   struct Part {
     tracer::SiteRequest request;
     tracer::ProgramPtr before;  // whose place it takes, or which it joins; null: our own watch
@@ -156,7 +160,7 @@ inline bool may_come(const Error& error, const lang::Definition& definition) {
   return may_come(error) && !(error.reason == Reason::no_such_symbol && !definition.location.module.empty());
 }
 
-// What a probe's events carry, as the elements of a JSON array of {name, type}; controller_waiting.cpp.
+// What a probe's events carry, as the elements of a JSON array of {name, type}; waiting.cpp.
 std::string args_of(const Probe& probe);
 
 }  // namespace probed::control

@@ -2,18 +2,18 @@
 //
 // A file is written before the answer to whatever changed its probes (of very many: when their counters are), and their
 // counters about once a second: after a kill these are as they were then. A probe that is put back is an ordinary one
-// whose code had gone, and is revived as such (controller_revival.cpp); until then, and when that can't be, it is
+// whose code had gone, and is revived as such (reviver.cpp); until then, and when that can't be, it is
 // listed as gone, with the reason. Asio thread.
+#include "daemon/control/keeper.hpp"
+
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "daemon/base/process.hpp"
 #include "daemon/base/room.hpp"
-#include "daemon/control/controller_impl.hpp"
-#include "daemon/lang/parse.hpp"
+#include "daemon/control/parts.hpp"
 
 namespace probed::control {
 namespace {
@@ -91,22 +91,22 @@ bool is_kept(const Probe& probe) {
 
 }  // namespace
 
-void ControllerImpl::keep_probes(Keeping keeping) {
-  keeping_ = std::move(keeping);
-  keep_timer_ = std::make_unique<boost::asio::steady_timer>(io_);
+void Keeper::keep_probes(Keeping keeping) {
+  parts_.keeping = std::move(keeping);
+  keep_timer_ = std::make_unique<boost::asio::steady_timer>(parts_.io);
   look_at_kept_later({});
 }
 
 // ---- into files -----------------------------------------------------------------------------------------------------
 
-void ControllerImpl::note_place(Probe& probe, const tracer::SitePlan& plan) const {
-  if (!keeping_ || probe.owner != ClientId::none || !plan.address) return;
+void Keeper::note_place(Probe& probe, const tracer::SitePlan& plan) const {
+  if (!parts_.keeping || probe.owner != ClientId::none || !plan.address) return;
   probe.place.code.assign(plan.code().begin(), plan.code().end());
   probe.place.backing = plan.backing;
 }
 
-KeptProbe ControllerImpl::kept(const Probe& probe) const {
-  const ProbeView shown = view(probe);
+KeptProbe Keeper::kept(const Probe& probe) const {
+  const ProbeView shown = parts_.views.view(probe);
   KeptProbe kept;
   kept.id = probe.id;
   kept.group = probe.group;
@@ -142,14 +142,14 @@ KeptProbe ControllerImpl::kept(const Probe& probe) const {
   return kept;
 }
 
-std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pid) const {
+std::map<pid_t, KeptTarget> Keeper::kept_targets(std::optional<pid_t> pid) const {
   std::map<pid_t, KeptTarget> all;
   std::map<const tracer::HitLimit*, std::uint64_t> batches;
   const auto is_one = [&](const Probe& probe) { return is_kept(probe) && (!pid || *pid == probe.pid); };
   std::map<pid_t, std::size_t> counts;
-  for (const auto& [id, probe] : probes_)
+  for (const auto& [id, probe] : registry_.probes)
     if (is_one(probe)) ++counts[probe.pid];
-  for (const auto& [id, probe] : probes_) {
+  for (const auto& [id, probe] : registry_.probes) {
     if (!is_one(probe)) continue;
     KeptTarget& target = all[probe.pid];
     target.id = {probe.pid, probe.start_time};
@@ -160,7 +160,7 @@ std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pi
       target.probes.back().limit = {batches.try_emplace(limit.get(), batches.size() + 1).first->second,
                                     limit->remaining.load(std::memory_order_relaxed)};
   }
-  for (const auto& [id, target] : targets_) {
+  for (const auto& [id, target] : registry_.targets) {
     if (!target.attached || (pid && *pid != id)) continue;
     if (target.attached_by) {
       all[id].id = target.id;
@@ -175,17 +175,17 @@ std::map<pid_t, KeptTarget> ControllerImpl::kept_targets(std::optional<pid_t> pi
   const std::string boot = process::boot_id();
   for (auto& [id, target] : all) {
     target.boot = boot;
-    target.armed = armed_;
-    target.optimize = optimize_;
+    target.armed = registry_.armed;
+    target.optimize = registry_.optimize;
     const auto file = kept_.find(id);
     target.attempts = file == kept_.end() ? 0 : file->second.attempts;
   }
   return all;
 }
 
-void ControllerImpl::keep(const KeptTarget& target) {
+void Keeper::keep(const KeptTarget& target) {
   KeptFile& file = kept_[target.id.pid];
-  const std::string path = kept_path(keeping_->directory, target.id);
+  const std::string path = kept_path(parts_.keeping->directory, target.id);
   if (file.path != path) {
     if (!file.path.empty()) ::unlink(file.path.c_str());
     file = {.path = path, .written = 0, .attempts = file.attempts, .proven_at = file.proven_at};
@@ -209,7 +209,7 @@ void ControllerImpl::keep(const KeptTarget& target) {
     spdlog::warn("the probes of process {} won't outlive this daemon: {}", target.id.pid, file.failure);
 }
 
-void ControllerImpl::note_unkept(ProbeView& view) const {
+void Keeper::note_unkept(ProbeView& view) const {
   const auto file = kept_.find(view.pid);
   if (!view.persist || file == kept_.end()) return;
   std::string why = file->second.failure;
@@ -217,24 +217,24 @@ void ControllerImpl::note_unkept(ProbeView& view) const {
   if (!why.empty()) view.notes.push_back("it won't outlive this daemon: " + why);
 }
 
-void ControllerImpl::forget_kept(pid_t pid) {
+void Keeper::forget_kept(pid_t pid) {
   const auto it = kept_.find(pid);
   if (it == kept_.end()) return;
   ::unlink(it->second.path.c_str());
   kept_.erase(it);
 }
 
-void ControllerImpl::keep(pid_t pid) {
-  if (!keeping_) return;
+void Keeper::keep(pid_t pid) {
+  if (!parts_.keeping) return;
   const auto of_it = [&](const auto& entry) { return entry.second.pid == pid && is_kept(entry.second); };
-  if (static_cast<std::size_t>(std::ranges::count_if(probes_, of_it)) > kMostAtOnce) return;
+  if (static_cast<std::size_t>(std::ranges::count_if(registry_.probes, of_it)) > kMostAtOnce) return;
   const auto targets = kept_targets(pid);
   if (targets.empty()) return forget_kept(pid);
   keep(targets.begin()->second);
 }
 
-void ControllerImpl::keep_all() {
-  if (!keeping_) return;
+void Keeper::keep_all() {
+  if (!parts_.keeping) return;
   const auto targets = kept_targets(std::nullopt);
   for (const auto& [pid, target] : targets) keep(target);
   std::vector<pid_t> over;
@@ -243,7 +243,7 @@ void ControllerImpl::keep_all() {
   for (const pid_t pid : over) forget_kept(pid);
 }
 
-void ControllerImpl::look_at_kept() {
+void Keeper::look_at_kept() {
   const auto now = Clock::now();
   for (auto& [pid, file] : kept_)
     if (file.proven_at && now >= *file.proven_at) {
@@ -254,8 +254,8 @@ void ControllerImpl::look_at_kept() {
   look_at_kept_later(Clock::now() - now);
 }
 
-void ControllerImpl::look_at_kept_later(Clock::duration last_took) {
-  if (!keeping_) return;
+void Keeper::look_at_kept_later(Clock::duration last_took) {
+  if (!parts_.keeping) return;
   keep_timer_->expires_after(std::max<Clock::duration>(kLook, last_took * kLookShare));
   keep_timer_->async_wait([this](const boost::system::error_code& error) {
     if (!error) look_at_kept();
@@ -264,14 +264,14 @@ void ControllerImpl::look_at_kept_later(Clock::duration last_took) {
 
 // ---- out of files ---------------------------------------------------------------------------------------------------
 
-void ControllerImpl::refuse(const FoundKept& found, const std::string& why) {
+void Keeper::refuse_kept(const FoundKept& found, const std::string& why) {
   spdlog::error("{} is refused, and its probes with it: {}", found.path, why);
   set_aside(found.path);
 }
 
-void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void()> done) {
+void Keeper::readopt(std::chrono::milliseconds limit, std::function<void()> done) {
   const auto left = std::make_shared<std::size_t>(1);
-  adoption_timer_ = std::make_unique<boost::asio::steady_timer>(io_, limit);
+  adoption_timer_ = std::make_unique<boost::asio::steady_timer>(parts_.io, limit);
   const auto once = std::make_shared<std::function<void()>>(std::move(done));
   const auto over = [once] {
     if (*once) std::exchange(*once, nullptr)();
@@ -280,14 +280,14 @@ void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void
   const auto one_done = [this, left] {
     if (--*left == 0) adoption_timer_->cancel();
   };
-  auto all = find_kept(keeping_->directory);
+  auto all = find_kept(parts_.keeping->directory);
   for (const FoundKept& found : all) {  // before anything is armed
     if (!found.target) continue;
-    armed_ &= found.target->armed;
-    optimize_ &= found.target->optimize;
+    registry_.armed &= found.target->armed;
+    registry_.optimize &= found.target->optimize;
   }
-  if (!armed_) spdlog::info("disarmed, as the daemon before was");
-  tracer_->post([armed = armed_, optimize = optimize_](tracer::Engine& engine) {
+  if (!registry_.armed) spdlog::info("disarmed, as the daemon before was");
+  parts_.tracer->post([armed = registry_.armed, optimize = registry_.optimize](tracer::Engine& engine) {
     if (!armed) engine.set_armed(false);
     if (!optimize) engine.set_optimize(false);
   });
@@ -297,7 +297,7 @@ void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void
       continue;
     }
     if (!found.target) {
-      refuse(found, found.target.error().message);
+      refuse_kept(found, found.target.error().message);
       continue;
     }
     ++*left;
@@ -307,7 +307,7 @@ void ControllerImpl::readopt(std::chrono::milliseconds limit, std::function<void
 }
 
 // What can be said before anything is done to the process.
-std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) const {
+std::optional<Error> Keeper::why_not_adoptable(const KeptTarget& kept) const {
   const pid_t pid = kept.id.pid;
   const auto now = process::target_id(pid);
   if (!now || process::has_ended(pid)) return gone(fmt::format("process {} has ended while no daemon ran", pid));
@@ -323,15 +323,15 @@ std::optional<Error> ControllerImpl::why_not_adoptable(const KeptTarget& kept) c
                  "",
                  {}};
   const std::size_t more = kept.probes.size();
-  if (more > probe_limits_.per_target)
+  if (more > registry_.probe_limits.per_target)
     return Error{Reason::limit_exceeded,
-                 fmt::format("process {} would have more than {} probes", pid, probe_limits_.per_target),
+                 fmt::format("process {} would have more than {} probes", pid, registry_.probe_limits.per_target),
                  "start probed with a higher --max-probes"};
   return std::nullopt;
 }
 
 // As gone, for now: everybody can see them.
-void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
+void Keeper::enter(const KeptTarget& kept, std::uint64_t last_known) {
   std::map<std::uint64_t, std::shared_ptr<tracer::HitLimit>> limits;
   const auto now = Clock::now();
   for (const KeptProbe& k : kept.probes) {
@@ -382,18 +382,18 @@ void ControllerImpl::enter(const KeptTarget& kept, std::uint64_t last_known) {
     probe.program = shell_of(k, probe.parsed->kind == lang::Kind::return_probe, std::move(limit));
     probe.program->enabled = probe.enabled;
     probe.reported_missed = k.missed;
-    last_probe_ = std::max(last_probe_, number(probe.id));
-    probes_.emplace(probe.id, std::move(probe));
+    registry_.last_probe = std::max(registry_.last_probe, number(probe.id));
+    registry_.probes.emplace(probe.id, std::move(probe));
   }
   for (const KeptProbe& k : kept.probes)
-    if (const auto glob = probes_.find(k.from); glob != probes_.end()) ++glob->second.matches;
+    if (const auto glob = registry_.probes.find(k.from); glob != registry_.probes.end()) ++glob->second.matches;
 }
 
-void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
-                                     const std::function<bool(const Probe&)>& of_them) {
-  if (shutdown_timer_) return;
+void Keeper::give_up_awaited(pid_t pid, const Error& why, bool for_good,
+                             const std::function<bool(const Probe&)>& of_them) {
+  if (parts_.shutdown_timer) return;
   NotBack not_back(pid);
-  for (auto& [id, probe] : probes_) {
+  for (auto& [id, probe] : registry_.probes) {
     if (probe.pid != pid || probe.owner != ClientId::none || number(probe.leader) != 0 || !of_them(probe)) continue;
     if (!probe.awaited && !for_good) continue;
     probe.why_gone = why.message;
@@ -401,16 +401,16 @@ void ControllerImpl::give_up_awaited(pid_t pid, const Error& why, bool for_good,
       probe.ended = true;
       probe.awaited = false;
     }
-    not_back.tell(probe, counts_of(probe).hits);
+    not_back.tell(probe, parts_.stream.counts_of(probe).hits);
   }
 }
 
-void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
+void Keeper::adopt(FoundKept found, std::function<void()> done) {
   const KeptTarget& kept = *found.target;
   const pid_t pid = kept.id.pid;
-  const auto taken = [this](const KeptProbe& probe) { return probes_.contains(probe.id); };
+  const auto taken = [this](const KeptProbe& probe) { return registry_.probes.contains(probe.id); };
   if (kept_.contains(pid) || std::ranges::any_of(kept.probes, taken)) {
-    refuse(found, "another file has this process, or one of these ids, too");
+    refuse_kept(found, "another file has this process, or one of these ids, too");
     return done();
   }
   KeptFile& file = kept_[pid];
@@ -427,15 +427,15 @@ void ControllerImpl::adopt(FoundKept found, std::function<void()> done) {
 }
 
 // Each that was tried is in place now, waits for its code, or is gone.
-void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
-  if (shutdown_timer_) return;  // what is under way then fails for no reason of its own
+void Keeper::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
+  if (parts_.shutdown_timer) return;  // what is under way then fails for no reason of its own
   std::size_t back = 0, waiting = 0;
   NotBack not_back(kept.id.pid);
   std::map<ProbeId, const std::string*> whys;
   for (const Failed& f : failed) whys.emplace(f.id, &f.why.message);
   for (const KeptProbe& k : kept.probes) {
-    const auto it = probes_.find(k.id);
-    if (it == probes_.end() || it->second.ended) continue;
+    const auto it = registry_.probes.find(k.id);
+    if (it == registry_.probes.end() || it->second.ended) continue;
     Probe& probe = it->second;
     if (kept.followed > 0)
       probe.notes.push_back(
@@ -459,20 +459,20 @@ void ControllerImpl::settle(const KeptTarget& kept, std::uint64_t last_known, co
 }
 
 // It is in place again, or waits for its code under our eyes.
-void ControllerImpl::note_watched(Probe& probe) const {
+void Keeper::note_watched(Probe& probe) const {
   if (!probe.unwatched || probe.unwatched->to != 0) return;
   probe.unwatched->to = std::max(monotonic_now(), probe.unwatched->from);
   probe.unwatched->total += probe.unwatched->to - probe.unwatched->from;
 }
 
-void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::function<void()> done) {
+void Keeper::put_back(std::shared_ptr<const FoundKept> found, std::function<void()> done) {
   const pid_t pid = found->target->id.pid;
   const auto any = [](const Probe&) { return true; };
-  enqueue(pid, [=, this](std::function<void()> next) {
+  parts_.attachments.enqueue(pid, [=, this](std::function<void()> next) {
     const auto over = [=, this] {
       keep(pid);
       next();
-      detach_if_unused(pid, [this, pid, done] {
+      parts_.attachments.detach_if_unused(pid, [this, pid, done] {
         keep(pid);
         done();
       });
@@ -482,7 +482,7 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
     KeptTarget tried = *found->target;
     tried.attempts = kept_[pid].attempts;
     keep(tried);
-    ensure_attached(pid, params, [=, this](Result<void> attached) {
+    parts_.attachments.ensure_attached(pid, params, [=, this](Result<void> attached) {
       if (!attached && found->target->attached_by)
         spdlog::warn("process {} is not attached to again: {}", pid, attached.error().message);
       if (!attached) {
@@ -491,7 +491,7 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       }
       // From here on nothing that we do reaches the next program that it runs.
       const KeptTarget& kept = *found->target;
-      Target& t = target(pid);
+      Target& t = registry_.target(pid);
       if (t.id.start_time != kept.id.start_time || t.mark != kept.program) {
         give_up_awaited(pid, gone(fmt::format("process {} has ended, or runs another program", pid)), true, any);
         return over();
@@ -500,7 +500,7 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       const auto may = [&](Owner owner) -> const Result<void>& {
         const auto known = allowed.find(owner);
         return known != allowed.end() ? known->second
-                                      : allowed.emplace(owner, owner_may_trace_(owner, pid)).first->second;
+                                      : allowed.emplace(owner, registry_.owner_may_trace(owner, pid)).first->second;
       };
       for (const KeptProbe& k : kept.probes) may(k.owner);
       for (const auto& [owner, permitted] : allowed)
@@ -513,12 +513,18 @@ void ControllerImpl::put_back(std::shared_ptr<const FoundKept> found, std::funct
       } else if (owner) {
         t.attached_by = owner;
       }
-      revive_awaited(pid, [=, this](const std::vector<Failed>& failed) {
+      parts_.reviver.revive_awaited(pid, [=, this](const std::vector<Failed>& failed) {
         settle(*found->target, found->last_known, failed);
         over();
       });
     });
   });
+}
+
+void Keeper::end() {
+  for (auto& [pid, file] : kept_) file.attempts = 0;
+  keep_all();
+  parts_.keeping.reset();
 }
 
 }  // namespace probed::control

@@ -5,12 +5,14 @@
 // disabled when it has been passed more often within a second, some tenths of a second later at most. One without is
 // held to the daemon's rate while it is a breakpoint, each of whose hits stops a thread: for so many seconds on end
 // that neither a burst nor the moment before it becomes a jump matter. Asio thread.
+#include "daemon/control/limits.hpp"
+
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/parts.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
@@ -21,20 +23,23 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLookAtRates = 100ms;
 constexpr auto kLookSeldom = 1s;  // where only the daemon's rate holds: there may be many thousands
-constexpr auto kWindow = 1s;
+constexpr auto kRateWindow = 1s;
 constexpr unsigned kFastSeconds = 20;
 
 }  // namespace
 
+Limits::Limits(Parts& parts) : Part(parts), limits_timer_(parts.io) {}
+
 // The hits that were asked for have come.
-void ControllerImpl::on_limit_reached(std::vector<ProbeId> ids) {
+void Limits::on_limit_reached(std::vector<ProbeId> ids) {
   for (const ProbeId id : ids)
-    if (const auto it = probes_.find(id); it != probes_.end()) it->second.why_disabled = "the hits asked for have come";
+    if (const auto it = registry_.probes.find(id); it != registry_.probes.end())
+      it->second.why_disabled = "the hits asked for have come";
   disable(std::move(ids), "limit");
 }
 
 // No later than then.
-void ControllerImpl::look_at_limits_at(Clock::time_point at) {
+void Limits::look_at_limits_at(Clock::time_point at) {
   if (limits_at_ && *limits_at_ <= at) return;
   limits_at_ = at;
   limits_timer_.expires_at(at);
@@ -44,25 +49,25 @@ void ControllerImpl::look_at_limits_at(Clock::time_point at) {
 }
 
 // 0: any number.
-std::uint64_t ControllerImpl::most_of(const Probe& probe) const {
-  if (!probe.enabled || probe.gone || !armed_) return 0;
+std::uint64_t Limits::most_of(const Probe& probe) const {
+  if (!probe.enabled || probe.gone || !registry_.armed) return 0;
   if (probe.pace.most) return *probe.pace.most;
-  return probe.program->optimized ? 0 : max_rate_;
+  return probe.program->optimized ? 0 : registry_.max_rate;
 }
 
 // With those that a filter turned away, which cost the target as much.
-std::uint64_t ControllerImpl::passes_of(const Probe& probe) const {
-  const Counts own = counts_of(probe);
+std::uint64_t Limits::passes_of(const Probe& probe) const {
+  const Counts own = parts_.stream.counts_of(probe);
   std::uint64_t passes = own.hits + own.filtered;
   for (const ProbeId id : probe.followers) {
-    const Counts more = counts_of(probes_.at(id));
+    const Counts more = parts_.stream.counts_of(registry_.probes.at(id));
     passes += more.hits + more.filtered;
   }
   return passes;
 }
 
 // Says why, too, if it is.
-bool ControllerImpl::is_too_fast(Probe& probe, std::uint64_t most, Clock::time_point now) const {
+bool Limits::is_too_fast(Probe& probe, std::uint64_t most, Clock::time_point now) const {
   Probe::Pace& pace = probe.pace;
   const std::uint64_t passes = passes_of(probe);
   if (pace.since == Clock::time_point() || passes < pace.passes) {
@@ -72,10 +77,10 @@ bool ControllerImpl::is_too_fast(Probe& probe, std::uint64_t most, Clock::time_p
     return false;
   }
   // A look that comes late has counted more than one second's.
-  const std::chrono::duration<double> length = std::max<Clock::duration>(now - pace.since, kWindow);
+  const std::chrono::duration<double> length = std::max<Clock::duration>(now - pace.since, kRateWindow);
   const double rate = static_cast<double>(passes - pace.passes) / length.count();
   const bool fast = rate > static_cast<double>(most);
-  const bool window_ends = now - pace.since >= kWindow;
+  const bool window_ends = now - pace.since >= kRateWindow;
   if (window_ends) {
     pace.since = now;
     pace.passes = passes;
@@ -90,13 +95,13 @@ bool ControllerImpl::is_too_fast(Probe& probe, std::uint64_t most, Clock::time_p
   return true;
 }
 
-void ControllerImpl::look_at_limits() {
+void Limits::look_at_limits() {
   limits_at_.reset();
   const auto now = Clock::now();
   std::optional<Clock::time_point> next;
   const auto consider = [&next](Clock::time_point t) { next = next ? std::min(*next, t) : t; };
   std::vector<ProbeId> fast, expired;
-  for (auto& [id, probe] : probes_) {
+  for (auto& [id, probe] : registry_.probes) {
     if (!probe.committed || number(probe.leader) != 0 || !probe.enabled) continue;
     const auto add_to = [&](std::vector<ProbeId>& ids) {
       ids.push_back(id);
@@ -110,7 +115,7 @@ void ControllerImpl::look_at_limits() {
     if (probe.expires) consider(*probe.expires);
     if (const std::uint64_t most = most_of(probe); most == 0) {
       probe.pace.since = {};
-      if (!probe.pace.most && max_rate_ != 0) consider(now + kLookSeldom);  // it may become a breakpoint again
+      if (!probe.pace.most && registry_.max_rate != 0) consider(now + kLookSeldom);  // it may become a breakpoint again
     } else {
       consider(now + (probe.pace.most ? kLookAtRates : kLookSeldom));
       if (is_too_fast(probe, most, now)) add_to(fast);
@@ -121,34 +126,35 @@ void ControllerImpl::look_at_limits() {
   if (!expired.empty()) disable(std::move(expired), "expired");
 }
 
-void ControllerImpl::disable(std::vector<ProbeId> ids, std::string reason) {
+void Limits::disable(std::vector<ProbeId> ids, std::string reason) {
   auto disabled = [this, ids, reason = std::move(reason)] {
-    drain_all();
+    parts_.stream.drain_all();
     for (const ProbeId id : ids)
-      if (const auto it = probes_.find(id); it != probes_.end()) it->second.enabled = false;
-    keep_all();
+      if (const auto it = registry_.probes.find(id); it != registry_.probes.end()) it->second.enabled = false;
+    parts_.keeper.keep_all();
     tell_disabled(ids, reason);
   };
-  tracer_->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
+  parts_.tracer->post([this, ids = std::move(ids), disabled = std::move(disabled)](tracer::Engine& engine) {
     engine.set_enabled(ids, false, [this, disabled](const std::vector<tracer::NotArmed>&) { post(disabled); });
   });
 }
 
 // Their owners, and who gets their events.
-void ControllerImpl::tell_disabled(const std::vector<ProbeId>& ids, std::string_view reason) {
+void Limits::tell_disabled(const std::vector<ProbeId>& ids, std::string_view reason) {
   struct Told {
     std::string ids, message;
     std::size_t more = 0;  // that the message doesn't name
   };
   std::map<Client*, Told> told;
   for (const ProbeId id : ids) {
-    const auto it = probes_.find(id);
-    if (it == probes_.end() || !is_shown(it->second)) continue;
+    const auto it = registry_.probes.find(id);
+    if (it == registry_.probes.end() || !is_shown(it->second)) continue;
     const Probe& probe = it->second;
     if (reason != "limit")
       spdlog::info("{} of process {} is disabled: {}", probe.full_name(), probe.pid, probe.why_disabled);
     std::set<Client*> clients;
-    if (const auto owner = clients_.find(probe.owner); owner != clients_.end()) clients.insert(owner->second);
+    if (const auto owner = registry_.clients.find(probe.owner); owner != registry_.clients.end())
+      clients.insert(owner->second);
     probe.audience.each([&](const Subscription& subscription) { clients.insert(subscription.client); });
     for (Client* client : clients) {
       Told& t = told[client];

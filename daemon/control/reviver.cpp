@@ -5,6 +5,8 @@
 // something: it calls a function for debuggers then (_dl_debug_state, <link.h>), and we have a breakpoint there as long
 // as some probe of the target may have to wait. Whoever lists probes has the waiting ones looked for as well, which is
 // all that there is for a program without a dynamic loader. A probe keeps its id, name and counters.
+#include "daemon/control/reviver.hpp"
+
 #include <fmt/format.h>
 #include <link.h>
 #include <spdlog/spdlog.h>
@@ -14,12 +16,12 @@
 #include <set>
 
 #include "daemon/base/process.hpp"
-#include "daemon/control/controller_parts.hpp"
+#include "daemon/control/batches.hpp"
+#include "daemon/control/parts.hpp"
 #include "daemon/names/match.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
-
 namespace {
 
 constexpr std::string_view kLoaderReports = "p _dl_debug_state";
@@ -44,10 +46,23 @@ bool is_of_some(const Error& why) {
 
 bool may_come_back(const Probe& probe) { return probe.committed && probe.pending && !probe.ended && !probe.no_code; }
 
+std::optional<Watch> plan_watch(Planner& planner, const symbols::TargetSymbols& symbols) {
+  const auto definition = lang::parse_definition(kLoaderReports);
+  auto planned = planner.plan(0, *definition, std::nullopt);
+  if (!planned) {
+    spdlog::debug("no dynamic loader to watch: {}", planned.error().message);
+    return std::nullopt;
+  }
+  Watch watch{planned->probes.front().plan, {}};
+  // The main program's, if it refers to it: a copy relocation moves the variable there.
+  if (const auto debug = symbols.resolve_data("_r_debug")) watch.state = *debug + offsetof(r_debug, r_state);
+  return watch;
+}
+
 }  // namespace
 
 // What another daemon probed is put back where its very code still is.
-void ControllerImpl::Item::plan(Planner& planner) {
+void Item::plan(Planner& planner) {
   if (glob) return plan_matches(planner);
   if (!expected) return plan_places(planner);
   const std::vector<Lost> all = lost;
@@ -71,7 +86,7 @@ void ControllerImpl::Item::plan(Planner& planner) {
               {}};
 }
 
-bool ControllerImpl::Item::is_as_expected() const {
+bool Item::is_as_expected() const {
   const auto first = std::ranges::find(found, leader, &Found::id);
   if (first == found.end()) return false;
   const tracer::SitePlan& plan = first->planned.plan;
@@ -80,7 +95,7 @@ bool ControllerImpl::Item::is_as_expected() const {
 
 // Each place that was found goes to who has lost just that, then to anybody, then, where there may be many, to somebody
 // new.
-void ControllerImpl::Item::plan_places(Planner& planner) {
+void Item::plan_places(Planner& planner) {
   auto planned = planner.plan(0, definition, filter.empty() ? std::nullopt : std::optional(filter));
   if (!planned) return void(why = std::move(planned).error());
   auto& places = planned->probes;
@@ -104,34 +119,17 @@ void ControllerImpl::Item::plan_places(Planner& planner) {
     for (PlannedProbe& p : places) found.push_back({ProbeId{}, std::move(p), {}, {}});
 }
 
-namespace {
-
-std::optional<Watch> plan_watch(Planner& planner, const symbols::TargetSymbols& symbols) {
-  const auto definition = lang::parse_definition(kLoaderReports);
-  auto planned = planner.plan(0, *definition, std::nullopt);
-  if (!planned) {
-    spdlog::debug("no dynamic loader to watch: {}", planned.error().message);
-    return std::nullopt;
-  }
-  Watch watch{planned->probes.front().plan, {}};
-  // The main program's, if it refers to it: a copy relocation moves the variable there.
-  if (const auto debug = symbols.resolve_data("_r_debug")) watch.state = *debug + offsetof(r_debug, r_state);
-  return watch;
-}
-
-}  // namespace
-
-std::vector<Failed> ControllerImpl::failed(const std::vector<tracer::NotArmed>& not_armed) const {
+std::vector<Failed> Reviver::failed(const std::vector<tracer::NotArmed>& not_armed) const {
   std::vector<Failed> failed;
   for (const tracer::NotArmed& n : not_armed)
-    if (const auto it = probes_.find(n.id); it != probes_.end())
+    if (const auto it = registry_.probes.find(n.id); it != registry_.probes.end())
       failed.push_back({it->second.shown(), it->second.full_name(), n.why});
   return failed;
 }
 
 // ---- gone -----------------------------------------------------------------------------------------------------------
 
-void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message) {
+void Reviver::notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message) {
   struct Told {
     std::string ids, notes, probes;
   };
@@ -140,8 +138,8 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
   };
   std::map<ClientId, Told> told;
   for (const ProbeId id : ids) {
-    const auto it = probes_.find(id);
-    if (it == probes_.end()) continue;
+    const auto it = registry_.probes.find(id);
+    if (it == registry_.probes.end()) continue;
     if (!is_shown(it->second)) continue;
     Told& t = told[it->second.owner];
     t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
@@ -155,19 +153,19 @@ void ControllerImpl::notify_owners(const std::vector<ProbeId>& ids, std::string_
   }
   const std::string said = message ? fmt::format(R"(,"message":"{}")", message) : "";
   for (const auto& [owner, t] : told)
-    if (const auto client = clients_.find(owner); client != clients_.end())
+    if (const auto client = registry_.clients.find(owner); client != registry_.clients.end())
       client->second->notify(method, fmt::format(R"({{"ids":[{}]{}{}{}}})", t.ids, member("notes", t.notes),
                                                  member("probes", t.probes), said));
 }
 
-void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const char* why) {
-  const auto t = targets_.find(root);
+void Reviver::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const char* why) {
+  const auto t = registry_.targets.find(root);
   bool some_wait = false;
-  drain_all();  // a client learns of it after the last event
+  parts_.stream.drain_all();  // a client learns of it after the last event
   for (const ProbeId id : ids) {
-    if (t != targets_.end() && t->second.loader_watch == id) t->second.loader_watch = {};
-    const auto it = probes_.find(id);
-    if (it == probes_.end()) continue;
+    if (t != registry_.targets.end() && t->second.loader_watch == id) t->second.loader_watch = {};
+    const auto it = registry_.probes.find(id);
+    if (it == registry_.probes.end()) continue;
     it->second.gone = true;
     it->second.no_code = why != nullptr;
     some_wait |= may_come_back(it->second);
@@ -178,36 +176,38 @@ void ControllerImpl::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, c
 }
 
 // A return probe that has lost its entry or one of its exits is of no use any more.
-void ControllerImpl::take_along(const Probe& lost) {
+void Reviver::take_along(const Probe& lost) {
   if (!lost.program->returns) return;
-  const auto of_same_function = [&](ProbeId id) { return probes_.at(id).program->returns == lost.program->returns; };
+  const auto of_same_function = [&](ProbeId id) {
+    return registry_.probes.at(id).program->returns == lost.program->returns;
+  };
   std::vector<ProbeId> parts{lost.shown()};
-  std::ranges::copy(probes_.at(lost.shown()).followers, std::back_inserter(parts));
-  std::erase_if(parts, [&](ProbeId id) { return !of_same_function(id) || probes_.at(id).gone; });
+  std::ranges::copy(registry_.probes.at(lost.shown()).followers, std::back_inserter(parts));
+  std::erase_if(parts, [&](ProbeId id) { return !of_same_function(id) || registry_.probes.at(id).gone; });
   for (const ProbeId id : parts) {
-    Probe& part = probes_.at(id);
+    Probe& part = registry_.probes.at(id);
     part.gone = true;
   }
-  tracer_->post([parts = std::move(parts)](tracer::Engine& engine) { engine.remove(parts, nullptr); });
+  parts_.tracer->post([parts = std::move(parts)](tracer::Engine& engine) { engine.remove(parts, nullptr); });
 }
 
 // Who asks for a list waits no longer for the tracer than this: its answer is as old as what was last seen, then.
-void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) {
+void Reviver::look(std::optional<pid_t> pid, std::function<void()> done) {
   std::vector<pid_t> pids;
-  for (const auto& [id, target] : targets_)
+  for (const auto& [id, target] : registry_.targets)
     if (target.attached && (!pid || *pid == id)) pids.push_back(id);
   if (pids.empty()) return done();
-  const auto limit = std::make_shared<boost::asio::steady_timer>(io_, kLookLimit);
+  const auto limit = std::make_shared<boost::asio::steady_timer>(parts_.io, kLookLimit);
   limit->async_wait([this, done = std::move(done)](const auto&) {
-    drain_known();  // so that hits are what has been delivered and what is known to be missed
+    parts_.stream.drain_known();  // so that hits are what has been delivered and what is known to be missed
     done();
   });
-  tracer_->post([this, pids, limit](tracer::Engine& engine) mutable {
+  parts_.tracer->post([this, pids, limit](tracer::Engine& engine) mutable {
     for (const pid_t p : pids) engine.look_at_code(p);
     post([this, pids, limit = std::move(limit)] {
       const auto waits = [](const auto& entry) { return entry.second.gone && may_come_back(entry.second); };
       for (const pid_t p : pids)
-        if (std::ranges::any_of(probes_, [&](const auto& e) { return e.second.pid == p && waits(e); }))
+        if (std::ranges::any_of(registry_.probes, [&](const auto& e) { return e.second.pid == p && waits(e); }))
           look_for_pending(p);
       limit->cancel();
     });
@@ -217,7 +217,7 @@ void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) 
 // ---- back -----------------------------------------------------------------------------------------------------------
 
 // A probe with its places, as they are now.
-ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
+Item Reviver::item_of(const Probe& leader) const {
   Item item;
   item.leader = leader.id;
   item.definition = for_one(leader);
@@ -236,62 +236,63 @@ ControllerImpl::Item ControllerImpl::item_of(const Probe& leader) const {
       item.in_place.push_back(probe.address);
   };
   note(leader);
-  for (const ProbeId id : leader.followers) note(probes_.at(id));
+  for (const ProbeId id : leader.followers) note(registry_.probes.at(id));
   return item;
 }
 
 // The thread that reported it waits for our answer.
-void ControllerImpl::on_libraries_changed(pid_t root, std::uint64_t ticket) {
-  const auto t = targets_.find(root);
-  if (t != targets_.end() && t->second.attached) {
+void Reviver::on_libraries_changed(pid_t root, std::uint64_t ticket) {
+  const auto t = registry_.targets.find(root);
+  if (t != registry_.targets.end() && t->second.attached) {
     t->second.loader_ticket = ticket;
     return look_for_pending(root);
   }
-  tracer_->post([root, ticket](tracer::Engine& engine) { engine.loader_may_go_on(root, ticket); });
+  parts_.tracer->post([root, ticket](tracer::Engine& engine) { engine.loader_may_go_on(root, ticket); });
 }
 
 // What waits for its code is looked for, once for however many reports; the dynamic loader is watched from then on.
-void ControllerImpl::look_for_pending(pid_t pid) {
-  const auto t = targets_.find(pid);
-  if (t == targets_.end() || std::exchange(t->second.look_queued, true)) return;
-  enqueue(pid, [this, pid](std::function<void()> next) {
-    target(pid).look_queued = false;
-    const auto over = [this, pid, ticket = target(pid).loader_ticket, next = std::move(next)] {
-      if (ticket != 0) tracer_->post([pid, ticket](tracer::Engine& engine) { engine.loader_may_go_on(pid, ticket); });
+void Reviver::look_for_pending(pid_t pid) {
+  const auto t = registry_.targets.find(pid);
+  if (t == registry_.targets.end() || std::exchange(t->second.look_queued, true)) return;
+  parts_.attachments.enqueue(pid, [this, pid](std::function<void()> next) {
+    registry_.target(pid).look_queued = false;
+    const auto over = [this, pid, ticket = registry_.target(pid).loader_ticket, next = std::move(next)] {
+      if (ticket != 0)
+        parts_.tracer->post([pid, ticket](tracer::Engine& engine) { engine.loader_may_go_on(pid, ticket); });
       next();
     };
-    tracer_->post([this, pid, over](tracer::Engine& engine) {
+    parts_.tracer->post([this, pid, over](tracer::Engine& engine) {
       engine.look_at_code(pid);
       post([this, pid, over] {
         auto revival = std::make_shared<Revival>();
         revival->pid = pid;
         revival->done = [over](const std::vector<Failed>&) { over(); };
         bool some_wait = false;
-        for (const auto& [id, probe] : probes_) {
+        for (const auto& [id, probe] : registry_.probes) {
           if (probe.pid != pid || number(probe.leader) != 0 || !may_come_back(probe)) continue;
           some_wait = true;
           Item item = item_of(probe);
           if (item.many || item.glob || !item.lost.empty()) revival->items.push_back(std::move(item));
         }
-        revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
-        if (!target(pid).attached) return over();
+        revival->wants_watch = some_wait && number(registry_.target(pid).loader_watch) == 0;
+        if (!registry_.target(pid).attached) return over();
         revive(std::move(revival));
       });
     });
   });
 }
 
-void ControllerImpl::forget_watch_if_unneeded(pid_t pid) {
-  const auto t = targets_.find(pid);
-  if (t == targets_.end() || number(t->second.loader_watch) == 0) return;
+void Reviver::forget_watch_if_unneeded(pid_t pid) {
+  const auto t = registry_.targets.find(pid);
+  if (t == registry_.targets.end() || number(t->second.loader_watch) == 0) return;
   const auto waits = [pid](const auto& entry) { return entry.second.pid == pid && may_come_back(entry.second); };
-  if (std::ranges::any_of(probes_, waits)) return;
-  tracer_->post([id = std::exchange(t->second.loader_watch, {})](tracer::Engine& engine) {
+  if (std::ranges::any_of(registry_.probes, waits)) return;
+  parts_.tracer->post([id = std::exchange(t->second.loader_watch, {})](tracer::Engine& engine) {
     engine.remove(std::array{id}, nullptr);
   });
 }
 
-std::optional<Error> ControllerImpl::why_not_revivable(const Probe& probe) const {
+std::optional<Error> Reviver::why_not_revivable(const Probe& probe) const {
   const auto id = process::target_id(probe.pid);
   if (!probe.ended && id && id->start_time == probe.start_time) return std::nullopt;
   return Error{
@@ -303,14 +304,13 @@ std::optional<Error> ControllerImpl::why_not_revivable(const Probe& probe) const
 
 // Looks for the code of gone probes because somebody has asked for it. Those that wait for it anyway don't count as
 // failed as long as it isn't there.
-void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
-                                std::function<void(std::vector<Failed>)> done) {
+void Reviver::revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done) {
   auto all = std::make_shared<std::vector<Failed>>();
   std::map<pid_t, std::vector<Item>> by_pid;
   std::set<ProbeId> leaders;
-  for (const ProbeId id : ids) leaders.insert(probes_.at(id).shown());
+  for (const ProbeId id : ids) leaders.insert(registry_.probes.at(id).shown());
   for (const ProbeId id : leaders) {
-    const Probe& probe = probes_.at(id);
+    const Probe& probe = registry_.probes.at(id);
     if (auto why = why_not_revivable(probe); why && !is_shown(probe))
       continue;
     else if (why)
@@ -330,13 +330,14 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
     auto revival = std::make_shared<Revival>();
     revival->pid = pid;
     revival->items = std::move(items);
-    enqueue(pid, [this, who, revival, one_done, pid = pid](std::function<void()> next) {
+    parts_.attachments.enqueue(pid, [this, who, revival, one_done, pid = pid](std::function<void()> next) {
       revival->done = [this, pid, next, one_done](std::vector<Failed> failed) {
         next();
-        detach_if_unused(pid, [one_done, failed = std::move(failed)]() mutable { one_done(std::move(failed)); });
+        parts_.attachments.detach_if_unused(
+            pid, [one_done, failed = std::move(failed)]() mutable { one_done(std::move(failed)); });
       };
-      ensure_attached(pid, {}, [this, who, revival](Result<void> attached) {
-        if (attached) attached = check_still_allowed(who, revival->pid);
+      parts_.attachments.ensure_attached(pid, {}, [this, who, revival](Result<void> attached) {
+        if (attached) attached = parts_.access.check_still_allowed(who, revival->pid);
         if (attached) return revive(revival);
         for (Item& item : revival->items) item.why = attached.error();
         finish(revival);
@@ -346,23 +347,23 @@ void ControllerImpl::revive_all(ClientId who, const std::vector<ProbeId>& ids,
 }
 
 // What another daemon had in this target, which is attached.
-void ControllerImpl::revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done) {
+void Reviver::revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done) {
   auto revival = std::make_shared<Revival>();
   revival->pid = pid;
   bool some_wait = false;
-  for (const auto& [id, probe] : probes_) {
+  for (const auto& [id, probe] : registry_.probes) {
     if (probe.pid != pid || !probe.awaited || number(probe.leader) != 0) continue;
     some_wait |= may_come_back(probe);
     revival->items.push_back(item_of(probe));
   }
-  revival->wants_watch = some_wait && number(target(pid).loader_watch) == 0;
+  revival->wants_watch = some_wait && number(registry_.target(pid).loader_watch) == 0;
   revival->done = std::move(done);
   revive(std::move(revival));
 }
 
-void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
+void Reviver::revive(std::shared_ptr<Revival> revival) {
   if (revival->items.empty() && !revival->wants_watch) return finish(revival);
-  const Target& t = target(revival->pid);
+  const Target& t = registry_.target(revival->pid);
   revival->overlay = t.overlay;
   revival->execs = t.execs;
   revival->user = user_of(*revival);
@@ -379,36 +380,36 @@ void ControllerImpl::revive(std::shared_ptr<Revival> revival) {
   });
 }
 
-uid_t ControllerImpl::user_of(const Revival& revival) const {
+uid_t Reviver::user_of(const Revival& revival) const {
   std::optional<uid_t> user;
-  for (const auto& [id, probe] : probes_)
+  for (const auto& [id, probe] : registry_.probes)
     if (probe.pid == revival.pid && number(probe.leader) == 0) user = std::min(user.value_or(probe.user), probe.user);
   return user.value_or(0);
 }
 
 // On a worker: of copies, for who waits may give up before this ends.
-Result<ControllerImpl::PlannedAgain> ControllerImpl::plan_again(const Revival& revival) {
-  auto symbols = symbols::TargetSymbols::load(revival.pid, modules_);
+Result<PlannedAgain> Reviver::plan_again(const Revival& revival) {
+  auto symbols = symbols::TargetSymbols::load(revival.pid, parts_.modules);
   if (!symbols) return std::move(symbols).error();
   PlannedAgain made{*symbols, revival.items, std::nullopt};
   const auto was_kept = [](const Item& i) { return i.expected.has_value(); };
   if (std::ranges::all_of(made.items, was_kept)) (*symbols)->spare_candidates();
   Planner planner(revival.pid, **symbols, revival.overlay.get());
   for (Item& item : made.items) item.plan(planner);
-  const auto shows = [](const Item::Found& found) { return shows_symbols(found.planned); };
+  const auto shows = [](const Item::Found& found) { return Placement::shows_symbols(found.planned); };
   if (std::ranges::any_of(made.items, [&](const Item& i) {
-        return std::ranges::any_of(i.found, shows) || std::ranges::any_of(i.matches, shows_symbols);
+        return std::ranges::any_of(i.found, shows) || std::ranges::any_of(i.matches, Placement::shows_symbols);
       }))
-    read_all_symbols(**symbols);
+    Placement::read_all_symbols(**symbols);
   if (revival.wants_watch) made.watch_plan = plan_watch(planner, **symbols);
   return made;
 }
 
 // A further place of a probe, invisible until the tracer has confirmed it.
-Probe& ControllerImpl::add_place(const Item& item) {
-  Probe& leader = probes_.at(item.leader);
+Probe& Reviver::add_place(const Item& item) {
+  Probe& leader = registry_.probes.at(item.leader);
   Probe place;
-  place.id = ProbeId{++last_probe_};
+  place.id = ProbeId{++registry_.last_probe};
   place.pid = leader.pid;
   place.owner = leader.owner;
   place.user = leader.user;
@@ -424,31 +425,31 @@ Probe& ControllerImpl::add_place(const Item& item) {
   place.gone = true;
   place.program = std::make_shared<tracer::ProbeProgram>();
   place.program->no_detour = leader.program->no_detour;
-  follow(place, leader.id);
-  Probe& added = probes_.emplace(place.id, std::move(place)).first->second;
+  parts_.placement.follow(place, leader.id);
+  Probe& added = registry_.probes.emplace(place.id, std::move(place)).first->second;
   Sight sight;
-  link(added, sight);
+  parts_.stream.link(added, sight);
   return added;
 }
 
 // A found place's program, visible before the tracer's answer: its first hits may come before that.
-void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t index, Step& step) {
+void Reviver::place_one(const Revival& revival, Item& item, std::size_t index, Step& step) {
   Item::Found& found = item.found[index];
   const bool joins = number(found.id) == 0;
-  const tracer::ProgramPtr leaders = probes_.at(item.leader).program;
+  const tracer::ProgramPtr leaders = registry_.probes.at(item.leader).program;
   if (joins) found.id = add_place(item).id;
-  const auto it = probes_.find(found.id);
-  if (it == probes_.end() || !it->second.gone) return;
+  const auto it = registry_.probes.find(found.id);
+  if (it == registry_.probes.end() || !it->second.gone) return;
   Probe& probe = it->second;
   probe.address = found.planned.where.address;
   probe.symbol = symbol_of(found.planned.where);
   probe.module = found.planned.where.module;
   probe.notes = std::move(found.planned.notes);
-  probe.schema = schema_of(probe, found.planned);
-  if (shows_symbols(found.planned)) probe.symbols = revival.symbols;
+  probe.schema = Placement::schema_of(probe, found.planned);
+  if (Placement::shows_symbols(found.planned)) probe.symbols = revival.symbols;
   const tracer::SitePlan plan = found.planned.plan;
-  note_place(probe, plan);
-  found.program = program_of(probe, found.planned);
+  parts_.keeper.note_place(probe, plan);
+  found.program = Placement::program_of(probe, found.planned);
   if (!probe.optimize) found.program->no_detour = probe.program->no_detour;
   found.program->counters = probe.program->counters;
   found.program->streaming = !probe.audience.empty();
@@ -458,11 +459,11 @@ void ControllerImpl::place_one(const Revival& revival, Item& item, std::size_t i
 }
 
 // That one can't be placed doesn't hinder the others.
-void ControllerImpl::place(std::shared_ptr<Revival> revival) {
+void Reviver::place(std::shared_ptr<Revival> revival) {
   std::vector<Step> steps;
   Step together;
   for (Item& item : revival->items) {
-    if (!probes_.contains(item.leader)) continue;
+    if (!registry_.probes.contains(item.leader)) continue;
     if (item.glob) {
       place_matches(*revival, item, steps);
       continue;
@@ -473,21 +474,21 @@ void ControllerImpl::place(std::shared_ptr<Revival> revival) {
   if (!together.parts.empty()) steps.push_back(std::move(together));
   if (revival->watch_plan) {
     revival->watch = std::make_shared<tracer::ProbeProgram>();
-    revival->watch->id = ProbeId{++last_probe_};
+    revival->watch->id = ProbeId{++registry_.last_probe};
     revival->watch->watches_loader = true;
     revival->watch->loader_state = revival->watch_plan->state;
-    target(revival->pid).loader_watch = revival->watch->id;
+    registry_.target(revival->pid).loader_watch = revival->watch->id;
     steps.push_back({{{{revival->watch_plan->plan, revival->watch, {}}, nullptr, false}}});
   }
   if (steps.empty()) return finish(revival);
   revival->unplaced = steps.size();
-  tracer_->post([this, revival, steps = std::move(steps)](tracer::Engine& engine) {
+  parts_.tracer->post([this, revival, steps = std::move(steps)](tracer::Engine& engine) {
     for (const Step& step : steps) place_step(engine, revival, step);
   });
 }
 
 // Tracer thread.
-void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step) {
+void Reviver::place_step(tracer::Engine& engine, const std::shared_ptr<Revival>& revival, const Step& step) {
   std::vector<tracer::SiteRequest> requests;
   std::vector<tracer::ProgramPtr> programs;
   for (const auto& [request, before, joins] : step.parts) {
@@ -512,7 +513,7 @@ void ControllerImpl::place_step(tracer::Engine& engine, const std::shared_ptr<Re
 
 // Tracer thread: what couldn't be placed together, in two halves; of many thousands those that can't be are found soon.
 // False: that was one function, or one place.
-bool ControllerImpl::place_halves(const std::shared_ptr<Revival>& revival, const Step& together) {
+bool Reviver::place_halves(const std::shared_ptr<Revival>& revival, const Step& together) {
   const auto function = [](const Step::Part& part) { return part.request.program->returns.get(); };
   const std::vector<Step::Part>& parts = together.parts;
   auto half = parts.begin() + static_cast<std::ptrdiff_t>(parts.size() / 2);
@@ -523,7 +524,7 @@ bool ControllerImpl::place_halves(const std::shared_ptr<Revival>& revival, const
   if (half == parts.end()) return false;
   post([this, revival, first = Step{{parts.begin(), half}}, second = Step{{half, parts.end()}}] {
     ++revival->unplaced;
-    tracer_->post([this, revival, first, second](tracer::Engine& engine) {
+    parts_.tracer->post([this, revival, first, second](tracer::Engine& engine) {
       place_step(engine, revival, first);
       place_step(engine, revival, second);
     });
@@ -533,22 +534,23 @@ bool ControllerImpl::place_halves(const std::shared_ptr<Revival>& revival, const
 
 // What a pending probe waits for has come, and it can't be placed there. Said once for each reason: a library may be
 // loaded over and over.
-void ControllerImpl::tell_unplaced(Probe& probe, const Error& why) {
+void Reviver::tell_unplaced(Probe& probe, const Error& why) {
   if (std::exchange(probe.why_gone, why.message) == why.message) return;
-  const auto client = clients_.find(probe.owner);
-  if (client == clients_.end()) return;
+  const auto client = registry_.clients.find(probe.owner);
+  if (client == registry_.clients.end()) return;
   std::string message;
   proto::append_json_string(message, fmt::format("{}: {}", probe.full_name(), why.message));
   client->second->notify("probe.unplaced", fmt::format(R"({{"ids":[{}],"message":{}}})", number(probe.id), message));
 }
 
-void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
-  drain_all();
-  encoder_.forget_names();
+void Reviver::finish(const std::shared_ptr<Revival>& revival) {
+  parts_.stream.drain_all();
+  parts_.encoder.forget_names();
   std::vector<ProbeId> back, ownerless;
   std::vector<RemoteAddr> sites;
   std::vector<Failed> failed;
-  if (revival->watch && revival->refused.contains(revival->watch.get())) target(revival->pid).loader_watch = {};
+  if (revival->watch && revival->refused.contains(revival->watch.get()))
+    registry_.target(revival->pid).loader_watch = {};
   for (Item& item : revival->items) {
     bool any = false;
     for (Item::Found& found : item.found)
@@ -559,15 +561,15 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       continue;
     }
     for (Item::Found& found : item.found) {
-      const auto it = probes_.find(found.id);
-      if (it == probes_.end()) {  // removed meanwhile
+      const auto it = registry_.probes.find(found.id);
+      if (it == registry_.probes.end()) {  // removed meanwhile
         if (found.program && !found.why) ownerless.push_back(found.id);
         continue;
       }
       Probe& probe = it->second;
       if (found.why) {
         if (!item.why) item.why = std::move(found.why);
-        if (!probe.committed) erase_probe(found.id);
+        if (!probe.committed) parts_.changes.erase_probe(found.id);
         continue;
       }
       if (!found.program) continue;
@@ -575,22 +577,24 @@ void ControllerImpl::finish(const std::shared_ptr<Revival>& revival) {
       probe.gone = false;
       probe.awaited = false;
       probe.why_gone.clear();
-      if (const auto shown = probes_.find(probe.shown()); shown != probes_.end()) note_watched(shown->second);
+      if (const auto shown = registry_.probes.find(probe.shown()); shown != registry_.probes.end())
+        parts_.keeper.note_watched(shown->second);
       probe.committed = true;
       probe.program = found.program;
       probe.program->streaming.store(!probe.audience.empty(), std::memory_order_relaxed);
       if (back.empty() || back.back() != probe.shown()) back.push_back(probe.shown());  // an item's are in a row
       sites.push_back(probe.address);
     }
-    const auto leader = probes_.find(item.leader);
-    if (leader == probes_.end() || any || !item.why || !item.in_place.empty()) continue;
+    const auto leader = registry_.probes.find(item.leader);
+    if (leader == registry_.probes.end() || any || !item.why || !item.in_place.empty()) continue;
     if (!may_come_back(leader->second))
       failed.push_back({item.leader, leader->second.full_name(), *item.why});
     else if (!may_come(*item.why, item.definition) && !process::is_exiting(revival->pid))
       tell_unplaced(leader->second, *item.why);
   }
-  analyse_code(revival->user, revival->pid, revival->execs, revival->symbols, std::move(sites));
-  if (!ownerless.empty()) tracer_->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });
+  parts_.placement.analyse_code(revival->user, revival->pid, revival->execs, revival->symbols, std::move(sites));
+  if (!ownerless.empty())
+    parts_.tracer->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });
   notify_owners(back, "probe.returned");
   forget_watch_if_unneeded(revival->pid);
   revival->done(std::move(failed));

@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/control/controller_impl.hpp"
+#include "daemon/control/parts.hpp"
+#include "daemon/control/stream.hpp"
 #include "proto/base/fd.hpp"
 
 namespace probed::control {
@@ -44,15 +45,15 @@ bool records_wanted(const tracer::ProbeProgram& program) {
 // More records than a lane can hold: those that are there now are among them, however fast others follow.
 static std::size_t all_of(const FeedState& state) { return state.feed->channel->layout().ring_size / 32 + 1; }
 
-FeedState* ControllerImpl::find_feed(const events::FeedPtr& feed) {
+FeedState* Stream::find_feed(const events::FeedPtr& feed) {
   const auto it = std::ranges::find_if(feeds_, [&](const auto& state) { return state->feed == feed; });
   return it == feeds_.end() ? nullptr : it->get();
 }
 
 // ---- what the tracer tells ------------------------------------------------------------------------------------------
 
-void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vector<tracer::Listener::Tap>& taps,
-                                   pid_t pid, std::uint64_t ticket) {
+void Stream::on_taps_added(const events::FeedPtr& feed, const std::vector<tracer::Listener::Tap>& taps, pid_t pid,
+                           std::uint64_t ticket) {
   FeedState* state = find_feed(feed);
   if (!state) {
     feeds_.push_back(std::make_unique<FeedState>());
@@ -66,28 +67,28 @@ void ControllerImpl::on_taps_added(const events::FeedPtr& feed, const std::vecto
     if (state->taps.size() <= index) state->taps.resize(index + 1);
     FeedState::Tap& tap = state->taps[index];
     tap = {nullptr, program, 0};
-    const auto it = probes_.find(program->id);
-    if (it == probes_.end()) continue;
+    const auto it = registry_.probes.find(program->id);
+    if (it == registry_.probes.end()) continue;
     tap.probe = &it->second;
     it->second.sources.push_back({state, index});
   }
   // Only these can have become wanted; looking at all of them for each of many thousands would take long.
   if (std::ranges::any_of(taps, [](const auto& tap) { return records_wanted(*tap.program); })) watch_feeds();
-  tracer_->post([pid, ticket](tracer::Engine& engine) { engine.names_known(pid, ticket); });
+  parts_.tracer->post([pid, ticket](tracer::Engine& engine) { engine.names_known(pid, ticket); });
 }
 
-void ControllerImpl::on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid) {
+void Stream::on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid) {
   FeedState* state = find_feed(feed);
   if (!state) return;
   drain_feed(*state, SIZE_MAX);
   give_up_unknown(*state);
   flush_touched();
   for (const std::uint32_t index : indices) close_tap(*state, index);
-  tracer_->post(
+  parts_.tracer->post(
       [feed, pid, indices = std::move(indices)](tracer::Engine& engine) { engine.indices_free(pid, feed, indices); });
 }
 
-void ControllerImpl::on_feed_closed(const events::FeedPtr& feed) {
+void Stream::on_feed_closed(const events::FeedPtr& feed) {
   FeedState* state = find_feed(feed);
   if (!state) return;
   drain_feed(*state, SIZE_MAX);
@@ -99,13 +100,13 @@ void ControllerImpl::on_feed_closed(const events::FeedPtr& feed) {
 }
 
 // Nobody will say any more whose these were.
-void ControllerImpl::give_up_unknown(FeedState& state) {
+void Stream::give_up_unknown(FeedState& state) {
   for (FeedState::Unknown& unknown : state.unknown) unknown.since = {};
   take_unknown(state);
 }
 
 // What was counted there becomes the probe's own.
-void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
+void Stream::close_tap(FeedState& state, std::uint32_t index) {
   if (index >= state.taps.size() || !state.taps[index].program) return;
   FeedState::Tap& tap = state.taps[index];
   const events::ProbeCounts counts = state.feed->channel->counts(index);
@@ -121,7 +122,7 @@ void ControllerImpl::close_tap(FeedState& state, std::uint32_t index) {
 
 // ---- counting -------------------------------------------------------------------------------------------------------
 
-ControllerImpl::Counts ControllerImpl::counts_of(const Probe& probe) const {
+Counts Stream::counts_of(const Probe& probe) const {
   const tracer::Counters& own = *probe.program->counters;
   Counts sum{own.hits, own.missed, own.filtered};
   for (const auto& [feed, index] : probe.sources) {
@@ -134,14 +135,14 @@ ControllerImpl::Counts ControllerImpl::counts_of(const Probe& probe) const {
   return sum;
 }
 
-std::uint64_t ControllerImpl::missed_of(const Probe& probe) const {
+std::uint64_t Stream::missed_of(const Probe& probe) const {
   std::uint64_t missed = probe.program->counters->missed.load(std::memory_order_relaxed);
   for (const auto& [feed, index] : probe.sources) missed += feed->feed->channel->dropped(index);
   return missed;
 }
 
 // Whether records are to be looked for at all.
-void ControllerImpl::watch_feeds() {
+void Stream::watch_feeds() {
   const auto wanted = [](const FeedState::Tap& tap) { return tap.program && records_wanted(*tap.program); };
   feeds_record_ =
       std::ranges::any_of(feeds_, [&](const auto& state) { return std::ranges::any_of(state->taps, wanted); });
@@ -153,7 +154,7 @@ void ControllerImpl::watch_feeds() {
 // ---- draining -------------------------------------------------------------------------------------------------------
 
 // Clock of the records: what was made later than `until` stays.
-std::size_t ControllerImpl::drain_feeds(std::size_t limit, std::uint64_t until) {
+std::size_t Stream::drain_feeds(std::size_t limit, std::uint64_t until) {
   if (feeds_.empty()) return 0;
   clock_.look();
   now_ = std::chrono::steady_clock::now();
@@ -163,7 +164,7 @@ std::size_t ControllerImpl::drain_feeds(std::size_t limit, std::uint64_t until) 
 }
 
 // What the threads of a process that has just hit a breakpoint had recorded before.
-void ControllerImpl::drain_feeds_before(const events::RecordHeader& header) {
+void Stream::drain_feeds_before(const events::RecordHeader& header) {
   now_ = std::chrono::steady_clock::now();
   const std::uint64_t until = clock_.counter(header.time);
   for (const auto& state : feeds_)
@@ -171,7 +172,7 @@ void ControllerImpl::drain_feeds_before(const events::RecordHeader& header) {
 }
 
 // `limit`: records of each lane, at most those that one can hold. Returns the most that there were in one.
-std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit, std::uint64_t until) {
+std::size_t Stream::drain_feed(FeedState& state, std::size_t limit, std::uint64_t until) {
   events::Channel& channel = *state.feed->channel;
   for (const std::uint64_t thread_pointer : state.feed->threads.take_dead()) channel.shared_thread_died(thread_pointer);
   if (!state.unknown.empty()) take_unknown(state);
@@ -179,12 +180,12 @@ std::size_t ControllerImpl::drain_feed(FeedState& state, std::size_t limit, std:
       std::min(limit, all_of(state)), [&](const events::ChannelRecord& record) { take_record(state, record); }, until);
   if (!state.unknown.empty() && now_ - state.asked > kAskAge) {
     state.asked = now_;
-    tracer_->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });
+    parts_.tracer->post([pid = state.feed->pid](tracer::Engine& engine) { engine.find_threads(pid); });
   }
   return taken;
 }
 
-void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& record) {
+void Stream::take_record(FeedState& state, const events::ChannelRecord& record) {
   if (record.owner != 0) return take_known(state, record, static_cast<pid_t>(record.owner));
   const auto tid = state.feed->threads.find(record.thread_pointer, record.time);
   if ((tid && state.unknown.empty()) || state.unknown.size() >= kMostUnknown)
@@ -193,7 +194,7 @@ void ControllerImpl::take_record(FeedState& state, const events::ChannelRecord& 
 }
 
 // Those put aside, in their order, as far as their threads are known by now, or won't be.
-void ControllerImpl::take_unknown(FeedState& state) {
+void Stream::take_unknown(FeedState& state) {
   while (!state.unknown.empty()) {
     FeedState::Unknown& oldest = state.unknown.front();
     const auto tid = state.feed->threads.find(oldest.record.thread_pointer, oldest.record.time);
@@ -204,7 +205,7 @@ void ControllerImpl::take_unknown(FeedState& state) {
   }
 }
 
-void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid) {
+void Stream::take_known(FeedState& state, const events::ChannelRecord& record, pid_t tid) {
   if (record.probe >= state.taps.size()) return;
   FeedState::Tap& tap = state.taps[record.probe];
   if (!tap.probe || !tap.program) return;
@@ -233,9 +234,8 @@ void ControllerImpl::take_known(FeedState& state, const events::ChannelRecord& r
 }
 
 // The arguments of a record; what else it says of a return goes into the header.
-std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbeProgram& program,
-                                                          const events::ChannelRecord& record,
-                                                          events::RecordHeader& header) {
+std::span<const std::byte> Stream::take_arguments(const tracer::ProbeProgram& program,
+                                                  const events::ChannelRecord& record, events::RecordHeader& header) {
   if (!program.returns) {
     values::CommonFields known;
     if (program.detour->needs_comm) known.comm = header.comm;
@@ -257,7 +257,7 @@ std::span<const std::byte> ControllerImpl::take_arguments(const tracer::ProbePro
 }
 
 // With its name as it is now, or was lately.
-const FeedState::Thread& ControllerImpl::thread_in(FeedState& state, pid_t pid, pid_t tid) {
+const FeedState::Thread& Stream::thread_in(FeedState& state, pid_t pid, pid_t tid) {
   if (!state.last || state.last->tid != tid) {
     if (state.threads.size() > kMostThreads) state.threads.clear();
     state.last = &state.threads[tid];

@@ -3,17 +3,18 @@
 //
 // The waiting probe stays, out of sight as long as there are matches of it: it goes on looking, in what is loaded later
 // too, and whatever is asked for by its id or name is asked of its matches. A match whose code goes is pending itself,
-// and comes back like any probe (controller_revival.cpp); one that somebody removes isn't made again.
+// and comes back like any probe (reviver.cpp); one that somebody removes isn't made again.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 
-#include "daemon/control/controller_parts.hpp"
+#include "daemon/control/batches.hpp"
+#include "daemon/control/parts.hpp"
+#include "daemon/control/reviver.hpp"
 #include "proto/error.hpp"
 #include "proto/json.hpp"
 
 namespace probed::control {
-
 namespace {
 
 constexpr std::size_t kMostSkippedTold = 1000;  // in one notification
@@ -53,25 +54,25 @@ std::string args_of(const Probe& probe) {
   return std::move(w).text();
 }
 
-std::vector<ProbeId> ControllerImpl::matches_of(ProbeId glob) const {
+std::vector<ProbeId> Reviver::matches_of(ProbeId glob) const {
   std::vector<ProbeId> ids;
-  for (const auto& [id, probe] : probes_)
+  for (const auto& [id, probe] : registry_.probes)
     if (probe.from == glob) ids.push_back(id);
   return ids;
 }
 
 // What is no new match: what is in place, what waits for its code itself, and what isn't wanted any more.
-void ControllerImpl::note_taken(Item& item, const Probe& glob) const {
+void Reviver::note_taken(Item& item, const Probe& glob) const {
   item.taken = glob.unwanted;
   for (const ProbeId id : matches_of(glob.id)) {
-    const Probe& probe = probes_.at(id);
+    const Probe& probe = registry_.probes.at(id);
     if (!probe.gone) item.in_place.push_back(probe.address);
     if (probe.gone || probe.many) item.taken.insert(probe.match);
   }
 }
 
 // Worker pool.
-void ControllerImpl::Item::plan_matches(Planner& planner) {
+void Item::plan_matches(Planner& planner) {
   auto planned = planner.plan_matches(0, definition, filter.empty() ? std::nullopt : std::optional(filter));
   if (!planned) return void(why = std::move(planned).error());
   // Unloaded while it was looked at.
@@ -90,9 +91,9 @@ void ControllerImpl::Item::plan_matches(Planner& planner) {
 }
 
 // Enters what a glob has found, as an add of it would.
-void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Step>& steps) {
+void Reviver::place_matches(Revival& revival, Item& item, std::vector<Step>& steps) {
   if (item.matches.empty()) return;
-  const Probe& glob = probes_.at(item.leader);
+  const Probe& glob = registry_.probes.at(item.leader);
   Plan plan;
   plan.request.pid = glob.pid;
   plan.request.probes.push_back({glob.definition, glob.filter.empty() ? std::nullopt : std::optional(glob.filter),
@@ -105,13 +106,13 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
   plan.symbols = revival.symbols;
   plan.planned = std::move(item.matches);
   plan.from = glob.id;
-  if (auto registered = register_probes(plan); !registered) {
+  if (auto registered = parts_.placement.register_probes(plan); !registered) {
     spdlog::warn("{} of process {}: {}", glob.full_name(), glob.pid, registered.error().message);
     return void(item.why = std::move(registered).error());
   }
   Step& step = steps.emplace_back();
   for (std::size_t i = 0; i < plan.ids.size(); ++i) {
-    Probe& probe = probes_.at(plan.ids[i]);
+    Probe& probe = registry_.probes.at(plan.ids[i]);
     probe.match = match_of(plan.planned[i].where);
     probe.why_disabled = glob.why_disabled;
     probe.expires = glob.expires;
@@ -122,31 +123,32 @@ void ControllerImpl::place_matches(Revival& revival, Item& item, std::vector<Ste
 }
 
 // Those that the tracer has put in place are seen from now on.
-void ControllerImpl::finish_matches(const Revival& revival, Item& item, std::vector<ProbeId>& ownerless,
-                                    std::vector<RemoteAddr>& sites) {
-  const auto it = probes_.find(item.leader);
+void Reviver::finish_matches(const Revival& revival, Item& item, std::vector<ProbeId>& ownerless,
+                             std::vector<RemoteAddr>& sites) {
+  const auto it = registry_.probes.find(item.leader);
   std::vector<ProbeId> added;
   for (Item::Found& found : item.found) {
-    const auto p = probes_.find(found.id);
-    const bool wanted = p != probes_.end() && it != probes_.end();  // it may have been removed meanwhile
+    const auto p = registry_.probes.find(found.id);
+    const bool wanted =
+        p != registry_.probes.end() && it != registry_.probes.end();  // it may have been removed meanwhile
     if (!wanted && !found.why) ownerless.push_back(found.id);
-    if (p == probes_.end()) continue;
+    if (p == registry_.probes.end()) continue;
     Probe& probe = p->second;
     if (found.why && number(probe.leader) == 0)
       item.skipped.push_back({probe.symbol, probe.address, *std::move(found.why)});
     if (!wanted || found.why) {
-      erase_probe(found.id);
+      parts_.changes.erase_probe(found.id);
       continue;
     }
     probe.committed = true;
     sites.push_back(probe.address);
     added.push_back(found.id);
   }
-  if (it == probes_.end()) return;
+  if (it == registry_.probes.end()) return;
   Probe& glob = it->second;
   std::vector<ProbeId> shown;
   for (const ProbeId id : added)
-    if (number(probes_.at(id).leader) == 0) shown.push_back(id);
+    if (number(registry_.probes.at(id).leader) == 0) shown.push_back(id);
   glob.matches += shown.size();
   glob.notes.clear();
   if (item.why && !is_to_come(*item.why, *glob.parsed)) glob.notes.push_back(item.why->message);
@@ -158,19 +160,19 @@ void ControllerImpl::finish_matches(const Revival& revival, Item& item, std::vec
     tell_added(glob, shown, item.skipped);
   }
   glob.told_skipped = item.skipped.size();
-  if (!shown.empty() && glob.owner == ClientId::none) keep(glob.pid);
-  if (!shown.empty()) look_at_limits_at(std::chrono::steady_clock::now());
+  if (!shown.empty() && glob.owner == ClientId::none) parts_.keeper.keep(glob.pid);
+  if (!shown.empty()) parts_.limits.look_at_limits_at(std::chrono::steady_clock::now());
 }
 
 // Its owner, and who gets its events. Matches whose arguments have other types are told of by themselves.
-void ControllerImpl::tell_added(const Probe& glob, const std::vector<ProbeId>& added,
-                                const std::vector<Skipped>& skipped) {
+void Reviver::tell_added(const Probe& glob, const std::vector<ProbeId>& added, const std::vector<Skipped>& skipped) {
   std::set<Client*> clients;
-  if (const auto owner = clients_.find(glob.owner); owner != clients_.end()) clients.insert(owner->second);
+  if (const auto owner = registry_.clients.find(glob.owner); owner != registry_.clients.end())
+    clients.insert(owner->second);
   glob.audience.each([&](const Subscription& subscription) { clients.insert(subscription.client); });
   std::map<std::string, std::string> ids;  // by arguments
   for (const ProbeId id : added) {
-    std::string& list = ids[args_of(probes_.at(id))];
+    std::string& list = ids[args_of(registry_.probes.at(id))];
     list += (list.empty() ? "" : ",") + std::to_string(number(id));
   }
   if (ids.empty()) ids[args_of(glob)];
@@ -182,23 +184,23 @@ void ControllerImpl::tell_added(const Probe& glob, const std::vector<ProbeId>& a
   }
 }
 
-void ControllerImpl::set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matches) {
+void Reviver::set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matches) {
   std::vector<ProbeId> other;
   for (const ProbeId id : matches) {
-    Probe& probe = probes_.at(id);
+    Probe& probe = registry_.probes.at(id);
     if (std::exchange(probe.enabled, glob.enabled) != glob.enabled) other.push_back(id);
   }
   if (other.empty()) return;
-  tracer_->post([other = std::move(other), enabled = glob.enabled](tracer::Engine& engine) {
+  parts_.tracer->post([other = std::move(other), enabled = glob.enabled](tracer::Engine& engine) {
     engine.set_enabled(other, enabled, [](const std::vector<tracer::NotArmed>&) {});
   });
 }
 
 // Somebody has removed it. A glob of which everything has been removed goes, too: nobody would see what for it stays.
-void ControllerImpl::forget_match(const Probe& match, std::vector<ProbeId>& emptied) {
+void Reviver::forget_match(const Probe& match, std::vector<ProbeId>& emptied) {
   if (number(match.from) == 0 || number(match.leader) != 0) return;
-  const auto it = probes_.find(match.from);
-  if (it == probes_.end()) return;
+  const auto it = registry_.probes.find(match.from);
+  if (it == registry_.probes.end()) return;
   it->second.unwanted.insert(match.match);
   if (match.committed && it->second.matches == 1) emptied.push_back(match.from);
 }

@@ -1,0 +1,30 @@
+// Probes that are chosen, removed, enabled and disabled, and the switches for all of them.
+//
+// Asio thread.
+#pragma once
+
+#include "daemon/control/part.hpp"
+
+namespace probed::control {
+
+class Changes : public Part {
+ public:
+  using Part::Part;
+
+  // Requests: controller.hpp says what they do.
+  void remove(Client& client, Selector which, Reply<std::vector<ProbeView>> reply);
+  void set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply);
+  void set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply);
+  void set_optimize(bool enabled, Reply<void> reply);
+
+  void erase_probe(ProbeId id);
+  void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
+  void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
+  void mark_gone(pid_t pid);
+
+ private:
+  std::vector<ProbeId> select(const Client& client, const Selector& which) const;
+  void tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled);
+};
+
+}  // namespace probed::control

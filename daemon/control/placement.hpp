@@ -1,0 +1,42 @@
+// Probes on their way in: parsed, planned, registered, given to the tracer, told of.
+//
+// Asio thread.
+#pragma once
+
+#include "daemon/control/part.hpp"
+
+namespace probed::control {
+
+class Placement : public Part {
+ public:
+  using Part::Part;
+
+  // Requests: controller.hpp says what they do.
+  void add(Client& client, AddRequest request, Reply<Added> reply);
+
+  // Whether some argument is shown as a symbol's name.
+  static bool shows_symbols(const PlannedProbe& planned);
+  static events::EventSchema schema_of(const Probe& probe, const PlannedProbe& planned);
+  static tracer::ProgramPtr program_of(const Probe& probe, PlannedProbe& planned);
+  // Reads the symbols of every module there is, so that later look-ups are quick. Worker pool.
+  static void read_all_symbols(const symbols::TargetSymbols& symbols);
+  void follow(Probe& probe, ProbeId leader);
+  Result<void> register_probes(Plan& plan);
+  void analyse_code(uid_t user, pid_t pid, std::uint32_t execs, std::shared_ptr<const symbols::TargetSymbols> symbols,
+                    std::vector<RemoteAddr> sites);
+
+ private:
+  Result<std::vector<lang::Definition>> parse(const AddRequest& request) const;
+  Result<void> check_names(const AddRequest& request, ClientId owner,
+                           const std::vector<lang::Definition>& definitions) const;
+  void plan_in_pool(std::shared_ptr<Plan> plan);
+  void analyse_first(std::shared_ptr<Plan> plan);
+  void take_analysis(const std::shared_ptr<Plan>& plan, std::vector<tracer::SiteCode> code);
+  void refuse(const Plan& plan, Error why);
+  Result<void> check_room(const Plan& plan) const;
+  void describe(Probe& probe, const Plan& plan, const Target& t, PlannedProbe& planned) const;
+  void commit(std::shared_ptr<Plan> plan);
+  void tell_code(pid_t pid, std::uint32_t execs, std::vector<tracer::SiteCode> code);
+};
+
+}  // namespace probed::control
