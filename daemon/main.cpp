@@ -53,10 +53,10 @@ void end_anyway_after(std::chrono::seconds patience) {
 }
 
 void set_up_log(const std::string& level) {
-  // To stderr, systemd style: the journal adds the time. <N> is the priority (sd-daemon(3)) when it listens.
+  // To stderr, systemd style: the journal adds the time. Where each stop is logged its microseconds are wanted, too.
   auto log = spdlog::stderr_logger_mt("probed");
-  log->set_pattern("probed: %l: %v");
   log->set_level(spdlog::level::from_str(level));
+  log->set_pattern(log->level() == spdlog::level::trace ? "probed: %l: %H:%M:%S.%f %v" : "probed: %l: %v");
   spdlog::set_default_logger(std::move(log));
 }
 

@@ -211,7 +211,9 @@ uid_t user_of(pid_t pid) {
   return credentials ? credentials->ruid : 0;
 }
 
-// What the fetchers' parent has done for us meanwhile.
+}  // namespace
+
+// By the tracer as well, whose wait it may have been: nobody else may ask for memory for a long time.
 void tell_of_what_was_done() {
   static std::atomic<std::uint32_t> told{0};
   const VisitBoard* const board = visit_board();
@@ -229,8 +231,6 @@ void tell_of_what_was_done() {
       "file system's connection was ended (/sys/fs/fuse/connections/{})",
       board->done_for.load(), board->ended_of.load(), ended);
 }
-
-}  // namespace
 
 struct PresentPages::Process {
   Process();

@@ -26,6 +26,9 @@
 
 namespace probed {
 
+// Logs what the fetchers' parent has done meanwhile for somebody who waited in the kernel (visits.hpp), once.
+void tell_of_what_was_done();
+
 class PresentPages {
  public:
   // Of nothing: whatever is asked for is present.

@@ -37,8 +37,8 @@ Error Access::client_has_gone() {
   return {Reason::internal, "the client has gone before its request was begun", "", {}};
 }
 
-// A set-user-ID program, one with capabilities or that may not be read: nothing of it is for whoever could trace what
-// the process ran before. Nobody else could let it go on: that would be refused as everything else.
+// A set-user-ID program, one with capabilities or that may not be read. Nobody else could let it go on: that would be
+// refused as everything else.
 void Access::forget_denied(Target& target, const std::set<ClientId>& denied) {
   for (const ClientId id : denied) {
     target.interested.erase(id);

@@ -197,7 +197,6 @@ void Attachments::detach(pid_t pid, Reply<void> reply) {
   });
 }
 
-// When the last probe of a target that nobody keeps attached has gone, or nobody keeps it attached any more.
 void Attachments::detach_if_unused(pid_t pid, std::function<void()> done) {
   enqueue(pid, [=, this, done = std::move(done)](std::function<void()> next) {
     const auto it = registry_.targets.find(pid);
@@ -249,7 +248,6 @@ void Attachments::notify_interested(const Target& target, std::string_view metho
       client->second->notify(method, params);
 }
 
-// Whoever wanted it held has gone, or may not any more: it goes on, or will not be held.
 void Attachments::forget_hold(Target& target) {
   target.holder = target.holds_execs = ClientId::none;
   parts_.tracer->post([pid = target.id.pid](tracer::Engine& engine) { engine.forget_hold(pid); });
@@ -333,6 +331,7 @@ void Attachments::on_child_execed(Target& parent, pid_t pid, bool kept, std::str
     Target& t = registry_.target(pid);
     if (const auto id = process::target_id(pid)) t.id = *id;
     t.attached = true;
+    t.starved_before = parts_.tracer->urgency().starved_ns();
     t.members = {pid};
     t.exe = process::exe(pid);
     t.follow_fork = parent.follow_fork;

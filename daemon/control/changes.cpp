@@ -10,7 +10,7 @@
 
 namespace probed::control {
 
-// ---- remove, enable, list -------------------------------------------------------------------------------------------
+// ---- remove, enable -------------------------------------------------------------------------------------------------
 
 std::vector<ProbeId> Changes::select(const Client& client, const Selector& which) const {
   std::map<pid_t, bool> may;
@@ -55,7 +55,6 @@ void Changes::erase_probe(ProbeId id) {
   registry_.probes.erase(it);
 }
 
-// Takes probes out of the tracer and the registry; their targets stay attached.
 void Changes::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
   parts_.tracer->urgency().hurry_others(kForLettingGo);
   auto removed = [this, ids, reply = std::move(reply)] {
@@ -90,7 +89,6 @@ void Changes::take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> r
 
 void Changes::remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply) {
   take_out(std::move(ids), [this, reply = std::move(reply)](Result<std::vector<ProbeView>> removed) {
-    // The answer comes when the targets that were only attached for these probes are free again.
     std::set<pid_t> pids;
     for (const ProbeView& view : *removed)
       if (registry_.targets.contains(view.pid)) pids.insert(view.pid);
@@ -169,8 +167,6 @@ void Changes::mark_gone(pid_t pid) {
   parts_.tracer->post([ids = std::move(ids)](tracer::Engine& engine) { engine.remove(ids, nullptr); });
 }
 
-// ---- global switches ------------------------------------------------------------------------------------------------
-
 // Whoever gets the events of probes that somebody else has switched.
 void Changes::tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled) {
   struct Told {
@@ -201,6 +197,8 @@ void Changes::tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool e
     client->notify("probe.switched", w.text());
   }
 }
+
+// ---- global switches ------------------------------------------------------------------------------------------------
 
 void Changes::set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply) {
   parts_.tracer->post([this, armed, who = client.id(), reply = std::move(reply)](tracer::Engine& engine) {

@@ -17,9 +17,13 @@ class Changes : public Part {
   void set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply);
   void set_optimize(bool enabled, Reply<void> reply);
 
-  void erase_probe(ProbeId id);
+  // Takes probes out of the tracer and the registry; their targets stay attached. The answer: those that people see.
   void take_out(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
+  // The same; the answer comes when targets that were only attached for these probes are free.
   void remove_ids(std::vector<ProbeId> ids, Reply<std::vector<ProbeView>> reply);
+  // Takes a probe out of the registry alone, and adds what it has counted to the totals. No-op for an unknown one.
+  void erase_probe(ProbeId id);
+  // The process has ended, or runs another program: so have its probes, of which persistent ones are erased.
   void mark_gone(pid_t pid);
 
  private:

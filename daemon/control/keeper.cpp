@@ -458,7 +458,6 @@ void Keeper::settle(const KeptTarget& kept, std::uint64_t last_known, const std:
                kept.id.pid, others, static_cast<double>(now - std::min(now, last_known)) / 1e9);
 }
 
-// It is in place again, or waits for its code under our eyes.
 void Keeper::note_watched(Probe& probe) const {
   if (!probe.unwatched || probe.unwatched->to != 0) return;
   probe.unwatched->to = std::max(monotonic_now(), probe.unwatched->from);
@@ -481,7 +480,7 @@ void Keeper::put_back(std::shared_ptr<const FoundKept> found, std::function<void
     // Before the process is touched: should we end by it, that is known.
     KeptTarget tried = *found->target;
     tried.attempts = kept_[pid].attempts;
-    keep(tried);
+    if (parts_.keeping) keep(tried);
     parts_.attachments.ensure_attached(pid, params, [=, this](Result<void> attached) {
       if (!attached && found->target->attached_by)
         spdlog::warn("process {} is not attached to again: {}", pid, attached.error().message);

@@ -13,19 +13,23 @@ class Keeper : public Part {
  public:
   using Part::Part;
 
-  // Requests: controller.hpp says what they do.
+  // Requests: controller_impl.hpp says what they do.
   void keep_probes(Keeping keeping);
-  // Puts back what the daemon before has kept there: every probe is registered when this returns, those that can be are
-  // in place when done is called, `limit` later at most.
   void readopt(std::chrono::milliseconds limit, std::function<void()> done);
-
-  void note_place(Probe& probe, const tracer::SitePlan& plan) const;
-  void keep(pid_t pid);
-  void keep(const KeptTarget& target);
-  void note_unkept(ProbeView& view) const;
-  void keep_all();
   // The daemon ends well: whatever is kept has done it no harm, and nothing more is kept.
   void end();
+
+  // Writes what is kept of that process, or removes its file when nothing is; of very many probes only keep_all() does.
+  // Where that fails, note_unkept() says so. No-op when nothing is kept at all.
+  void keep(pid_t pid);
+  // Writes this. Precondition: keep_probes() has been called, and end() hasn't.
+  void keep(const KeptTarget& target);
+  void keep_all();
+  // Adds to a persistent probe's notes why it won't outlive this daemon, if it won't.
+  void note_unkept(ProbeView& view) const;
+  // Where a persistent probe stands, for the next daemon to know the code again.
+  void note_place(Probe& probe, const tracer::SitePlan& plan) const;
+  // The probe is in place again, or waits for its code under our eyes: its time without a daemon is over.
   void note_watched(Probe& probe) const;
 
  private:

@@ -30,7 +30,6 @@ constexpr unsigned kFastSeconds = 20;
 
 Limits::Limits(Parts& parts) : Part(parts), limits_timer_(parts.io) {}
 
-// The hits that were asked for have come.
 void Limits::on_limit_reached(std::vector<ProbeId> ids) {
   for (const ProbeId id : ids)
     if (const auto it = registry_.probes.find(id); it != registry_.probes.end())
@@ -38,7 +37,6 @@ void Limits::on_limit_reached(std::vector<ProbeId> ids) {
   disable(std::move(ids), "limit");
 }
 
-// No later than then.
 void Limits::look_at_limits_at(Clock::time_point at) {
   if (limits_at_ && *limits_at_ <= at) return;
   limits_at_ = at;

@@ -13,7 +13,9 @@ class Limits : public Part {
  public:
   explicit Limits(Parts& parts);
 
+  // The hits that were asked for have come: these probes are disabled, and their clients are told.
   void on_limit_reached(std::vector<ProbeId> probes);
+  // Rates and times are looked at then, or earlier; from then on as long as some probe has any.
   void look_at_limits_at(std::chrono::steady_clock::time_point at);
 
  private:

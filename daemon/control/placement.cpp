@@ -1,4 +1,4 @@
-// Probes: add, remove, enable, list.
+// Probes on their way in.
 //
 // An add goes parse (here) -> attach (tracer) -> plan (pool) -> register, invisible (here) -> arm (tracer) -> visible
 // (here). Whatever fails takes all of it back.
@@ -299,7 +299,6 @@ bool Placement::shows_symbols(const PlannedProbe& planned) {
          });
 }
 
-// What is to be said of a probe's events at this place.
 events::EventSchema Placement::schema_of(const Probe& probe, const PlannedProbe& planned) {
   events::EventSchema schema = planned.returns
                                    ? events::make_return_schema(probe.full_name(), planned.function, planned.args())
@@ -308,7 +307,6 @@ events::EventSchema Placement::schema_of(const Probe& probe, const PlannedProbe&
   return schema;
 }
 
-// For the tracer; what was planned is moved out of.
 tracer::ProgramPtr Placement::program_of(const Probe& probe, PlannedProbe& planned) {
   auto program = std::make_shared<tracer::ProbeProgram>();
   program->id = probe.id;
@@ -357,7 +355,6 @@ class Names {
   std::unordered_map<std::string, unsigned> last_number_;  // numbers up to this one are taken
 };
 
-// One more place of a probe that is there already.
 void Placement::follow(Probe& probe, ProbeId leader) {
   Probe& first = registry_.probes.at(leader);
   first.followers.push_back(probe.id);
@@ -413,7 +410,6 @@ void Placement::describe(Probe& probe, const Plan& plan, const Target& t, Planne
   if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
 }
 
-// Enters the planned probes, invisible until the tracer has confirmed them: their hits may arrive before that.
 Result<void> Placement::register_probes(Plan& plan) {
   const AddRequest& request = plan.request;
   Target& t = registry_.target(request.pid);
@@ -522,7 +518,6 @@ void Placement::commit(std::shared_ptr<Plan> plan) {
   });
 }
 
-// What the optimiser has to know of the code around new probes, found out while they are hit as breakpoints.
 void Placement::analyse_code(uid_t user, pid_t pid, std::uint32_t execs,
                              std::shared_ptr<const symbols::TargetSymbols> symbols, std::vector<RemoteAddr> sites) {
   if (sites.empty() || !symbols) return;

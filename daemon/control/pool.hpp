@@ -15,6 +15,8 @@ class Pool : public Part {
   // what it gives later is dropped. Nothing that make() changes may be seen from here before done().
   template <class Make, class Done>
   void at_work(uid_t user, Work kind, Make make, Done done);
+  // An error: that user's target would be one too many for the daemon's descriptors. An attached one never is, nor one
+  // that root or the daemon's own user asks for.
   Result<void> check_descriptors(uid_t user, pid_t pid) const;
 
  private:

@@ -250,7 +250,6 @@ void Reviver::on_libraries_changed(pid_t root, std::uint64_t ticket) {
   parts_.tracer->post([root, ticket](tracer::Engine& engine) { engine.loader_may_go_on(root, ticket); });
 }
 
-// What waits for its code is looked for, once for however many reports; the dynamic loader is watched from then on.
 void Reviver::look_for_pending(pid_t pid) {
   const auto t = registry_.targets.find(pid);
   if (t == registry_.targets.end() || std::exchange(t->second.look_queued, true)) return;
@@ -302,8 +301,6 @@ std::optional<Error> Reviver::why_not_revivable(const Probe& probe) const {
       {}};
 }
 
-// Looks for the code of gone probes because somebody has asked for it. Those that wait for it anyway don't count as
-// failed as long as it isn't there.
 void Reviver::revive_all(ClientId who, const std::vector<ProbeId>& ids, std::function<void(std::vector<Failed>)> done) {
   auto all = std::make_shared<std::vector<Failed>>();
   std::map<pid_t, std::vector<Item>> by_pid;
@@ -346,7 +343,6 @@ void Reviver::revive_all(ClientId who, const std::vector<ProbeId>& ids, std::fun
   }
 }
 
-// What another daemon had in this target, which is attached.
 void Reviver::revive_awaited(pid_t pid, std::function<void(std::vector<Failed>)> done) {
   auto revival = std::make_shared<Revival>();
   revival->pid = pid;

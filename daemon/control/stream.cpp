@@ -131,7 +131,7 @@ std::size_t Stream::drain(std::size_t limit) {
   return std::max(taken, recorded);
 }
 
-// Everything that is there now; a target may make more as fast as we take it out.
+// A target may make more as fast as we take it out.
 void Stream::drain_known() {
   if (!feeds_.empty()) clock_.look();
   const std::uint64_t now = arch::native::record_clock();
@@ -260,7 +260,6 @@ Result<SubscriptionTotals> Stream::unsubscribe(Client& client, std::uint64_t id)
 
 // ---- the end of probes ----------------------------------------------------------------------------------------------
 
-// Before it is erased, or when its process has ended. Told a little later: what ends together is told together.
 void Stream::note_end(const Probe& probe) {
   if (probe.audience.empty() || !probe.committed) return;
   probe.audience.each([&](const Subscription& subscription) {

@@ -23,17 +23,28 @@ class Stream : public Part {
   Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request);
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription);
 
+  // Once, at the beginning: hits are taken from then on.
   void poll_hits();
-  // Leaves the records of threads that the tracer is still to be asked about.
+  // Delivers all there is now, but for the records of threads that the tracer is still to be asked about.
   void drain_known();
+  // The same with these: where nobody knows the thread by now, it is said to be the main one.
   void drain_all();
+
+  // A new probe: whoever wants its events gets them. `sight`: shared by those that are linked together.
   void link(Probe& probe, Sight& sight);
+  // The subscription, which is about to be erased, gets no more events.
   void unlink(const Subscription& subscription);
+  // Before a probe is erased, or when its process has ended: whoever gets its events is told a little later, as what
+  // ends together is told together.
   void note_end(const Probe& probe);
+
+  // What the tracer reports: tracer::Listener says it.
   void on_taps_added(const events::FeedPtr& feed, const std::vector<tracer::Listener::Tap>& taps, pid_t pid,
                      std::uint64_t ticket);
   void on_taps_unused(const events::FeedPtr& feed, std::vector<std::uint32_t> indices, pid_t pid);
   void on_feed_closed(const events::FeedPtr& feed);
+
+  // Of this place alone: breakpoints and detours.
   Counts counts_of(const Probe& probe) const;
 
  private:

@@ -15,6 +15,7 @@ class Views : public Part {
   std::vector<ProbeView> probes(std::optional<pid_t> pid) const;
   Status status() const;
 
+  // A probe with all its places.
   ProbeView view(const Probe& probe) const;
 
  private:

@@ -196,7 +196,7 @@ void Reviver::set_enabled_as(const Probe& glob, const std::vector<ProbeId>& matc
   });
 }
 
-// Somebody has removed it. A glob of which everything has been removed goes, too: nobody would see what for it stays.
+// A glob of which everything has been removed goes, too: nobody would see what for it stays.
 void Reviver::forget_match(const Probe& match, std::vector<ProbeId>& emptied) {
   if (number(match.from) == 0 || number(match.leader) != 0) return;
   const auto it = registry_.probes.find(match.from);

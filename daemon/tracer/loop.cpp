@@ -67,6 +67,17 @@ const char* name_of(Act::Kind kind) {
   return "no more to do";
 }
 
+// "; probe 3", "; probes 3, 4": those of the breakpoint that it has run into.
+std::string probes_of(const Tracee& tracee, const ptrace::Registers& regs) {
+  const Process* process = tracee.process;
+  const std::uint64_t trapped = tracee.trapped ? tracee.trapped->regs.pc() : regs.pc();
+  const Site* site = process && process->space ? process->space->find({native::breakpoint_address(trapped)}) : nullptr;
+  std::string ids;
+  for (const ProgramPtr& program : site ? site->programs : std::vector<ProgramPtr>())
+    ids += fmt::format("{}{}", ids.empty() ? "" : ", ", number(program->id));
+  return ids.empty() ? "" : fmt::format("; probe{} {}", site->programs.size() == 1 ? "" : "s", ids);
+}
+
 // As it was found, before anybody has dealt with it.
 std::string facts_of(const Tracee& tracee, const WaitStatus& status) {
   std::string facts = name_of(status.kind());
@@ -74,7 +85,8 @@ std::string facts_of(const Tracee& tracee, const WaitStatus& status) {
     facts += fmt::format(" {}", status.signal());
   ptrace::Registers regs;
   if (status.stopped() && ptrace::get_registers(tracee.tid, regs) == Outcome::ok)
-    facts += fmt::format(" at {:#x}", regs.pc());
+    facts += fmt::format(" at {:#x}{}", regs.pc(),
+                         status.kind() == Kind::signal && status.signal() == SIGTRAP ? probes_of(tracee, regs) : "");
   if (tracee.borrowed) facts += ", on a call for us";
   if (tracee.slot) facts += ", sent into a slot before";
   if (tracee.stepping) facts += ", stepping";
@@ -236,7 +248,6 @@ bool Loop::give_back(Tracee& tracee, const WaitStatus& status) {
 
 // ---- acts -----------------------------------------------------------------------------------------------------------
 
-// `facts`: of the stop that it answers; empty: it answers none, or nobody wants to read them.
 void Loop::carry_out(pid_t tid, Act act, std::string_view facts) {
   const auto it = targets_.tracees.find(tid);
   const bool there = it != targets_.tracees.end();

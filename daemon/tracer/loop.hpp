@@ -12,10 +12,12 @@ class Loop : public Room {
   using Room::Room;
 
   // Commands: engine.hpp says what they do.
+  void handle(const Stop& stop);
   std::optional<Waiter::Clock::time_point> next_deadline() const;
   void check_deadlines();
-  void handle(const Stop& stop);
 
+  // Does what the act says, and logs it. Nothing but Act::none can be done to a thread that isn't known.
+  // `facts`: of the stop that the act answers, for the log; empty: it answers none, or nobody wants to read them.
   void carry_out(pid_t tid, Act act, std::string_view facts = {});
 
  private:

@@ -26,8 +26,6 @@ Tracee& Targets::add_tracee(pid_t tid, Process& process) {
   return tracee;
 }
 
-// ---- detach ---------------------------------------------------------------------------------------------------------
-
 std::vector<Process*> Targets::family_of(pid_t root) {
   std::vector<Process*> family;
   for (auto& [pid, process] : processes)
@@ -41,10 +39,8 @@ std::size_t Targets::tracees_sharing(const AddressSpace& space) const {
   }));
 }
 
-// ---- new tasks ------------------------------------------------------------------------------------------------------
-
-// The known process whose thread it is. What belongs to whom must be right when no descriptor is left for /proc, too:
-// a thread that is taken for a copy of its process would have the text that it runs put back under its creator.
+// What belongs to whom must be right when no descriptor is left for /proc, too: a thread that is taken for a copy of
+// its process would have the text that it runs put back under its creator.
 Process* Targets::process_of(pid_t tid) {
   if (const auto group = process::thread_group(tid)) return find_process(*group);
   const auto own =
@@ -52,7 +48,6 @@ Process* Targets::process_of(pid_t tid) {
   return own == processes.end() ? nullptr : own->second.get();
 }
 
-// Whether this is the only thread that can write to its memory, traced or not.
 bool Targets::alone_in_memory(const Tracee& tracee) const {
   const auto threads = process::thread_ids(tracee.process->id.pid);
   return threads && threads->size() == 1 && processes_sharing_memory(tracee.process->id.pid).empty();
@@ -64,7 +59,6 @@ Process* Targets::anybody_in(const AddressSpace& space) {
   return nullptr;
 }
 
-// One process for each address space.
 std::vector<Process*> Targets::one_for_each_space() {
   std::vector<Process*> chosen;
   std::unordered_set<AddressSpace*> seen;

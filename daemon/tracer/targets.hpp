@@ -3,6 +3,7 @@
 // Owning thread: the tracer thread.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -25,15 +26,20 @@ struct Targets {
 
   // null: it isn't traced.
   Process* find_process(pid_t pid);
-  // By any of its threads, traced or not.
+  // The traced process whose thread this is, traced or not. null: there is none.
   Process* process_of(pid_t tid);
+  // Enters a running thread; a known one becomes this process's.
   Tracee& add_tracee(pid_t tid, Process& process);
+
   // The processes that descend from this one, itself included.
   std::vector<Process*> family_of(pid_t root);
+  // How many traced threads have this memory.
   std::size_t tracees_sharing(const AddressSpace& space) const;
+  // Whether no other thread, traced or not, can write to the thread's memory. False also when that can't be told.
   bool alone_in_memory(const Tracee& tracee) const;
-  // Some process with this memory; null: there is none any more.
+  // Some process with this memory that has threads and isn't being detached. null: there is none any more.
   Process* anybody_in(const AddressSpace& space);
+  // For each address space one process, of those that aren't being detached.
   std::vector<Process*> one_for_each_space();
 };
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/base/alone.hpp"
+#include "daemon/base/fault_in.hpp"
 #include "daemon/tracer/kernel/apart.hpp"
 
 namespace probed::tracer {
@@ -126,6 +127,7 @@ void Tracer::loop(Engine& engine, Proceed proceed) {
   };
   while (proceed()) {
     engine.check_deadlines();
+    tell_of_what_was_done();
     const auto now = Waiter::Clock::now();
     if (std::exchange(stops_seen, stops) != stops) last_busy = now;
     ticking = now - last_busy < kIdleAfter;

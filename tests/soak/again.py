@@ -59,16 +59,19 @@ def main():
         stack.enter_context(busy(loops))
         for name in sys.argv[4:] or TESTS:
             each = TESTS[name][2]
-            seconds, tried, failed = 0.0, -(-runs // each), 0
-            for _ in range(tried):
-                took, output = run(build, name)
-                seconds += took
-                if output:
-                    failed += 1
-                    print(output, flush=True)
+            seconds, tried, failed = 0.0, 0, 0
+            try:
+                while tried * each < runs:
+                    took, output = run(build, name)
+                    tried += 1
+                    seconds += took
+                    if output:
+                        failed += 1
+                        print(output, flush=True)
+            finally:  # also when it is ended before its time
+                print(f"{name:16}{tried * each:6} times in {tried:4} runs, {failed} failed; "
+                      f"{seconds:.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
             failures += failed
-            print(f"{name:16}{tried * each:6} times in {tried:4} runs, {failed} failed; "
-                  f"{seconds:.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
     return 1 if failures else 0
 
 

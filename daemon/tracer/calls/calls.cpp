@@ -39,7 +39,6 @@ bool is_on_own_stack(const StackPlace& place) { return place.stack == 0 && place
 
 // ---- what detours ask for -------------------------------------------------------------------------------------------
 
-// nullopt: the trap is none of theirs.
 std::optional<Act> Calls::on_call_trap(Tracee& tracee, ptrace::Registers& regs) {
   const RemoteAddr address{native::breakpoint_address(regs.pc())};
   const auto trap = tracee.process->space->detours().call_trap(address);
@@ -92,7 +91,7 @@ void Calls::run_call(Tracee& tracee, const ptrace::Registers& regs) {
   run_return_probe(rooms_.recorder.begin(tracee, program_regs, memory), *site, **program);
 }
 
-// nullopt: all numbers have been used; a mark has 0.
+// A mark has 0.
 std::optional<std::uint32_t> Calls::tag_of_calls(const std::shared_ptr<ReturnProbe>& probe) {
   if (probe->tag == 0 && last_tag_ + 1 < arch::channel::kCallTags) {
     probe->tag = ++last_tag_;
@@ -154,7 +153,6 @@ void Calls::take_call(AddressSpace& space, pid_t tid, const events::ChannelCall&
   space.returns().take_over(call.slot, std::move(activation), left);
 }
 
-// Of a thread that is about to have a copy of its memory made.
 void Calls::take_all_calls(Tracee& tracee) {
   AddressSpace* space = tracee.process->space.get();
   for (std::size_t i = 0; space && i < tracee.lanes.size(); ++i) {
@@ -170,8 +168,7 @@ void Calls::take_all_calls(Tracee& tracee) {
   }
 }
 
-// Its stack has been found not to be its own alone. Where it stands in the capture part of a detour, or runs, that has
-// to wait for its next stop.
+// Where it stands in the capture part of a detour, or runs, that has to wait for its next stop.
 void Calls::limit_kept_calls(Tracee& tracee) {
   ptrace::Registers regs;
   if (!tracee.stack_limited || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
@@ -194,7 +191,6 @@ void Calls::mark_call(Tracee& tracee, const ptrace::Registers& regs, const Stack
     if (keeper->lanes[i] != events::LaneId::shared) lines[i].feed->channel->mark_call(keeper->lanes[i], place.slot);
 }
 
-// The thread has ended, or runs another program.
 void Calls::abandon_calls(const Tracee& tracee) {
   DetourSpace& detours = tracee.process->space->detours();
   for (std::size_t i = 0; i < tracee.lanes.size() && i < detours.lines().size(); ++i) {

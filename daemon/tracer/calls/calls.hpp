@@ -11,12 +11,20 @@ class Calls : public Room {
  public:
   using Room::Room;
 
+  // At a SIGTRAP's stop: does what a detour asks for. nullopt: the trap is none of theirs.
   std::optional<Act> on_call_trap(Tracee& tracee, ptrace::Registers& regs);
-  std::optional<std::uint32_t> tag_of_calls(const std::shared_ptr<ReturnProbe>& probe);
-  void take_all_calls(Tracee& tracee);
-  void limit_kept_calls(Tracee& tracee);
-  void abandon_calls(const Tracee& tracee);
+  // At a hit: runs the return probes of its site that are enabled.
   void run_return_probes(const HitRecorder::Hit& hit, Site& site);
+  // What calls of this probe are known by in detours. nullopt: all numbers have been used.
+  std::optional<std::uint32_t> tag_of_calls(const std::shared_ptr<ReturnProbe>& probe);
+
+  // Takes over all calls that a stopped thread keeps itself: it is about to have a copy of its memory made.
+  void take_all_calls(Tracee& tracee);
+  // At a stop: if the thread's stack has been found not to be its own alone, it keeps no calls there any more.
+  void limit_kept_calls(Tracee& tracee);
+  // The thread has ended, or runs another program: the calls that it keeps are counted as abandoned.
+  void abandon_calls(const Tracee& tracee);
+  // The program's return probe is about to miss calls: what is known of its calls is forgotten. No-op for exits.
   void forget_calls(const ProbeProgram& program);
 
  private:

@@ -183,6 +183,8 @@ Result<void> Attacher::seize_sharers(Process& process) {
       owned->id = *id;
       owned->root = process.root;
       owned->space = process.space;
+      owned->follow_fork = process.follow_fork;
+      owned->hold_at_execs = process.hold_at_execs && process.follow_fork;
       auto seized = seize_threads(*owned);
       found |= seized.ok();
       if (seized) continue;

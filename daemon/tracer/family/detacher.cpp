@@ -176,7 +176,6 @@ void Detacher::leave_if_complete(Process& process) {
   if (process.leave_together_until && std::ranges::all_of(process.threads, is_here)) leave_together(process);
 }
 
-// Not all have come in time.
 void Detacher::leave_incomplete(Process& process) {
   const auto now = Waiter::Clock::now();
   if (now < process.detach_deadline && some_still_run(process))
@@ -205,8 +204,7 @@ void Detacher::leave_together(Process& process) {
     if (tid != away && is_held(tid)) rooms_.loop.carry_out(tid, Act::leave("all threads of its process have come"));
 }
 
-// Stops so many more of those that are to be let go. All at once would stand still until the last one's turn: a quarter
-// of a second for a thousand.
+// All at once would stand still until the last one's turn: a quarter of a second for a thousand.
 void Detacher::ask_to_leave(Process& process, std::size_t count) {
   while (count > 0 && !process.to_ask.empty()) {
     const pid_t tid = process.to_ask.back();
@@ -284,8 +282,6 @@ int Detacher::end_step(Tracee& tracee, int signal) {
   return step.held_signal;
 }
 
-// For a thread of a process that is being detached: lets it go if nothing of ours is in its way any more, or does the
-// next step to that end.
 Act Detacher::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   Process& process = *tracee.process;
   int signal = wanted.signal;
@@ -328,7 +324,6 @@ Act Detacher::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   return Act::detach(wanted.why, signal);
 }
 
-// It leaves if its process is being let go.
 Act Detacher::go_on_or_leave(const Tracee& tracee, const char* why, int signal) {
   return tracee.process->detaching ? Act::leave(why, signal) : Act::go_on(why, signal);
 }

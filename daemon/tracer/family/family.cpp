@@ -32,8 +32,6 @@ constexpr auto kClaimTimeout = 200ms;
 
 }  // namespace
 
-// Whose stop it is, and may be dealt with. Null: nobody's that we know, or a new task's whose creator's event hasn't
-// come.
 Tracee* Family::tracee_of(const Stop& stop) {
   if (const auto it = targets_.tracees.find(stop.tid); it != targets_.tracees.end()) return &it->second;
   if (!stop.status.stopped()) return nullptr;  // a thread that an exec took away, or one we have forgotten
@@ -135,7 +133,6 @@ void Family::leave_birth_place(Tracee& child) {
   ptrace::set_registers(child.tid, regs);
 }
 
-// A forked child at its first stop, before its first instruction.
 Act Family::adopt_child(Tracee& child, Process& process) {
   const std::shared_ptr<AddressSpace> parent_space = std::exchange(process.copy_of, nullptr);
   const pid_t pid = process.id.pid;
@@ -275,8 +272,7 @@ void Family::bury(Tracee& tracee, const WaitStatus& status) {
   rooms_.detacher.tell_end(*process, status);
 }
 
-// A new task whose creator died before its event could say whose it is. Every space it may be a copy of is looked
-// through; what isn't exactly a breakpoint of ours is left alone.
+// Every space that the task may be a copy of is looked through; what isn't exactly a breakpoint of ours is left alone.
 void Family::release_orphan(pid_t tid) {
   TargetMemory memory = TargetMemory::open(tid);
   const Layout layout = Layout::of(memory);

@@ -11,11 +11,17 @@ class Family : public Room {
  public:
   using Room::Room;
 
+  // The thread whose stop this is. null: none that we know, or a new task whose creator's event hasn't come.
   Tracee* tracee_of(const Stop& stop);
+  // At the parent's clone, fork or vfork event.
   Act on_new_task(Tracee& parent);
-  Act adopt_child(Tracee& child, Process& parent);
+  // A forked child at its first stop, before its first instruction: it is followed, or let go without our breakpoints.
+  Act adopt_child(Tracee& child, Process& process);
+  // At an exec event.
   Act on_exec(Tracee& tracee);
+  // The thread has ended. With the last thread of a process, the end of the process is told.
   void bury(Tracee& tracee, const WaitStatus& status);
+  // Lets go a new task whose creator died before its event could say whose it is.
   void release_orphan(pid_t tid);
 
  private:

@@ -63,7 +63,6 @@ void Jobs::interrupt_some(Process& process, Ask whom) {
   if (best != 0) ptrace::interrupt(best);
 }
 
-// When more threads are asked to stop for a job than have been.
 Waiter::Clock::time_point Jobs::widens_at(const Process& process, const Job& job) {
   switch (process.asked) {
     case Ask::best: return job.deadline - kJobTimeout + kWidenAfter;
@@ -107,10 +106,9 @@ void Jobs::look_after_jobs(Process& process, Waiter::Clock::time_point now, std:
   }
 }
 
-// ---- page copies ----------------------------------------------------------------------------------------------------
+// ---- others that stand still ----------------------------------------------------------------------------------------
 
-// Whether nobody executes in this thread's memory: every other thread has stopped. What they stopped for is handled
-// afterwards. A thread that listens to job control doesn't run, nor does one that is held.
+// A thread that listens to job control doesn't run, nor does one that is held.
 bool Jobs::others_stopped(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const auto& [tid, other] : targets_.tracees) {

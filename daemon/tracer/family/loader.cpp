@@ -97,8 +97,6 @@ void Loader::resume_held_threads(const Process& process) {
 
 // ---- a new program --------------------------------------------------------------------------------------------------
 
-// A breakpoint for the one thread of a program that has just been started: where its libraries are in place and
-// relocated and no constructor has run; at its entry point when it has no loader that can be asked.
 bool Loader::plant_entry_breakpoint(Process& process) {
   AddressSpace& space = *process.space;
   const Auxiliary auxiliary = read_auxiliary(process.id.pid);
@@ -135,7 +133,6 @@ bool Loader::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
 
 // ---- libraries loaded later -----------------------------------------------------------------------------------------
 
-// Whether what the loader says is worth a look; told to the listener then.
 bool Loader::loader_has_report(const Tracee& tracee, const ProbeProgram& program) {
   const auto state = read_state(*tracee.process->space, program.loader_state);
   if (state && *state != r_debug::RT_CONSISTENT) return false;

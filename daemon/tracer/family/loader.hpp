@@ -17,11 +17,18 @@ class Loader : public Room {
   void forget_keep(pid_t pid);
   void loader_may_go_on(pid_t root, std::uint64_t ticket);
 
+  // A breakpoint for the one thread of a program that has just been started: where its libraries are in place and no
+  // constructor has run; at its entry point when its loader can't be asked. False: neither can be had.
   bool plant_entry_breakpoint(Process& process);
-  bool loader_has_report(const Tracee& tracee, const ProbeProgram& program);
-  Act hold_for_loader(Tracee& tracee);
-  void release_late_loaders();
+  // At that breakpoint, which comes out. `regs`: behind it.
   Act on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs);
+
+  // At a hit of a program that watches the loader: whether its report is worth a look; the listener is told then.
+  bool loader_has_report(const Tracee& tracee, const ProbeProgram& program);
+  // Keeps the thread whose report has just been told of stopped until loader_may_go_on(), or for some seconds.
+  Act hold_for_loader(Tracee& tracee);
+  // Threads that have been kept so for too long go on.
+  void release_late_loaders();
 
  private:
   void resume_held_threads(const Process& process);

@@ -133,7 +133,6 @@ void Channels::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, s
   ask_to_map(space, map, line);
 }
 
-// `alone`: while all other threads of the process stand still; when one can't, it is tried again later.
 void Channels::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
   Optimisation& work = space.optimisation();
   Process* process = targets_.anybody_in(space);

@@ -15,10 +15,14 @@ class Channels : public Room {
   void names_known(pid_t pid, std::uint64_t ticket);
   void indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices);
 
+  // Has memory mapped for the code of so many more sites, near an address; `line`: and a new line for them.
+  void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
   // Has a thread map something; an answer that isn't null ends all optimising there.
   using Mapper = std::function<const char*(AddressSpace&, RemoteSyscalls&, Process&)>;
-  void ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites);
+  // The optimiser is in phase mapping until then. `alone`: while all other threads of the process stand still; when one
+  // can't, it is tried again later.
   void ask_to_map(AddressSpace& space, Mapper map, bool alone = false);
+  // Nobody has this memory any more: its lines' readers are told.
   void close_feeds(AddressSpace& space);
 
  private:

@@ -21,7 +21,6 @@ constexpr Waiter::Clock::duration kMeetAgain = 10ms, kMeetAtLeast = 1s;  // thre
 
 // ---- lanes ----------------------------------------------------------------------------------------------------------
 
-// A stopped thread that may not have lanes in all the channels yet.
 void Lanes::meet(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   if (!space || tracee.process->detaching || tracee.lanes.size() == space->detours().lines().size()) return;
@@ -58,7 +57,7 @@ void Lanes::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
 }
 
 // A vfork child has its creator's thread pointer, so its records look like its creator's: they are told apart by time.
-// It has not run yet, and its creator sleeps.
+// Its creator sleeps.
 void Lanes::lend_lanes(Tracee& parent, pid_t child) {
   AddressSpace* space = parent.process ? parent.process->space.get() : nullptr;
   if (!space || space->detours().lines().empty() || !shares_memory(child, parent.process->id.pid)) return;
@@ -81,14 +80,14 @@ Act Lanes::on_vfork_done(Tracee& parent) {
   return rooms_.detacher.go_on_or_leave(parent, "its vfork child runs a program of its own, or has ended");
 }
 
-// The thread is dead, or outside of detours for good.
 void Lanes::take_lanes(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   if (!space) return;
   Optimisation& work = space->optimisation();
   if (work.round) work.round->awaited.erase(tracee.tid);
   if (!tracee.process->detaching) rooms_.calls.abandon_calls(tracee);
-  for (std::size_t i = 0; i < tracee.lanes.size(); ++i) {
+  const std::size_t lines = space->detours().lines().size();
+  for (std::size_t i = 0; i < tracee.lanes.size() && i < lines; ++i) {
     events::Feed& feed = *space->detours().lines()[i].feed;
     if (tracee.lanes[i] != events::LaneId::shared)
       feed.channel->retire(tracee.lanes[i]);

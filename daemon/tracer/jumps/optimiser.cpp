@@ -86,7 +86,7 @@ static const char* keeps_breakpoint(const ProbeProgram& program) {
   return program.force_step ? "it is to be stepped" : nullptr;
 }
 
-// Whether a jump may lead there; if not, its programs know why. None of them keeps a reason that another one owns.
+// No program keeps a reason that another one owns.
 bool Optimiser::eligible(const AddressSpace& space, const Site& site) {
   const char* why = nullptr;
   if (!site.flow) why = "nothing is known of the code around it";
@@ -117,7 +117,7 @@ void Optimiser::consider(AddressSpace& space, Site& site) {
   wake_optimiser(space, kDelay);
 }
 
-// At a hit. Without a jump it is hit again and again, and costs its program a stop each time.
+// Without a jump it is hit again and again, and costs its program a stop each time.
 void Optimiser::note_waiting(AddressSpace& space, Site& site) {
   // One whose jump was given up is no candidate before its time (give_up()).
   if (!site.queued || site.trapped_waiting == kHotHits || ++site.trapped_waiting < kHotHits) return;
@@ -130,7 +130,6 @@ void Optimiser::note_waiting(AddressSpace& space, Site& site) {
   work.hot.push_back(site.plan.address);
 }
 
-// Calls `done` when what is hit all the time in these processes has jumps, or when that has taken long enough.
 void Optimiser::when_fast(std::vector<Process*> touched, std::function<void()> done) {
   std::erase_if(touched, [](const Process* process) {
     return process->space->optimisation().refused || process->space->optimisation().queue.empty();
@@ -213,7 +212,6 @@ void Optimiser::give_up(AddressSpace& space, RemoteAddr address, const char* why
   wake_optimiser(space, again);
 }
 
-// Nothing is optimised in this address space any more.
 bool Optimiser::refuse_all(AddressSpace& space, const char* why) {
   Optimisation& work = space.optimisation();
   work.refused = why;
@@ -233,8 +231,7 @@ bool Optimiser::refuse_all(AddressSpace& space, const char* why) {
   return false;
 }
 
-// Some thread executes 32-bit code. A jump there would be a jump to 64-bit code, which that can't tell: only where that
-// code can't be may jumps be.
+// A jump in 32-bit code would be a jump to 64-bit code, which that can't tell.
 void Optimiser::note_other_code(AddressSpace& space) {
   if (std::exchange(space.optimisation().has_other_code, true)) return;
   for (const auto& [address, site] : space.sites_in_order()) {
@@ -248,7 +245,6 @@ void Optimiser::note_other_code(AddressSpace& space) {
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
-// Goes on with whatever can be gone on with now; sets when to come back.
 void Optimiser::optimise(AddressSpace& space) {
   Optimisation& work = space.optimisation();
   work.at = Clock::time_point::max();

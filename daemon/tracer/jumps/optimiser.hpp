@@ -12,21 +12,35 @@ class Optimiser : public Room {
   using Room::Room;
 
   // Commands: engine.hpp says what they do.
-  void know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode> code);
   void set_optimize(bool optimize);
+  void know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode> code);
   void refresh_modes(std::span<const ProbeId> ids);
 
-  void wake_optimiser(AddressSpace& space, Waiter::Clock::duration in);
-  bool eligible(const AddressSpace& space, const Site& site);
-  void consider(AddressSpace& space, Site& site);
-  void note_waiting(AddressSpace& space, Site& site);
-  void when_fast(std::vector<Process*> touched, std::function<void()> done);
-  void answer_fast(AddressSpace& space, bool all);
-  void learn_code(AddressSpace& space, Site& site, const SiteCode& known);
-  void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
-  bool refuse_all(AddressSpace& space, const char* why);
-  void note_other_code(AddressSpace& space);
+  // Goes on with whatever can be gone on with now; sets when to come back.
   void optimise(AddressSpace& space);
+  // optimise() is due after that time at the latest.
+  void wake_optimiser(AddressSpace& space, Waiter::Clock::duration in);
+
+  // Whether a jump may lead there; if not, the site's programs know why.
+  bool eligible(const AddressSpace& space, const Site& site);
+  // Queues a site that may become a jump.
+  void consider(AddressSpace& space, Site& site);
+  // What is known of the code around a site, which consider() needs.
+  void learn_code(AddressSpace& space, Site& site, const SiteCode& known);
+  // At a hit, while a site waits: one that is hit often is the next to get its jump.
+  void note_waiting(AddressSpace& space, Site& site);
+
+  // The site gets no jump. `again`: after which time it is considered again; 0: not by itself.
+  void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
+  // Nothing is optimised in this address space any more. Always false.
+  bool refuse_all(AddressSpace& space, const char* why);
+  // Some thread executes 32-bit code: there are jumps only where that can't be any more.
+  void note_other_code(AddressSpace& space);
+
+  // Calls `done` when what is hit all the time in these processes has jumps, or when that has taken long enough.
+  void when_fast(std::vector<Process*> touched, std::function<void()> done);
+  // Answers those who wait for that, as far as it is so. `all`: whether it is or not.
+  void answer_fast(AddressSpace& space, bool all);
 
  private:
   using Phase = Optimisation::Phase;

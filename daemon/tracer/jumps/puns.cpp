@@ -76,15 +76,14 @@ std::optional<Pages> free_pages(std::vector<symbols::Mapping> maps, const Detour
 
 }  // namespace
 
-// At a hit.
 void Puns::want_pun(AddressSpace& space, Site& site) {
   if (site.pun != Site::Pun::possible || ++site.trapped < kHitsBefore) return;
   site.pun = Site::Pun::wanted;
   rooms_.optimiser.consider(space, site);
 }
 
-// Instead of a region that is refused: once it is wanted. Only where the daemon's environment allows it: a program that
-// rewrites the bytes behind the site, which nobody probes, would jump to nowhere.
+// Only where the daemon's environment allows it: a program that rewrites the bytes behind the site, which nobody
+// probes, would jump to nowhere.
 arch::RegionResult Puns::pun_instead(Site& site, const arch::RegionRequest& request,
                                      const arch::RegionResult& refused) {
   static const bool allowed = std::getenv("PROBED_PUNNED_JUMPS") != nullptr;
@@ -110,7 +109,6 @@ void Puns::no_pun(Site& site, const char* why) {
   site.why_no_pun = why;
 }
 
-// A site's turn comes again when there is memory for its pun, or isn't.
 void Puns::ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRange& range) {
   const auto map = [this, address = site.plan.address, range](AddressSpace& here, RemoteSyscalls& remote,
                                                               Process& process) -> const char* {
@@ -163,8 +161,6 @@ const char* Puns::map_pun(AddressSpace& space, RemoteSyscalls& remote, Process& 
   return nullptr;
 }
 
-// The second jump, to a detour of the same site that has been placed. False: it is out of reach, or can't be written,
-// or the program has unmapped its page.
 bool Puns::place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, const PlacedDetour& of) {
   const auto distance = static_cast<std::int64_t>(detour.value - (pun.value + arch::kNearJumpSize));
   if (distance != static_cast<std::int32_t>(distance)) return false;
@@ -178,7 +174,6 @@ bool Puns::place_pun(AddressSpace& space, RemoteAddr pun, RemoteAddr detour, con
   return true;
 }
 
-// The program has changed what a punned jump takes as it is: the breakpoint is back.
 void Puns::give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to) {
   site.led_astray = leads_to;
   space.drop_jump(site);
@@ -187,7 +182,6 @@ void Puns::give_up_astray(AddressSpace& space, Site& site, RemoteAddr leads_to) 
   rooms_.optimiser.wake_optimiser(space, {});
 }
 
-// A thread has faulted where such a jump leads, or has led: it goes back to the site. nullopt: it is no such thread.
 std::optional<Act> Puns::come_back_from_astray(Tracee& tracee, int signal, ptrace::Registers& regs) {
   AddressSpace& space = *tracee.process->space;
   const RemoteAddr pc{regs.pc()};

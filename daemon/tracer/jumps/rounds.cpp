@@ -39,7 +39,6 @@ bool has_left(std::span<const symbols::Mapping> maps, std::uint64_t frame, std::
 
 // ---- rounds ---------------------------------------------------------------------------------------------------------
 
-// A stopped thread that a round may be waiting for.
 bool Rounds::looked_at(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   if (!space || !space->optimisation().round) return false;
@@ -121,7 +120,8 @@ bool Rounds::awaits_interrupted() {
 void Rounds::look_at(AddressSpace& space, pid_t tid) {
   Round& round = *space.optimisation().round;
   const auto it = targets_.tracees.find(tid);
-  if (it == targets_.tracees.end() || it->second.process->space.get() != &space) return;
+  const Process* process = it == targets_.tracees.end() ? nullptr : it->second.process;
+  if (!process || process->space.get() != &space) return;
   Tracee& tracee = it->second;
   const bool unknown = tracee.lanes.size() < space.detours().lines().size();
   const Glance seen = glance(tid);
@@ -188,7 +188,6 @@ void Rounds::round_is_over(AddressSpace& space) {
   rooms_.optimiser.wake_optimiser(space, 0s);
 }
 
-// Those who wait for a round that is over, and those who have waited long enough.
 void Rounds::answer_waiting(AddressSpace& space, std::uint64_t over) {
   Optimisation& work = space.optimisation();
   const auto now = Clock::now();
@@ -202,8 +201,7 @@ void Rounds::answer_waiting(AddressSpace& space, std::uint64_t over) {
   rooms_.optimiser.answer_fast(space, over == ~0ull);
 }
 
-// Calls `done` when every thread of these processes has been outside of detours since now; or a little later in any
-// case: with more busy threads than processors it may take long until each has been seen.
+// With more busy threads than processors it may take long until each has been seen.
 void Rounds::when_unused(std::vector<Process*> touched, std::function<void()> done) {
   auto left = std::make_shared<std::size_t>(touched.size());
   auto shared = std::make_shared<std::function<void()>>(std::move(done));

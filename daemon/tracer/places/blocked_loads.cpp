@@ -31,8 +31,8 @@ bool DetourThreads::has_loads() const {
   });
 }
 
-// Looks at every thread without stopping it. One that has not run since the last time is asked to stop: it is in the
-// same load still, for a second or two.
+// Looks at every thread without stopping it. One that has not run since the last time is in the same load still, for a
+// second or two.
 void DetourThreads::look_for_blocked_loads() {
   const auto now = Waiter::Clock::now();
   if (now < look_for_loads_at_) return;
@@ -53,7 +53,6 @@ void DetourThreads::look_for_blocked_loads() {
   }
 }
 
-// At a stop that isn't a signal's.
 void DetourThreads::give_up_load(Tracee& tracee) {
   const AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   ptrace::Registers regs;

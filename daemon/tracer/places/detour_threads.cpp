@@ -1,4 +1,4 @@
-// Threads in detours, and who records into which lane.
+// Threads in detours: signals for them, and how they get out.
 //
 // No signal is ever delivered while a thread's pc is in generated code: it is held back until the thread, stepping, has
 // left, as for slots. So no signal frame refers to a detour, a handler never sees anything but the program's own
@@ -38,8 +38,6 @@ constexpr auto kAfterAbsent = 10s, kAfterNoRoom = 10s;
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-// A load of an argument that can't be read: the thread goes on behind it, and the argument is absent. nullopt: it was
-// none.
 std::optional<Act> DetourThreads::skip_absent_load(Tracee& tracee, int signal) {
   const DetourSpace& detours = tracee.process->space->detours();
   if (detours.areas_empty()) return std::nullopt;
@@ -59,7 +57,6 @@ std::optional<Act> DetourThreads::skip_absent_load(Tracee& tracee, int signal) {
   return Act::go_on("behind a detour's load of what isn't there", after.signal);
 }
 
-// A process that may not read the clock of the records. This record gets its time all the same; then there are no more.
 std::optional<Act> DetourThreads::stand_in_for_clock(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   if (space.detours().areas_empty()) return std::nullopt;
@@ -81,8 +78,8 @@ std::optional<Act> DetourThreads::stand_in_for_clock(Tracee& tracee, int signal)
   return Act::go_on("behind a detour's look at the clock, which it may not read", after.signal);
 }
 
-// A thread that may not use memory of protection key 0 (pkeys(7)), as ours is: a compartment inside of the program. It
-// gets the rights until it has left the detour, which it leaves stepping; from then on there are no jumps.
+// A compartment inside of the program (pkeys(7)). The thread gets the rights until it has left the detour, which it
+// leaves stepping.
 std::optional<Act> DetourThreads::pass_key(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   ptrace::Registers regs;
@@ -93,9 +90,9 @@ std::optional<Act> DetourThreads::pass_key(Tracee& tracee, int signal) {
   if (!is_fault(signal, info) || info.si_code != SEGV_PKUERR) return std::nullopt;
   const auto rights = ptrace::lift_key_rights(tracee.tid);
   if (!rights) return std::nullopt;
+  tracee.key_rights = *rights;  // also when it is late with the call that follows: it loses them as it comes back
   const AfterTrap after = rooms_.actions.mend_after_trap(tracee, regs, signal, false);
   if (!after.alive) return Act::away();
-  tracee.key_rights = *rights;
   rooms_.optimiser.refuse_all(space,
                               "a thread of it may not use memory without a protection key of its own (pkeys(7))");
   const bool leaves_anyhow = tracee.stepping || tracee.leaving || after.signal != 0;
@@ -103,7 +100,6 @@ std::optional<Act> DetourThreads::pass_key(Tracee& tracee, int signal) {
   return Act::go_on("in a detour, with the right to our memory", after.signal);
 }
 
-// When it is about to go on outside of generated code.
 void DetourThreads::give_keys_back(Tracee& tracee) {
   ptrace::Registers regs;
   if (!tracee.key_rights || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
@@ -111,9 +107,8 @@ void DetourThreads::give_keys_back(Tracee& tracee) {
   ptrace::put_key_rights(tracee.tid, *std::exchange(tracee.key_rights, std::nullopt));
 }
 
-// A thread that has just come here by a jump and can't go on: its stack has no room for what a detour saves, or the
-// program steps itself by the trap flag, and would see a step of ours. Nothing is done yet, so it goes back, and runs
-// into the breakpoint, which needs no stack and is no step. nullopt: it is no such thread.
+// The thread's stack has no room for what a detour saves, or the program steps itself by the trap flag, and would see a
+// step of ours. Nothing is done yet, and a breakpoint needs no stack and is no step.
 std::optional<Act> DetourThreads::turn_back(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   const DetourSpace& detours = space.detours();
@@ -190,8 +185,8 @@ Act DetourThreads::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registe
   return go_on_with_own_mask(tracee, signal, "a signal of its own, out of a detour");
 }
 
-// With a signal that an instruction of the program has raised: it comes before those that are held back, and its
-// handler is to find the program's mask. Those follow in front of the handler.
+// The signal comes before those that are held back, and its handler is to find the program's mask. Those follow in
+// front of the handler.
 Act DetourThreads::go_on_with_own_mask(Tracee& tracee, int signal, const char* why) {
   siginfo_t info{};
   if (tracee.leaving && tracee.leaving->masked && ptrace::get_siginfo(tracee.tid, info) == Outcome::ok) {
@@ -204,9 +199,8 @@ Act DetourThreads::go_on_with_own_mask(Tracee& tracee, int signal, const char* w
   return Act::go_on(why, signal);
 }
 
-// Translates a pc in the tail, or at a detour's very beginning, to the original program. A thread that is to go on
-// behind the first instruction of the region must find it there; so must one that faults, and whose handler may skip
-// the instruction.
+// A thread that is to go on behind the first instruction of the region must find it there; so must one that faults, and
+// whose handler may skip the instruction.
 void DetourThreads::leave_tail(Tracee& tracee, ptrace::Registers& regs, const DetourPlace& place, bool fault) {
   if (!place.point) return;
   if (place.point->meaning == CopyPoint::Meaning::after) return apply(*place.point, regs);
@@ -218,9 +212,7 @@ void DetourThreads::leave_tail(Tracee& tracee, ptrace::Registers& regs, const De
   if (Site* site = space.find(address)) keep_from_jump(space, *site);
 }
 
-// The program is about to go on in the middle of what a jump there replaces, or may do so: a breakpoint has to be
-// enough for a while, and for good when that has happened some times. Nothing is done where a jump replaces nothing
-// else.
+// Nothing is done where a jump replaces nothing but the first instruction.
 void DetourThreads::keep_from_jump(AddressSpace& space, Site& site) {
   const std::size_t head = site.jump ? site.jump->head.size : native::kDetourJumpSize;
   if (site.plan.insn.length >= head) return;
@@ -237,7 +229,7 @@ void DetourThreads::keep_from_jump(AddressSpace& space, Site& site) {
   rooms_.optimiser.wake_optimiser(space, kAfterSetBack);
 }
 
-// Steps a thread out of generated code, all other signals blocked; then the signal is delivered (0: none).
+// It steps, or, where a step's trap would do harm, goes on by itself (let_leave()).
 Act DetourThreads::start_leaving(Tracee& tracee, int signal) {
   Stepping stepping;
   stepping.held_signal = signal;
@@ -271,8 +263,8 @@ Act DetourThreads::let_leave(Tracee& tracee, const char* why) {
 }
 
 // The mask that it has meanwhile is not for the program to see: the call that it is at the entry of isn't made
-// (let_go_on()), and comes again when it has the program's. What we have it do before that begins at a stop outside
-// of any call.
+// (Loop::let_go_on()), and comes again when it has the program's. What we have it do before that begins at a stop
+// outside of any call.
 Act DetourThreads::call_while_leaving(Tracee& tracee) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
@@ -283,8 +275,6 @@ Act DetourThreads::call_while_leaving(Tracee& tracee) {
   return Act::go_on("its call is made when it has its own mask again");
 }
 
-// At a stop that interrupt() has made. nullopt: it isn't leaving a detour, or has left it, and nothing has been held
-// back.
 std::optional<Act> DetourThreads::waits_to_leave(Tracee& tracee) {
   if (!tracee.leaving) return std::nullopt;
   ptrace::Registers regs;
@@ -329,7 +319,6 @@ int DetourThreads::send_mark(const Tracee& tracee) {
   return 0;
 }
 
-// Makes of the mark the first signal that was held back, which the thread gets now. An act: it gets none.
 std::optional<Act> DetourThreads::unmark(Tracee& tracee, int& signal) {
   if (!tracee.leaving || tracee.leaving->mark != signal) return std::nullopt;
   Tracee::Leaving& leaving = *tracee.leaving;

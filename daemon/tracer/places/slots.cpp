@@ -66,9 +66,9 @@ bool Slots::has_filter(const Tracee& tracee) {
   return process.filtered = under_seccomp(tracee.tid);
 }
 
-// At the entry or exit of a system call. A seccomp filter may judge by the instruction pointer, and runs after the
-// tracer has seen the entry (kernel/entry/common.c, syscall_trace_enter): the call is moved there to the program's own
-// instruction. Should it have to be made again, then by the slot: where the program has it there is a breakpoint.
+// A seccomp filter may judge by the instruction pointer, and runs after the tracer has seen the entry
+// (kernel/entry/common.c, syscall_trace_enter): the call is moved there to the program's own instruction. Should it
+// have to be made again, then by the slot: where the program has it there is a breakpoint.
 void Slots::show_filtered_call(Tracee& tracee) {
   if (!tracee.filtered_call) return;
   Tracee::FilteredCall& call = *tracee.filtered_call;
@@ -92,8 +92,8 @@ void Slots::show_filtered_call(Tracee& tracee) {
   }
 }
 
-// Translates a pc inside a slot to the original program, by undoing what is half done. Only right when the original
-// instruction is (or is about to be) what the thread will execute, i.e. when its breakpoint is out. True: regs changed.
+// Only right when the original instruction is (or is about to be) what the thread will execute, i.e. when its
+// breakpoint is out.
 bool Slots::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
   RemoteAddr base;
   const Slot* slot = tracee.process->space ? tracee.process->space->xol().find(native_place(regs), base) : nullptr;
@@ -110,7 +110,6 @@ bool Slots::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-// A signal for a thread whose pc is in injected code: the handler must see the original program.
 Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base) {
   siginfo_t info{};
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
@@ -157,7 +156,6 @@ Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, 
 // ---- past a breakpoint ----------------------------------------------------------------------------------------------
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
-// `hold`: it waits there until loader_may_go_on(), unless it has a signal to take.
 Act Slots::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);

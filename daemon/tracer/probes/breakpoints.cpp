@@ -27,9 +27,9 @@ bool take_rehit(Tracee& tracee, const ptrace::Registers& regs) {
 
 // ---- breakpoints ----------------------------------------------------------------------------------------------------
 
-// Waiter::Guardian. A thread that is seen to have run into a breakpoint is put back in front of it, so that it runs
-// into it again should nobody live to let it go on otherwise; if its SIGTRAP comes, too, the landing leaves it alone. A
-// thread that has been stepped gets on as it is.
+// A thread that is seen to have run into a breakpoint is put back in front of it, so that it runs into it again should
+// nobody live to let it go on otherwise; if its SIGTRAP comes, too, the landing leaves it alone. A thread that has been
+// stepped gets on as it is.
 bool Breakpoints::secure(pid_t tid, int signal) {
   const auto it = targets_.tracees.find(tid);
   if (signal != SIGTRAP || it == targets_.tracees.end()) return false;
@@ -64,7 +64,6 @@ bool Breakpoints::take_trapped(Tracee& tracee, Tracee::Trapped& trapped) {
          ptrace::get_siginfo(tracee.tid, trapped.info) == Outcome::ok;
 }
 
-// nullopt: the trap isn't ours.
 std::optional<Act> Breakpoints::on_trap(Tracee& tracee) {
   const bool secured = tracee.trapped.has_value();
   Tracee::Trapped trapped;

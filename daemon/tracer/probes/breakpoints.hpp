@@ -12,9 +12,10 @@ class Breakpoints : public Room {
  public:
   using Room::Room;
 
-  // Commands: engine.hpp says what they do.
+  // Waiter::Guardian says what it does.
   bool secure(pid_t tid, int signal);
 
+  // At the stop of a SIGTRAP. nullopt: the trap isn't ours.
   std::optional<Act> on_trap(Tracee& tracee);
 
  private:

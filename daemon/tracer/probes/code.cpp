@@ -48,8 +48,7 @@ SitePlan as_it_is_now(const TargetMemory& memory, const SitePlan& plan) {
 
 // ---- gone and moved -------------------------------------------------------------------------------------------------
 
-// These sites' code has gone: nothing is left to probe there. Of a process that is ending all memory has, which is told
-// when it has ended. False: it has, and what is known of it stays.
+// Of a process that is ending all memory has gone, which is told when it has ended.
 bool Code::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout,
                       const char* why) {
   if (addresses.empty()) return true;
@@ -76,7 +75,6 @@ bool Code::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses
   return true;
 }
 
-// After a command that took breakpoints out: one that wasn't there may have been moved.
 void Code::heal_if_moved(AddressSpace& space) {
   if (!space.misses_breakpoints()) return;
   if (const std::size_t healed = space.heal_strays(Layout::of(space.memory())); healed > 0)
@@ -99,7 +97,6 @@ void Code::look_at_code(pid_t pid) {
   }
 }
 
-// True: the breakpoint at this address was ours; it is out now.
 bool Code::trapped_in_moved_code(Process& process, RemoteAddr address) {
   AddressSpace& space = *process.space;
   if (!space.could_be_stray(address)) return false;
@@ -111,9 +108,7 @@ bool Code::trapped_in_moved_code(Process& process, RemoteAddr address) {
   return true;
 }
 
-// A thread has faulted in the injected code: whether the program has taken that out of its memory, as programs do that
-// unmap all they don't know (sandboxes, checkpointing). Then all that needs it is dropped, and the thread goes on in
-// front of its original instruction.
+// Programs do that which unmap all they don't know (sandboxes, checkpointing).
 bool Code::injected_code_gone(const Process& process, RemoteAddr pc) {
   AddressSpace& space = *process.space;
   const Layout layout = Layout::of(space.memory());
@@ -142,7 +137,7 @@ bool Code::forget_slots(const Process& process, const XolAreas::Area& area, cons
 }
 
 // The program may have unmapped our code without anybody running into that, and mapped something of its own there:
-// nothing is to be written to it, nor unmapped. Before more code is put into its memory.
+// nothing is to be written to it, nor unmapped.
 void Code::forget_lost_code(const Process& process) {
   AddressSpace& space = *process.space;
   if (space.xol().areas().empty()) return;
@@ -165,7 +160,7 @@ void Code::forget_lost_code(const Process& process) {
   }
 }
 
-// The same for detours. Nothing is optimised there any more; a thread in the middle of one is lost.
+// A thread in the middle of one is lost.
 bool Code::generated_code_gone(Process& process, RemoteAddr pc) {
   AddressSpace& space = *process.space;
   const Layout layout = Layout::of(space.memory());
@@ -177,8 +172,7 @@ bool Code::generated_code_gone(Process& process, RemoteAddr pc) {
 }
 
 // A thread that has run a jump which the program has moved along with its code is where its detour would be, moved as
-// far: outside of all memory, mostly. A jump changes no register; so it goes back to where the jump was, which is out
-// now. nullopt: it is no such thread.
+// far: outside of all memory, mostly. A jump changes no register, and this one is out by now.
 std::optional<Act> Code::leave_moved_jump(Tracee& tracee, int signal) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   if (signal != SIGSEGV || !space || space->detours().areas_empty()) return std::nullopt;
@@ -200,8 +194,7 @@ std::optional<Act> Code::leave_moved_jump(Tracee& tracee, int signal) {
 
 // ---- rewritten ------------------------------------------------------------------------------------------------------
 
-// At a hit: the program may have rewritten the instruction behind our breakpoint (an inline cache, a patched call)
-// since it was copied. False: the site is gone, the thread has to execute what is there now.
+// An inline cache, say, or a patched call.
 bool Code::follow_rewriting(Tracee& tracee, Site& site) {
   constexpr std::size_t kHidden = native::kBreakpointSize;
   const std::size_t length = site.plan.insn.length;
@@ -265,9 +258,8 @@ void Code::take_out_islands(AddressSpace& space) {
   space.take_out_islands_but(occupied);
 }
 
-// Gives back the private copies of text pages that only our breakpoints made: bytes that equal the file's. Between the
-// comparison and the call nobody may run: what a thread writes to the page meanwhile would be lost. Without a stop of
-// all threads the copies stay. False: this thread died meanwhile.
+// Those whose bytes equal the file's. Between the comparison and the call nobody may run: what a thread writes to the
+// page meanwhile would be lost. Without a stop of all threads the copies stay.
 bool Code::give_back_copies(Tracee& tracee, AddressSpace& space) {
   if (!rooms_.jobs.others_stopped(tracee)) return true;
   take_out_islands(space);
@@ -284,8 +276,7 @@ void Code::plan_giving_back(Process& process) {
   if (!process.detaching) process.give_back_at = Waiter::Clock::now() + kGiveBackAfter;
 }
 
-// Probes have been removed, others may have stayed: their pages' copies are given back. This stops every thread once,
-// so it isn't done for nothing.
+// This stops every thread once, so it isn't done for nothing.
 void Code::give_back_soon(Process& process) {
   process.give_back_at.reset();
   if (process.detaching || !process.space) return;

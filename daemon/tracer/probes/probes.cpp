@@ -511,7 +511,6 @@ void Probes::remove(std::span<const ProbeId> ids, std::function<void()> done) {
   if (done) rooms_.rounds.when_unused(std::move(recording), std::move(done));
 }
 
-// A site that was in its neighbours' way has gone.
 void Probes::reconsider_around(AddressSpace& space, RemoteAddr address) {
   const auto& sites = space.sites_in_order();
   auto it = sites.lower_bound(address - std::min(address.value, arch::kRegionReach));

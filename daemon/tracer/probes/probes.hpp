@@ -17,8 +17,9 @@ class Probes : public Room {
   void set_enabled(std::span<const ProbeId> ids, bool enabled, std::function<void(const std::vector<NotArmed>&)> done);
   std::vector<NotArmed> set_armed(bool armed);
 
-  // Armed or not, as its programs and the global switch want it. False: the target's memory has changed.
+  // Arms a site or not, as its programs and the global switch want it. False: the target's memory has changed.
   bool update_arming(AddressSpace& space, Site& site, const Layout& layout);
+  // A site at this address, which was in its neighbours' way, has gone: they may become jumps.
   void reconsider_around(AddressSpace& space, RemoteAddr address);
 
  private:

@@ -173,20 +173,17 @@ bool Actions::others_may_reset(const Tracee& tracee, int signal) const {
   return threads <= Jobs::kMostLookedAt && (signal == SIGTRAP || !process.space->detours().areas_empty());
 }
 
-// nullopt: the thread has gone.
 std::optional<Dispositions> Actions::actions_now(Tracee& tracee) {
   if (!tracee.stat) tracee.stat.reset(open_thread_stat(tracee.tid));
   return tracee.stat ? dispositions(tracee.stat.get()) : dispositions_of(tracee.tid);
 }
 
-// The same, where what is found to have changed is then fetched.
+// Where what is found to have changed is then fetched.
 std::optional<Dispositions> Actions::look_at_actions(Tracee& tracee) {
   tracee.process->actions.looked = coarse_now();
   return actions_now(tracee);
 }
 
-// Before breakpoints are written: whether there are actions to be fetched first, or threads to be watched from now on,
-// which takes a stopped thread.
 bool Actions::must_learn_actions(const Process& process) const {
   const auto now = dispositions_of(process.id.pid);
   return (now && others_changed(process, *now, 0)) || rooms_.masks.anybody_to_watch(process);
@@ -208,8 +205,7 @@ void Actions::will_look_behind_traps(Process& process) {
     process.actions.look_at = Waiter::Clock::now() + kLookAge;
 }
 
-// Some time after the last trap of ours, behind which nobody has looked. Asking a thread to stop for it may make a wait
-// of its begin anew: that happens less and less often.
+// Asking a thread to stop for it may make a wait of its begin anew: that happens less and less often.
 void Actions::look_behind_traps(Process& process) {
   Arrangements& actions = process.actions;
   const auto now = Waiter::Clock::now();
@@ -239,7 +235,6 @@ bool Actions::put_actions_back(Tracee& tracee) {
   });
 }
 
-// Puts back what is owed, when there may be nothing left in the way of it.
 void Actions::settle_actions(Process& process) {
   if (!process.actions.any_owed()) return;
   rooms_.jobs.request_job(process, Job{[this](Tracee& tracee) { learn_actions(tracee); }, [](const Error&) {}, {}});
@@ -259,7 +254,6 @@ bool Actions::must_mend_landing(Process& process, int signal, const AfterTrap& a
   return actions.mended++ < kMostMended;
 }
 
-// `merged`: the stop's siginfo is the program's, so its signal was there first.
 AfterTrap Actions::mend_after_trap(Tracee& tracee, const ptrace::Registers& regs, int signal, bool merged) {
   AfterTrap after;
   Process& process = *tracee.process;
@@ -337,17 +331,14 @@ void Actions::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sig
     rooms_.masks.watch_everybody(tracee);
 }
 
-// Where the thread isn't to go on from this stop. False: it has died.
 bool Actions::queue_trap_again(Tracee& tracee, RemoteAddr breakpoint) {
   return with_actions(
       tracee, SIGTRAP, [](ActionCalls&) {}, breakpoint);
 }
 
-// ---- a signal of the program's own, of those kinds
-// -------------------------------------------------------------------
+// ---- a signal of the program's own, of those kinds ------------------------------------------------------------------
 
 // The disposition it meets must be the program's: a trap or fault of ours in another thread may just have reset it.
-// An act: the thread goes on without it now, and gets the signal again if it is to get it.
 std::optional<Act> Actions::before_own_signal(Tracee& tracee, int signal) {
   Process& process = *tracee.process;
   Arrangement& is = process.actions.of(signal);
@@ -451,7 +442,7 @@ void Actions::actions_after_exec(Tracee& tracee) {
   }
 }
 
-// At the program's entry point its mask is still the one that it was started with.
+// There the mask is still the one that the program was started with.
 void Actions::mend_entry_mask(Tracee& tracee) {
   const std::uint64_t began = tracee.process->mask_at_exec;
   std::uint64_t mask = 0;
@@ -459,7 +450,6 @@ void Actions::mend_entry_mask(Tracee& tracee) {
   if (mask == (began & ~signal_bit(SIGTRAP))) ptrace::set_sigmask(tracee.tid, began);
 }
 
-// Not what is another process's as well, which goes on being traced.
 bool Actions::owes_actions(const Process& process) const {
   if (!process.actions.any_ours()) return false;
   const pid_t pid = process.id.pid;
@@ -473,7 +463,6 @@ bool Actions::must_leave_actions(const Process& process) const {
   return process.threads.size() == 1 && owes_actions(process);
 }
 
-// The last thread takes our marks and the landing away, and puts back what is still owed.
 Leaves Actions::leave_actions(Tracee& tracee) {
   Process& process = *tracee.process;
   const auto threads = process::thread_ids(process.id.pid);

@@ -64,7 +64,7 @@ bool Actions::lacks_landing(const Process& process, std::size_t more) const {
   return !landing.ready() || !landing.has_room(more) || !installed;
 }
 
-// Where that fails the probes work all the same, but for the day on which the daemon is killed.
+// Where it fails the probes work all the same, but for the day on which the daemon is killed.
 void Actions::prepare_landing(Tracee& tracee, std::size_t more) {
   Process& process = *tracee.process;
   AddressSpace& space = *process.space;
@@ -83,7 +83,7 @@ void Actions::prepare_landing(Tracee& tracee, std::size_t more) {
         process.id.pid);
 }
 
-// Before anything is written into its text. The landing may be in its way already: inherited, or its creator's.
+// The landing may be in place already: inherited, or its creator's.
 void Actions::begin_journal(const Process& process) {
   AddressSpace& space = *process.space;
   if (space.journal() || rooms_.state_directory.empty()) return;

@@ -22,8 +22,8 @@ using ptrace::Outcome;
 
 }  // namespace
 
-// A core dump is to hold the program's own text. The other threads may run through it for some microseconds until the
-// dying one has had them killed; what they do then can't be of consequence to anybody but themselves.
+// The other threads may run through the program's own text for some microseconds until the dying one has had them
+// killed; what they do then can't be of consequence to anybody but themselves.
 void Delivery::hide_from_core_dump(Tracee& tracee) {
   AddressSpace* space = tracee.process->space.get();
   // Others that share the memory outlive the dump (fs/coredump.c, zap_threads: one thread group).
@@ -33,7 +33,7 @@ void Delivery::hide_from_core_dump(Tracee& tracee) {
   tracee.hidden = true;
 }
 
-// It lives: init of a pid namespace, which such signals don't end, or a handler set at the last moment.
+// Such signals don't end init of a pid namespace; or a handler was set at the last moment.
 void Delivery::show_again(Tracee& tracee) {
   AddressSpace* space = tracee.process->space.get();
   if (!std::exchange(tracee.hidden, false) || !space) return;
@@ -41,22 +41,19 @@ void Delivery::show_again(Tracee& tracee) {
   for (const auto& [address, site] : space->sites_in_order()) rooms_.probes.update_arming(*space, *site, layout);
 }
 
-// Whether the signals that a thread gets in our code may wait until it has been stepped: not where a step's trap would
-// unblock SIGTRAP, reset its action, or be merged with one that is pending.
+// Not where a step's trap would unblock SIGTRAP, reset its action, or be merged with one that is pending.
 bool Delivery::may_hold_signals(Tracee& tracee, std::uint64_t mask) {
   if ((mask & signal_bit(SIGTRAP)) != 0) return false;
   const auto now = rooms_.actions.actions_now(tracee);
   return now && (*now)[forced_index(SIGTRAP)] != Disposition::ignored;
 }
 
-// `ours`: what the thread is to block until it has left our code; `mask`: what it blocks itself. Whoever cleans up when
-// this daemon has been killed finds both in the journal.
+// Whoever cleans up when this daemon has been killed finds both in the journal.
 void Delivery::hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours) {
   if (Journal* journal = journal_of(tracee)) journal->note_mask(tracee.tid, mask, ours);
   ptrace::set_sigmask(tracee.tid, ours);
 }
 
-// A signal that the thread, whose others are held, goes on without for now; 0: none.
 void Delivery::note_taken(const Tracee& tracee, int signal, const siginfo_t& info) {
   if (Journal* journal = journal_of(tracee); journal && signal != 0) journal->note_taken(tracee.tid, signal, info);
 }
@@ -66,8 +63,8 @@ void Delivery::let_signals(const Tracee& tracee, std::uint64_t mask) {
   if (Journal* journal = journal_of(tracee)) journal->forget_mask(tracee.tid);
 }
 
-// A signal whose stop is over, and which the thread is to get after all. What a program has sent with a value, the
-// kernel takes as it was; the rest says who sent it first when it is reported (kernel/signal.c, do_rt_tgsigqueueinfo).
+// What a program has sent with a value, the kernel takes as it was; the rest says who sent it first when it is reported
+// (kernel/signal.c, do_rt_tgsigqueueinfo).
 void Delivery::send_again(Tracee& tracee, siginfo_t info) {
   // It would wake its process, which has been stopped since. Only another one does that, and stands for both.
   if (info.si_signo == SIGCONT && tracee.group_stopped) return;
@@ -81,7 +78,6 @@ void Delivery::send_again(Tracee& tracee, siginfo_t info) {
   if (!as_it_was) tracee.sent_again = info;
 }
 
-// It comes, and says who sent it first.
 void Delivery::mend_sent_again(Tracee& tracee, int signal) {
   siginfo_t info{}, first = *tracee.sent_again;
   if (signal != first.si_signo || ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return;
@@ -94,8 +90,7 @@ void Delivery::mend_sent_again(Tracee& tracee, int signal) {
   ptrace::set_siginfo(tracee.tid, first);
 }
 
-// Whether the thread, when it goes on, is about to get a signal that was sent to it again. One that job control has
-// stopped goes nowhere.
+// A thread that job control has stopped goes nowhere.
 bool Delivery::gets_sent_again(const Tracee& tracee) {
   std::uint64_t mask = 0;
   if (!tracee.sent_again || tracee.group_stopped) return false;
@@ -108,22 +103,19 @@ Journal* Delivery::journal_of(const Tracee& tracee) {
   return tracee.process && tracee.process->space ? tracee.process->space->journal() : nullptr;
 }
 
-// Where a fault of the program's own happened, or its step ended, as its handler is to see it. `from`: the pc in our
-// code that it was reported with.
 void Delivery::move_fault(const Tracee& tracee, siginfo_t& info, std::uint64_t from, std::uint64_t to) {
   if (reinterpret_cast<std::uint64_t>(info.si_addr) != from || info.si_code <= 0) return;
   info.si_addr = reinterpret_cast<void*>(to);
   ptrace::set_siginfo(tracee.tid, info);
 }
 
-// Hands a signal that is the program's own on to it.
 Act Delivery::deliver(Tracee& tracee, int signal) {
   if (is_forced_signal(signal))
     if (const auto act = rooms_.actions.before_own_signal(tracee, signal)) return *act;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (!native::executes_native_code(regs)) rooms_.optimiser.note_other_code(*tracee.process->space);
-  // (A SIGCONT that finds nobody stopped has stopped every thread before, see on_interrupt().)
+  // (A SIGCONT that finds nobody stopped has stopped every thread before, see Loop::on_interrupt().)
   if (signal != SIGCONT && was_only_interrupted(tracee.tid, regs) && would_be_ignored(tracee.tid, signal)) {
     rooms_.restarts.make_call_again(tracee, regs);
   } else if (tracee.made_again && !would_be_ignored(tracee.tid, signal) && unmake(tracee.made_again, regs)) {

@@ -69,14 +69,12 @@ bool Masks::has_just_raised(const Tracee& tracee) const {
   return (tracee.watched || watch.always || watch.until) && synchronous_signal_pending(tracee.tid);
 }
 
-// What the thread blocks, or blocked before the forced signal that it stands in; nullopt: nobody has seen it.
 std::optional<std::uint64_t> Masks::known_mask(const Tracee& tracee) const {
   if (tracee.stepping && tracee.stepping->masked) return tracee.stepping->mask;
   if (tracee.leaving && tracee.leaving->masked) return tracee.leaving->mask;
   return tracee.watched ? tracee.mask : std::nullopt;
 }
 
-// At each stop, before anything is done about it.
 void Masks::note_mask(Tracee& tracee, const WaitStatus& status) {
   Process* process = tracee.process;
   if (!process || !status.stopped() || may_be_forced(status)) return;
@@ -100,7 +98,6 @@ bool Masks::must_watch(const Tracee& tracee) {
   return process->actions.with_faults && blocks_fault_alone(*tracee.mask);
 }
 
-// As it is let go on. True: it is to be stopped at its system calls.
 bool Masks::watches(Tracee& tracee) {
   std::uint64_t mask = 0;
   tracee.watched = must_watch(tracee);
@@ -113,22 +110,20 @@ bool Masks::watches(Tracee& tracee) {
 
 // ---- who ------------------------------------------------------------------------------------------------------------
 
-// What the process has arranged has just been learnt.
 void Masks::watch_at_first(Process& process) {
   if (!process.actions.of(SIGTRAP).known || process.threads.size() == 1) return;
   process.watch.until = coarse_now() + kAtFirst;
   if (std::ranges::find(watched_before_, process.id) != watched_before_.end()) process.watch.always = true;
 }
 
-// Jumps are about to be written, or the first thread beside the main one begins to run into them: the first of their
-// loads that fault may do so in several threads at once. Whoever runs is stopped then, and is watched from then on.
+// The first loads of jumps that fault may do so in several threads at once. Whoever runs is stopped then, and is
+// watched from then on.
 void Masks::watch_first_faults(Process& process) {
   const auto handled = [&](int signal) { return process.actions.of(signal).known.has_value(); };
   if (!process.actions.with_faults || process.threads.size() == 1 || !(handled(SIGSEGV) || handled(SIGBUS))) return;
   if (!std::exchange(process.watch.first_faults, true)) process.watch.until = coarse_now() + kAtFirst;
 }
 
-// Some thread blocks one of the signals and not everything. From now on it will be known which.
 void Masks::watch_everybody(const Tracee& tracee) {
   if (std::exchange(tracee.process->watch.always, true) || tracee.process->threads.size() == 1) return;
   rooms_.jobs.stop_others(tracee);  // each is watched when its turn comes to be let go on
@@ -142,7 +137,6 @@ bool Masks::anybody_to_watch(const Process& process) const {
   });
 }
 
-// Before breakpoints are written, from a job in `tracee`: who is to be watched stands still, so that it will be.
 void Masks::stop_to_watch(const Tracee& tracee) {
   Process& process = *tracee.process;
   process.watch.counted = {};

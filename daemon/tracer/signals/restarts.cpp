@@ -16,9 +16,7 @@ using Kind = WaitStatus::Kind;
 
 }  // namespace
 
-// ---- interrupts -----------------------------------------------------------------------------------------------------
-
-// Our interrupt made a call return EINTR although nothing happened to the program: it is made again.
+// Our interrupt made a call return EINTR although nothing happened to the program.
 void Restarts::put_back_interrupted_call(Tracee& tracee) {
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
@@ -28,7 +26,7 @@ void Restarts::put_back_interrupted_call(Tracee& tracee) {
   if (was_only_interrupted(tracee.tid, regs)) make_call_again(tracee, regs);
 }
 
-// As on_interrupt() will, when this thread's turn comes: others may come first.
+// As Loop::on_interrupt() will, when this thread's turn comes: others may come first.
 void Restarts::keep_call(pid_t tid) {
   const auto it = targets_.tracees.find(tid);
   if (it == targets_.tracees.end()) return;
@@ -64,7 +62,6 @@ void Restarts::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] co
   }
 }
 
-// At a call's entry or behind it.
 void Restarts::mend_restart([[maybe_unused]] Tracee& tracee) {
   if constexpr (native::kRestartNumber) {
     ptrace::Registers regs;
