@@ -3,8 +3,8 @@
 // The guard is a process of its own and in its own session, started before there is anything to put right, and again
 // should it end: it waits for the end of a pipe that only the daemon and its tracer hold, and wakes a tracer that is
 // stopped when its daemon has died. Whatever the daemon has taken out of its targets by then has no journal any more;
-// the rest is recovered (tracer/recover.hpp). A lock keeps the next daemon off until that is done, and the guard off
-// while a daemon works there.
+// the rest is recovered (tracer/recovery/recover.hpp). A lock keeps the next daemon off until that is done, and the
+// guard off while a daemon works there.
 #pragma once
 
 #include <chrono>

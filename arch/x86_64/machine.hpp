@@ -49,7 +49,7 @@ inline constexpr std::uint64_t kCopyReach = 0x6000'0000;
 
 // A 64-bit program's `int $0x80` makes a call of the 32-bit table (arch/x86/entry/syscalls/syscall_32.tbl).
 inline constexpr std::uint32_t kOtherCalls = AUDIT_ARCH_I386;
-// Those of them that can be made again when they return EINTR, see tracer/interrupted_calls.hpp.
+// Those of them that can be made again when they return EINTR, see tracer/kernel/interrupted_calls.hpp.
 inline constexpr std::uint16_t kOtherMadeAgain[] = {
     3,   4,                        // read, write
     82,  142, 308, 413,            // select, _newselect, pselect6, pselect6_time64

@@ -1,8 +1,8 @@
 // Whether all that is left of this daemon is its tracer.
 //
-// The tracer is a process of its own in the daemon's memory (tracer/apart.hpp). When the daemon is killed, its threads
-// vanish in the middle of anything: a lock that one of them held is never given back, malloc's among them, and a queue
-// that it read is never read again. The tracer, which has targets to let go, must wait for none of that.
+// The tracer is a process of its own in the daemon's memory (tracer/kernel/apart.hpp). When the daemon is killed, its
+// threads vanish in the middle of anything: a lock that one of them held is never given back, malloc's among them, and
+// a queue that it read is never read again. The tracer, which has targets to let go, must wait for none of that.
 //
 // Any thread.
 #pragma once

@@ -1,5 +1,5 @@
-// The two processes that a daemon is made of: the one that a user has started, and its tracer (tracer/apart.hpp), which
-// is what the kernel names where it tells who traces somebody. Any thread.
+// The two processes that a daemon is made of: the one that a user has started, and its tracer
+// (tracer/kernel/apart.hpp), which is what the kernel names where it tells who traces somebody. Any thread.
 #pragma once
 
 #include <sys/types.h>

@@ -158,7 +158,7 @@ struct Status {
   std::uint64_t hits = 0, missed = 0, filtered = 0;
   std::uint64_t optimized = 0;         // probes that a jump leads to now
   std::uint64_t longest_pause_ns = 0;  // that the optimiser has kept a thread stopped
-  // What the tracer goes before others by: "realtime", "nice", "slice" or "none" (tracer/urgency.hpp).
+  // What the tracer goes before others by: "realtime", "nice", "slice" or "none" (tracer/kernel/urgency.hpp).
   std::string_view priority = "none";
   // What it has waited for a processor all the same: the longest wait, and the sum of those worth telling.
   std::uint64_t longest_wait_ns = 0, starved_ns = 0;

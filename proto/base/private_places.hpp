@@ -2,7 +2,7 @@
 // was killed has left in its targets is found. Each has a directory of its own there (0700), with its socket in it.
 //
 // Any thread; reads the environment. probectl makes such a directory, every daemon looks there
-// (tracer/left_behind.hpp).
+// (tracer/recovery/left_behind.hpp).
 #pragma once
 
 #include <sys/stat.h>
