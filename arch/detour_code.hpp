@@ -9,7 +9,7 @@
 // capture_code.hpp. Self has, besides what is declared here as its part:
 //   DetourRefusal enter()                   makes the frame; a refusal ends it
 //   void leave()                            undoes it
-//   void go_if_disabled(index, Label)       by its byte in DetourPlaces::probe_flags
+//   void go_if_disabled(index, Label)       by its byte in ChannelPlaces::probe_flags
 //   void stay_unless(condition, Label)      by the program's flags: goes there unless the condition holds
 //   void call_enter(number), call_leave(number), call_begin(number), call_reject(number)
 //                                           the routine of that name, with what detour_runtime.cpp says of its number

@@ -1,4 +1,4 @@
-// See elf_image.hpp. Format: System V ABI, elf(5).
+// See image.hpp. Format: System V ABI, elf(5).
 #include "daemon/elf/image.hpp"
 
 #include <sys/stat.h>

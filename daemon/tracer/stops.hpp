@@ -1,4 +1,4 @@
-// Small things that all who handle stops need to say about them.
+// Tests of a stop: fault, step trap, breakpoint trap, and where the thread stands.
 #pragma once
 
 #include <signal.h>
