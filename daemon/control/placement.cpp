@@ -122,14 +122,10 @@ Result<Planned> plan_all(pid_t pid, const AddRequest& request, const std::vector
   Planned all;
   for (std::size_t i = 0; i < definitions.size(); ++i) {
     if (definitions[i].kind == lang::Kind::remove) continue;
-    if (later && request.probes[i].pending) {
-      auto planned = plan_for_later(i, definitions[i], request.probes[i]);
-      if (!planned) return in_definition(std::move(planned).error(), i, definitions.size());
-      std::ranges::move(planned->probes, std::back_inserter(all.probes));
-      continue;
-    }
-    auto planned = planner.plan(i, definitions[i], request.probes[i].filter);
-    if (!planned && request.probes[i].pending && may_come(planned.error())) {
+    const bool waits = later && request.probes[i].pending;
+    auto planned = waits ? plan_for_later(i, definitions[i], request.probes[i])
+                         : planner.plan(i, definitions[i], request.probes[i].filter);
+    if (!planned && !waits && request.probes[i].pending && may_come(planned.error())) {
       const Error why = std::move(planned).error();
       planned = plan_for_later(i, definitions[i], request.probes[i]);
       if (planned && !may_come(why, definitions[i]))

@@ -415,7 +415,7 @@ void Probes::prepare_landing_first(std::shared_ptr<Batch> batch) {
 
 // Maps an area with room for `bytes` of slots near an address, then goes on with the batch.
 void Probes::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64_t bytes) {
-  const std::uint64_t size = (std::max(bytes, kSlotSize) + Mark::kSize + kPageSize - 1) / kPageSize * kPageSize;
+  const std::uint64_t size = round_up(std::max(bytes, kSlotSize) + Mark::kSize, kPageSize);
   const auto fail = [this, batch](Error error) {
     roll_back(*batch);
     batch->done(std::move(error));

@@ -129,16 +129,15 @@ RemoteAddr trapped_at(const Tracee& tracee, const ptrace::Registers& regs, int s
 
 }  // namespace
 
-// Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died. refused:
-// whether it may make no calls; it has not left its stop then, and `put_back` has not been sent to it again.
+// Runs f(ActionCalls&) in a thread that stands in an event stop or in a forced signal's. False: it has died. A thread
+// that may make no calls (ActionCalls::refused) has not left its stop, and `put_back` has not been sent to it again.
 template <class F>
-bool Actions::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at, bool* refused) {
+bool Actions::with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at) {
   Process& process = *tracee.process;
   const bool in_signal = tracee.stop == WaitStatus::Kind::signal;
   const bool alive = rooms_.jobs.with_remote_calls(
       tracee, *process.space,
       [&](RemoteSyscalls& remote) {
-        if (refused) *refused = remote.refusal() != nullptr;
         ActionCalls calls(remote, *process.space);
         f(calls);
       },
@@ -313,6 +312,7 @@ void Actions::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sig
   after.alive = with_actions(
       tracee, put_back_signal,
       [&](ActionCalls& calls) {
+        refused = calls.refused();
         for (const int each : kForcedSignals) {
           if (!matters(process, each) || reconcile(process, each, calls) != Seen::reset) continue;
           if (each == signal) {
@@ -323,7 +323,7 @@ void Actions::mend_action(Tracee& tracee, const ptrace::Registers& regs, int sig
           put_back(process, each, calls);
         }
       },
-      trapped_at(tracee, regs, signal), &refused);
+      trapped_at(tracee, regs, signal));
   if (!after.alive) return;
   if (refused) after.signal = put_back_signal;
   if (had_none) rooms_.masks.watch_at_first(process);
@@ -367,13 +367,14 @@ std::optional<Act> Actions::before_own_signal(Tracee& tracee, int signal) {
       const bool dies = forced && (before ? (*before & bit) != 0 : !by_others);
       bool refused = false;
       const auto look = [&](ActionCalls& calls) {
+        refused = calls.refused();
         const Seen seen = reconcile(process, signal, calls);
         if (signal == SIGTRAP) remove_landing(process, calls);
         if (seen != Seen::reset || dies) return;
         put_back(process, signal, calls);
         suspect_others(tracee, signal);
       };
-      if (!with_actions(tracee, signal, look, {}, &refused)) return Act::away();
+      if (!with_actions(tracee, signal, look)) return Act::away();
       if (refused) return note_own_signal(tracee, signal), std::nullopt;  // to what is there, as nobody can look at it
       const Act to_signal = Act::go_on("its signal comes again, with the program's action in place");
       if (tracee.group_stopped) return to_signal;  // whenever job control lets it go on; it is looked at anew then
@@ -480,12 +481,13 @@ Leaves Actions::leave_actions(Tracee& tracee) {
   };
   bool refused = false;
   const auto leave_all = [&](ActionCalls& calls) {
-    if (calls.refused()) return;
+    refused = calls.refused();
+    if (refused) return;
     leave_landing(process, calls);
     for (const int signal : kForcedSignals)
       if (const auto& known = process.actions.of(signal).known) leave(calls, signal, *known);
   };
-  const bool alive = with_actions(tracee, 0, leave_all, {}, &refused);
+  const bool alive = with_actions(tracee, 0, leave_all);
   if (refused) return Leaves::no;
   if (!alive) return Leaves::away;  // late: all of it is done again when it has come back
   // One that comes later than the others may still have it reset.

@@ -72,7 +72,7 @@ class Actions : public Room {
 
  private:
   template <class F>
-  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {}, bool* refused = nullptr);
+  bool with_actions(Tracee& tracee, int put_back, F f, RemoteAddr trapped_at = {});
   bool suspect_others(const Tracee& tracee, int signal);
   bool others_may_reset(const Tracee& tracee, int signal) const;
   std::optional<Dispositions> look_at_actions(Tracee& tracee);

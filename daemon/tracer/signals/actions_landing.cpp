@@ -41,7 +41,7 @@ bool map_landing_table(RemoteSyscalls& remote, AddressSpace& space, std::size_t 
   Landing& landing = space.landing();
   if (landing.has_room(more)) return true;
   const Landing::Area before = landing.table();
-  const std::uint64_t size = (landing.table_size(more) + kPageSize - 1) / kPageSize * kPageSize;
+  const std::uint64_t size = round_up(landing.table_size(more), kPageSize);
   const RemoteAddr table = map(remote, space, size, XolAreas::Access::constant);
   if (!table || !landing.move_table(space.memory(), table, landing.table_size(more))) return false;
   if (before.base && remote.call(SYS_munmap, {before.base.value, before.size, 0, 0, 0, 0}) == 0)
