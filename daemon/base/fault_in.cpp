@@ -12,6 +12,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <mutex>
 #include <span>
 #include <string>
@@ -38,7 +40,8 @@ using fetchers::Wish;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kMostIdle = 4;         // fetchers that wait for the next request
-constexpr milliseconds kBirth{200};          // how long it may take to make one
+constexpr milliseconds kBirth{1000};         // how long it may take to make one
+constexpr milliseconds kForProcessor{2000};  // that one may wait for a processor, beyond kPatience
 constexpr milliseconds kParentsBirth{2000};  // from its start on; it may have yet to be given a processor
 constexpr milliseconds kAgain{1000};         // between two tries to start their parent
 constexpr milliseconds kExecution{500};
@@ -73,6 +76,16 @@ struct Fetcher {
   UniqueFd connection;
   pid_t pid = 0;
 };
+
+// A fetcher that waits for a processor isn't one that waits for a file system.
+bool answers(const Fetcher& fetcher) {
+  const int fd = fetcher.connection.get();
+  const auto begun = Clock::now();
+  bool there = becomes_readable(fd, begun + PresentPages::kPatience);
+  while (!there && process::state(fetcher.pid) == 'R' && Clock::now() - begun < kForProcessor)
+    there = becomes_readable(fd, Clock::now() + PresentPages::kPatience / 4);
+  return there;
+}
 
 // Those that there are, as this process knows them.
 class Fetchers {
@@ -236,8 +249,9 @@ struct PresentPages::Process {
   Process();
   ~Process();
   std::size_t fetch(std::uint64_t at, std::size_t pages);
-  std::size_t count(std::uint64_t at, std::size_t size);
-  std::uint64_t of_no_file(std::uint64_t at);
+  std::size_t count(std::uint64_t at, std::size_t size, For what);
+  std::uint64_t of_no_file(std::uint64_t at, For what);
+  std::uint64_t of_no_file_by_text(std::uint64_t at);
   ssize_t look(std::uint64_t page, std::span<std::uint64_t> entries) const;
 
   bool counted;  // among those whose memory may be visited
@@ -245,7 +259,8 @@ struct PresentPages::Process {
   std::atomic<pid_t> task{0};
   UniqueFd pagemap;
   std::once_flag maps_opened;
-  UniqueFd maps;                                // none: the kernel answers no queries
+  UniqueFd maps;
+  bool answers_queries = false;                 // of the kernel's, about one mapping
   std::atomic<Clock::time_point> not_before{};  // nothing is fetched, as somebody didn't answer
 };
 
@@ -272,26 +287,48 @@ PresentPages::PresentPages(pid_t pid, pid_t task) {
   process_->pagemap = std::move(pagemap);
 }
 
-std::size_t PresentPages::count(std::uint64_t at, std::size_t size) const {
+std::size_t PresentPages::count(std::uint64_t at, std::size_t size, For what) const {
   if (!process_ || size == 0) return size;
   tell_of_what_was_done();
-  return process_->count(at, size);
+  return process_->count(at, size, what);
 }
 
 // Up to where nothing is mapped, or memory of no file, which the kernel gives whoever asks: most bad pointers lead
-// there. `at` where that isn't so, or isn't known.
-std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at) {
+// there. `at` where that isn't so, or isn't known: a kernel that answers no queries is asked only for a write, as
+// reading all mappings may take milliseconds.
+std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at, For what) {
   if (at < kLeastAddress) return kLeastAddress;
   const Visit visit(task);
   std::call_once(maps_opened, [this] {
     maps.reset(::open(("/proc/" + std::to_string(task.load()) + "/maps").c_str(), O_RDONLY | O_CLOEXEC));
     MappingQuery any{.address = kLeastAddress};
-    if (::ioctl(maps.get(), kQueryMapping, &any) != 0 && errno != ENOENT) maps.reset();
+    answers_queries = ::ioctl(maps.get(), kQueryMapping, &any) == 0 || errno == ENOENT;
   });
-  if (!maps) return at;
+  if (!answers_queries) return what == For::writing ? of_no_file_by_text(at) : at;
   MappingQuery query{.address = at};
   if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return query.inode == 0 ? query.end : at;
   return errno == ENOENT ? at + kPage : at;
+}
+
+// The same from the text, which is one of whole lines in the order of addresses (fs/proc/task_mmu.c).
+std::uint64_t PresentPages::Process::of_no_file_by_text(std::uint64_t at) {
+  std::string text;
+  for (std::array<char, 16 << 10> piece;;) {
+    const ssize_t n = ::pread(maps.get(), piece.data(), piece.size(), static_cast<off_t>(text.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return at;
+    if (n == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(n));
+  }
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    std::uint64_t first = 0, behind = 0, inode = 0;
+    if (std::sscanf(text.substr(begin, end - begin).c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %" SCNu64, &first,
+                    &behind, &inode) != 3)
+      return at;
+    if (behind > at) return first > at ? first : inode == 0 ? behind : at;
+  }
+  return at + kPage;
 }
 
 // How many of the pages have been touched, from the first on.
@@ -313,7 +350,7 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     UniqueFd none;
     // One that waited for its next request may have been killed.
     if (!send_packet(fetcher.connection.get(), bytes_of(request), -1)) continue;
-    if (!becomes_readable(fetcher.connection.get(), Clock::now() + kPatience)) {
+    if (!answers(fetcher)) {
       all_fetchers().end(fetcher, user);
       return give_up("the file system that it is mapped from doesn't answer");
     }
@@ -328,7 +365,7 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
   return give_up("nobody can fetch it now");
 }
 
-std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
+std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size, For what) {
   const std::uint64_t first = at / kPage, end = (at + size - 1) / kPage + 1;
   const auto until = [&](std::uint64_t page) {
     return page <= first ? 0 : std::min<std::size_t>(size, page * kPage - at);
@@ -344,7 +381,7 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size) {
     const auto missing = std::ranges::find_if(known, [](std::uint64_t e) { return (e & (kPresent | kSwapped)) == 0; });
     page += static_cast<std::uint64_t>(missing - known.begin());
     if (missing == known.end()) continue;
-    if (const std::uint64_t until_there = of_no_file(page * kPage); until_there > page * kPage) {
+    if (const std::uint64_t until_there = of_no_file(page * kPage, what); until_there > page * kPage) {
       page = std::max(page + 1, until_there / kPage);
       continue;
     }

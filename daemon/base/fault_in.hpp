@@ -39,9 +39,12 @@ class PresentPages {
   PresentPages(PresentPages&&) noexcept;
   PresentPages& operator=(PresentPages&&) noexcept;
 
+  enum class For : std::uint8_t { reading, writing };
   // How many of these bytes, from the first on, can be read and written without waiting for a file system, or are in
-  // no memory at all. Fetches what it can: microseconds, and kPatience at most, once in kPause.
-  std::size_t count(std::uint64_t at, std::size_t size) const;
+  // no memory at all. Fetches what it can: microseconds, and kPatience at most (longer only where no processor is
+  // free), once in kPause. Memory of no file that is to be written (ours, mapped a moment ago) counts whoever fetches,
+  // and on any kernel.
+  std::size_t count(std::uint64_t at, std::size_t size, For what = For::reading) const;
 
   static constexpr std::chrono::milliseconds kPatience{200}, kPause{1000};
 

@@ -82,7 +82,7 @@ std::ptrdiff_t TargetMemory::read_piece(RemoteAddr from, std::span<std::byte> to
 
 std::ptrdiff_t TargetMemory::write_piece(RemoteAddr to, std::span<const std::byte> from) {
   if (fd_) {
-    const std::size_t size = present_.count(to.value, from.size());
+    const std::size_t size = present_.count(to.value, from.size(), PresentPages::For::writing);
     const Visit visit(task_);
     return pwrite(fd_.get(), from.data(), size, static_cast<off_t>(to.value));
   }
