@@ -5,7 +5,7 @@
 #include <concepts>
 #include <string_view>
 
-#include "daemon/base/room.hpp"
+#include "daemon/base/reserve.hpp"
 #include "daemon/control/kept.hpp"
 #include "proto/error.hpp"
 #include "proto/json.hpp"

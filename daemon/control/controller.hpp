@@ -1,4 +1,5 @@
-// The daemon's registry: targets, probes, owners, subscriptions, global switches.
+// What clients' requests are carried out by: targets, probes, owners, subscriptions, global switches. Behind it are the
+// parts of parts.hpp.
 //
 // Lives on the Asio thread; every method is called there and every callback runs there. Long work (symbols) goes to a
 // worker pool, ptrace work to the tracer thread; requests complete through their callback. Authorisation is the

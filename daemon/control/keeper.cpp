@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "daemon/base/process.hpp"
-#include "daemon/base/room.hpp"
+#include "daemon/base/reserve.hpp"
 #include "daemon/control/parts.hpp"
 
 namespace probed::control {

@@ -4,13 +4,13 @@
 //   access.hpp       whether a client may still do what it was once allowed to
 //   placement.hpp    probes on their way in
 //   changes.hpp      probes removed, enabled, disabled; the switches for all
-//   reviver.hpp      probes that wait for code
+//   reviver.hpp      probes that wait for code; waiting.cpp: globs that do
 //   limits.hpp       probes that end by time, number or rate
-//   stream.hpp       hits and records on their way to subscriptions
+//   stream.hpp       hits and records on their way to subscriptions; feeds.cpp: those that jumps have recorded
 //   keeper.hpp       what outlives this daemon
 //   views.hpp        what clients are shown of probes
 //   lookups.hpp      questions about symbols
-//   pool.hpp         work that would keep the Asio thread
+//   pool.hpp         hands what would keep the Asio thread to workers (workers.hpp)
 #pragma once
 
 #include <type_traits>

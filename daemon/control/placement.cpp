@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "daemon/base/room.hpp"
+#include "daemon/base/reserve.hpp"
 #include "daemon/control/batches.hpp"
 #include "daemon/control/parts.hpp"
 #include "daemon/names/match.hpp"

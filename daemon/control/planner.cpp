@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "arch/arch.hpp"
-#include "daemon/base/room.hpp"
+#include "daemon/base/reserve.hpp"
 #include "daemon/control/further_places.hpp"
 #include "daemon/control/planner_returns.hpp"
 #include "daemon/control/variable_arguments.hpp"

@@ -1,6 +1,6 @@
 // Probes whose code goes away, and comes back: gone, pending, revived. Asio thread.
 //
-// That code has gone is noticed by the tracer (probes/code.cpp). A gone probe is looked for again when somebody
+// That code has gone is noticed by the tracer (probes/code_changes.cpp). A gone probe is looked for again when somebody
 // enables it; one that was added with `pending` whenever the target's dynamic loader reports that it has loaded
 // something: it calls a function for debuggers then (_dl_debug_state, <link.h>), and we have a breakpoint there as long
 // as some probe of the target may have to wait. Whoever lists probes has the waiting ones looked for as well, which is

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "daemon/base/hex.hpp"
-#include "daemon/base/room.hpp"
+#include "daemon/base/reserve.hpp"
 #include "daemon/names/demangle.hpp"
 #include "daemon/symbols/target_impl.hpp"
 

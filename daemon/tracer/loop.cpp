@@ -26,7 +26,7 @@ using Kind = WaitStatus::Kind;
 
 constexpr std::uint8_t kMostPutOff = 100;
 constexpr auto kAskAgainAfter = std::chrono::milliseconds(10);
-constexpr auto kBeforeDeadline = std::chrono::seconds(3);  // Process::detach_deadline
+constexpr auto kBeforeDeadline = std::chrono::seconds(3);  // LettingGo::deadline
 
 bool in_native_code(pid_t tid) {
   ptrace::Registers regs;
@@ -87,11 +87,11 @@ std::string facts_of(const Tracee& tracee, const WaitStatus& status) {
   if (status.stopped() && ptrace::get_registers(tracee.tid, regs) == Outcome::ok)
     facts += fmt::format(" at {:#x}{}", regs.pc(),
                          status.kind() == Kind::signal && status.signal() == SIGTRAP ? probes_of(tracee, regs) : "");
-  if (tracee.borrowed) facts += ", on a call for us";
-  if (tracee.slot) facts += ", sent into a slot before";
-  if (tracee.stepping) facts += ", stepping";
-  if (tracee.leaving) facts += ", leaving a detour";
-  if (tracee.process && tracee.process->detaching) facts += ", detaching";
+  if (tracee.away()) facts += ", on a call for us";
+  if (tracee.in_slot) facts += ", sent into a slot before";
+  if (tracee.stepping()) facts += ", stepping";
+  if (tracee.leaving()) facts += ", leaving a detour";
+  if (tracee.process && tracee.process->detaching()) facts += ", detaching";
   return facts;
 }
 
@@ -105,18 +105,20 @@ std::optional<Waiter::Clock::time_point> Loop::next_deadline() const {
   const auto loads_at = rooms_.detour_threads.look_for_loads_at();
   if (loads_at != Waiter::Clock::time_point::max()) consider(loads_at);
   for (const auto& [tid, tracee] : targets_.tracees) {
-    if (tracee.state == Tracee::State::unclaimed) consider(tracee.unclaimed_until);
+    if (const Unclaimed* waits = tracee.unclaimed()) consider(waits->until);
     if (tracee.loader_ticket != 0) consider(tracee.loader_until);
   }
   for (const auto& [pid, process] : targets_.processes) {
-    if (process->detaching && !process->detach_replies.empty()) consider(process->detach_deadline);
+    if (const auto& going = process->letting_go) {
+      if (!process->detach_replies.empty()) consider(going->deadline);
+      consider(going->ask_all_at);
+      if (going->together_until) consider(*going->together_until);
+    }
     if (process->ask_again) consider(*process->ask_again);
     if (process->actions.look_at) consider(*process->actions.look_at);
     if (process->space && process->space->optimisation().at != Waiter::Clock::time_point::max())
       consider(process->space->optimisation().at);
-    if (process->detaching) consider(process->ask_all_at);
     if (process->give_back_at) consider(*process->give_back_at);
-    if (process->leave_together_until) consider(*process->leave_together_until);
     for (const Job& job : process->jobs) consider(rooms_.jobs.widens_at(*process, job));
   }
   return next;
@@ -139,9 +141,11 @@ void Loop::check_deadlines() {
   for (auto& [pid, process] : targets_.processes) {
     if (process->actions.look_at && now >= *process->actions.look_at) trapped.push_back(pid);
     if (process->give_back_at && now >= *process->give_back_at) givers.push_back(pid);
-    if (process->leave_together_until && now >= *process->leave_together_until) incomplete.push_back(pid);
-    if (process->detaching && now >= process->detach_deadline) tell_late_detach(*process, late);
-    if (process->detaching && now >= process->ask_all_at) stalled.push_back(pid);
+    if (const auto& going = process->letting_go) {
+      if (going->together_until && now >= *going->together_until) incomplete.push_back(pid);
+      if (now >= going->deadline) tell_late_detach(*process, late);
+      if (now >= going->ask_all_at) stalled.push_back(pid);
+    }
     if (process->ask_again && now >= *process->ask_again) {
       process->ask_again.reset();
       for (const pid_t tid : process->threads)
@@ -152,24 +156,24 @@ void Loop::check_deadlines() {
   for (const pid_t pid : trapped)
     if (Process* process = targets_.find_process(pid)) rooms_.actions.look_behind_traps(*process);
   for (const pid_t pid : givers)
-    if (Process* process = targets_.find_process(pid)) rooms_.code.give_back_soon(*process);
+    if (Process* process = targets_.find_process(pid)) rooms_.code_changes.give_back_soon(*process);
   for (Process* process : targets_.one_for_each_space())
     if (process->space->optimisation().at <= now) {
-      rooms_.code.heal_if_moved(*process->space);
+      rooms_.code_changes.heal_if_moved(*process->space);
       rooms_.optimiser.optimise(*process->space);
     }
   std::vector<pid_t> orphans;
   for (const auto& [tid, tracee] : targets_.tracees) {
+    const Unclaimed* waits = tracee.unclaimed();
     // Its creator's event may be among what has been reported since and nobody has looked at yet.
-    const bool seen_all = waiter_.idle_since() >= tracee.unclaimed_until;
-    if (tracee.state == Tracee::State::unclaimed && now >= tracee.unclaimed_until && seen_all) orphans.push_back(tid);
+    if (waits && now >= waits->until && waiter_.idle_since() >= waits->until) orphans.push_back(tid);
   }
   for (const pid_t tid : orphans) rooms_.family.release_orphan(tid);
-  rooms_.loader.release_late_loaders();
+  rooms_.holds.release_late_loaders();
   for (const pid_t pid : stalled) {
     Process* process = targets_.find_process(pid);
-    if (!process) continue;
-    rooms_.detacher.ask_to_leave(*process, process->to_ask.size());
+    if (!process || !process->letting_go) continue;
+    rooms_.detacher.ask_to_leave(*process, process->letting_go->to_ask.size());
     rooms_.detacher.forget_vanished(*process);
   }
   for (const pid_t pid : incomplete) {
@@ -192,7 +196,7 @@ void Loop::handle(const Stop& stop) {
 }
 
 Act Loop::on_stop(Tracee& tracee, const WaitStatus& status) {
-  if (tracee.borrowed && give_back(tracee, status)) return Act::none("it is on its way back from a call for us");
+  if (tracee.away() && give_back(tracee, status)) return Act::none("it is on its way back from a call for us");
   tracee.stop = status.kind();
   tracee.group_stopped = false;
   rooms_.masks.note_mask(tracee, status);
@@ -222,27 +226,26 @@ Act Loop::on_stop(Tracee& tracee, const WaitStatus& status) {
 
 // At the entry or the exit of a system call.
 Act Loop::on_call(Tracee& tracee) {
-  if (tracee.leaving && tracee.leaving->masked) return rooms_.detour_threads.call_while_leaving(tracee);
+  if (tracee.leaving() && tracee.leaving()->masked) return rooms_.detour_threads.call_while_leaving(tracee);
   if (ptrace::is_interrupted(tracee.tid)) ptrace::interrupt(tracee.tid);
   rooms_.restarts.mend_restart(tracee);
-  rooms_.slots.show_filtered_call(tracee);
+  rooms_.slot_threads.show_filtered_call(tracee);
   return Act::go_on("a call that was to be seen");
 }
 
 // A thread that took too long over a system call for us. True: the stop was on the way back, and is dealt with.
 bool Loop::give_back(Tracee& tracee, const WaitStatus& status) {
   const Kind kind = status.kind();
-  if (!status.stopped() || kind == Kind::exec) {
-    tracee.borrowed.reset();
-    return false;
-  }
-  if (kind == Kind::interrupt || kind == Kind::group_stop) {
-    std::exchange(tracee.borrowed, std::nullopt)->give_back(tracee.tid);
+  const bool has_gone = !status.stopped() || kind == Kind::exec;
+  if (has_gone || kind == Kind::interrupt || kind == Kind::group_stop) {
+    const Away away = *tracee.away();
+    tracee.left = away.listened ? Left(Listening{}) : Running{};
+    if (!has_gone) away.back.give_back(tracee.tid);
     return false;
   }
   // What can arrive with everything blocked is SIGSTOP.
   const bool stops = kind == Kind::signal && status.signal() == SIGSTOP;
-  tracee.borrowed->go_on_to_event_stop(tracee.tid, stops ? SIGSTOP : 0);
+  tracee.away()->back.go_on_to_event_stop(tracee.tid, stops ? SIGSTOP : 0);
   return true;
 }
 
@@ -264,15 +267,11 @@ void Loop::carry_out(pid_t tid, Act act, std::string_view facts) {
     case Act::Kind::none: return;
     case Act::Kind::go_on: return let_go_on(tracee, act.signal);
     case Act::Kind::stay:
-      tracee.state = Tracee::State::held;
-      tracee.held_until = act.until;
+      tracee.left = Held{act.until};
       // One that waits for a stopped thread need not wait for another one.
       if (!process->jobs.empty()) rooms_.jobs.run_jobs(tracee);
       return;
-    case Act::Kind::wait:
-      tracee.state = Tracee::State::held;
-      tracee.held_until = act.until;
-      return rooms_.detacher.leave_if_complete(*process);
+    case Act::Kind::wait: tracee.left = Held{act.until}; return rooms_.detacher.leave_if_complete(*process);
     case Act::Kind::end: return rooms_.family.bury(tracee, *act.how);
     case Act::Kind::leave:  // is another act by now
     case Act::Kind::detach: break;
@@ -284,7 +283,7 @@ void Loop::carry_out(pid_t tid, Act act, std::string_view facts) {
 }
 
 void Loop::let_go_on(Tracee& tracee, int signal) {
-  if (tracee.interrupted_at && !tracee.stepping) {
+  if (tracee.interrupted_at && !tracee.stepping()) {
     rooms_.rounds.note_pause(tracee);
     tracee.interrupted_at.reset();
   }
@@ -293,15 +292,16 @@ void Loop::let_go_on(Tracee& tracee, int signal) {
   if (signal != 0 && would_dump_core(tracee.tid, signal)) rooms_.delivery.hide_from_core_dump(tracee);
   // Gone is fine everywhere here: the exit status follows.
   if (tracee.group_stopped) {
-    tracee.state = Tracee::State::listening;
+    tracee.left = Listening{};
     ptrace::listen(tracee.tid);
     return;
   }
-  tracee.state = Tracee::State::running;
-  if (tracee.stepping) return void(ptrace::step(tracee.tid, signal));
-  if (tracee.leaving && tracee.leaving->masked) return void(ptrace::resume_without_syscall(tracee.tid, signal));
+  tracee.left = Running{};
+  if (tracee.stepping()) return void(ptrace::step(tracee.tid, signal));
+  if (tracee.leaving() && tracee.leaving()->masked) return void(ptrace::resume_without_syscall(tracee.tid, signal));
   const bool watched = rooms_.masks.watches(tracee);
-  if (!watched && !tracee.filtered_call && !tracee.restart) return void(ptrace::resume(tracee.tid, signal));
+  const bool shows_call = tracee.restart || (tracee.in_slot && tracee.in_slot->filtered_call);
+  if (!watched && !shows_call) return void(ptrace::resume(tracee.tid, signal));
   if (watched && signal != 0) ptrace::interrupt(tracee.tid);  // stops it at its handler's first instruction
   ptrace::resume_to_syscall(tracee.tid, signal);
 }
@@ -317,8 +317,8 @@ Act Loop::on_signal(Tracee& tracee, int signal) {
     if (const auto act = rooms_.detour_threads.pass_key(tracee, signal)) return *act;
   }
   if (const auto act = rooms_.detour_threads.turn_back(tracee, signal)) return *act;
-  if (const auto act = rooms_.code.leave_moved_jump(tracee, signal)) return *act;
-  if (tracee.stepping) return rooms_.slots.on_step(tracee, signal);
+  if (const auto act = rooms_.code_changes.leave_moved_jump(tracee, signal)) return *act;
+  if (tracee.stepping()) return rooms_.slot_threads.on_step(tracee, signal);
   if (signal == SIGTRAP)
     if (const auto act = rooms_.breakpoints.on_trap(tracee)) return *act;
   return rooms_.delivery.deliver(tracee, signal);
@@ -330,8 +330,7 @@ Act Loop::on_interrupt(Tracee& tracee, bool group_stop) {
   const pid_t tid = tracee.tid;
   tracee.group_stopped = group_stop;
   const bool is_copy = tracee.process->copy_of != nullptr;
-  if (!is_copy && !group_stop && tracee.state != Tracee::State::listening)
-    rooms_.restarts.put_back_interrupted_call(tracee);
+  if (!is_copy && !group_stop && !tracee.listens()) rooms_.restarts.put_back_interrupted_call(tracee);
   settle_call_note(tid);
   if (is_copy) return rooms_.family.adopt_child(tracee, *tracee.process);
   rooms_.detour_threads.give_up_load(tracee);
@@ -340,18 +339,17 @@ Act Loop::on_interrupt(Tracee& tracee, bool group_stop) {
   rooms_.lanes.meet(tracee);
   rooms_.rounds.looked_at(tracee);
   // Stopped for the sake of the page copies; its turn to be let go comes later.
-  if (std::ranges::find(tracee.process->to_ask, tid) != tracee.process->to_ask.end())
-    return Act::go_on("it is to leave, and its turn comes later");
-  const bool wanted = tracee.process->detaching || !tracee.process->jobs.empty();
-  const bool holds_signal = tracee.stepping && tracee.stepping->held_signal != 0;
+  if (tracee.process->waits_to_be_asked(tid)) return Act::go_on("it is to leave, and its turn comes later");
+  const bool wanted = tracee.process->detaching() || !tracee.process->jobs.empty();
+  const bool holds_signal = tracee.stepping() && tracee.stepping()->held_signal != 0;
   const bool elsewhere = wanted && !in_native_code(tid);
   if (elsewhere) rooms_.optimiser.note_other_code(*tracee.process->space);
   // Somebody who waits for a job is answered at its deadline, and others are asked before that.
-  const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching);
+  const bool may_wait = tracee.interrupts_put_off < kMostPutOff || (elsewhere && !tracee.process->detaching());
   const bool comes_first = holds_signal || rooms_.delivery.gets_sent_again(tracee) || synchronous_signal_pending(tid);
   // On a full machine a hundred stops take longer than whoever asked for the detach waits for it.
-  const bool overdue = tracee.process->detaching && !comes_first &&
-                       Waiter::Clock::now() >= tracee.process->detach_deadline - kBeforeDeadline;
+  const auto& going = tracee.process->letting_go;
+  const bool overdue = going && !comes_first && Waiter::Clock::now() >= going->deadline - kBeforeDeadline;
   if (wanted && (comes_first || elsewhere) && may_wait && !overdue) {
     // It has just run into a breakpoint or a fault, or is to complete an instruction before a signal that we hold: that
     // comes first, then we ask again; also when it doesn't come. In 32-bit code it can make no calls for us.
@@ -362,7 +360,7 @@ Act Loop::on_interrupt(Tracee& tracee, bool group_stop) {
     return Act::go_on(comes_first ? "a signal comes first" : "it executes 32-bit code: asked again later");
   }
   tracee.interrupts_put_off = 0;
-  if (tracee.process->detaching) return Act::leave("its process is being let go");
+  if (tracee.process->detaching()) return Act::leave("its process is being let go");
   if (!tracee.process->jobs.empty()) rooms_.jobs.run_jobs(tracee);
   if (!targets_.tracees.contains(tid) || !targets_.ended_meanwhile.empty())
     return Act::none("it did a job, and is away or gone");

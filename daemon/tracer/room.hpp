@@ -1,5 +1,6 @@
-// A room of the tracer: one part of what there is to do with stopped threads, with the state that is its own. Rooms
-// call each other through Rooms (rooms.hpp), which has all of them.
+// What the tracer does with stopped threads is divided by subject. A room is one subject: a class with the state that
+// nobody else changes. What all of them know stands in Targets; rooms call each other by way of Rooms (rooms.hpp, which
+// lists them).
 //
 // Owning thread: the tracer thread.
 #pragma once

@@ -1,26 +1,34 @@
 // All rooms of the tracer (room.hpp), and what they share.
 //
-//   attacher.hpp        from a process that runs by itself to one whose every thread is traced
-//   detacher.hpp        threads and processes that are let go
-//   family.hpp          new threads and processes, programs that are executed, ends
-//   jobs.hpp            work that takes a stopped thread of a process
-//   loader.hpp          processes held at their programs' beginning, and when the dynamic loader has loaded something
-//   actions.hpp         the program's actions of the signals that we raise; the landing
-//   masks.hpp           which threads block those signals
-//   delivery.hpp        signals of the program's own on their way to it
-//   restarts.hpp        system calls that our stops have interrupted
-//   breakpoints.hpp     SIGTRAP: whose it is, and hits
-//   probes.hpp          commands on probes
-//   code.hpp            code that goes away, moves or changes under a probe
-//   slots.hpp           threads in the copies of probed instructions
-//   detour_threads.hpp  threads in detours
-//   lanes.hpp           which thread records into which lane
-//   optimiser.hpp       from breakpoints to jumps and back
-//   rounds.hpp          every thread seen outside of what is to be overwritten
-//   puns.hpp            jumps that share bytes with the instructions behind them
-//   channels.hpp        memory that jumps take in the target
-//   calls.hpp           calls that return probes have seen entered
-//   loop.hpp            each stop, handed to one room after the other, and what becomes of the thread
+//   loop.hpp                    each stop, handed to one room after the other, and what becomes of the thread
+// family/: processes and threads
+//   attacher.hpp                from a process that runs by itself to one whose every thread is traced
+//   detacher.hpp                threads and processes that are let go
+//   family.hpp                  new threads and processes, programs that are executed, ends
+//   jobs.hpp                    work that takes a stopped thread of a process, such as remote calls
+//   holds.hpp                   processes held at their programs' beginning, or until libraries have been loaded
+// signals/: the program's own signals, and system calls that stops interrupt
+//   actions.hpp                 the program's actions of the signals that we raise; actions_landing.cpp: the landing,
+//                               the journal
+//   masks.hpp                   which threads block those signals
+//   delivery.hpp                signals of the program's own on their way to it
+//   restarts.hpp                system calls that our stops have interrupted
+// probes/
+//   probes.hpp                  what clients order: add, enable, disable, remove
+//   breakpoints.hpp             SIGTRAP: whose it is, and hits (hit_recorder.hpp)
+//   code_changes.hpp            code that goes away, moves or changes under a probe; copied pages, given back
+// places/: threads in code of ours
+//   slot_threads.hpp            in the copies of probed instructions
+//   detour_threads.hpp          in detours; blocked_loads.cpp: in loads that don't end
+// jumps/
+//   optimiser.hpp               from breakpoints to jumps and back
+//   rounds.hpp                  every thread seen outside of what is to be overwritten
+//   puns.hpp                    jumps that share bytes with the instructions behind them
+//   jump_memory.hpp             memory that jumps take in the target
+//   lanes.hpp                   which thread records into which lane
+// calls/
+//   calls.hpp                   calls that return probes have seen entered; returns.cpp: their exits. The recorder's
+//                               part: return_hits.cpp
 #pragma once
 
 #include <string>
@@ -29,9 +37,9 @@
 #include "daemon/tracer/family/attacher.hpp"
 #include "daemon/tracer/family/detacher.hpp"
 #include "daemon/tracer/family/family.hpp"
+#include "daemon/tracer/family/holds.hpp"
 #include "daemon/tracer/family/jobs.hpp"
-#include "daemon/tracer/family/loader.hpp"
-#include "daemon/tracer/jumps/channels.hpp"
+#include "daemon/tracer/jumps/jump_memory.hpp"
 #include "daemon/tracer/jumps/lanes.hpp"
 #include "daemon/tracer/jumps/optimiser.hpp"
 #include "daemon/tracer/jumps/puns.hpp"
@@ -39,9 +47,9 @@
 #include "daemon/tracer/jumps/tick_rate.hpp"
 #include "daemon/tracer/loop.hpp"
 #include "daemon/tracer/places/detour_threads.hpp"
-#include "daemon/tracer/places/slots.hpp"
+#include "daemon/tracer/places/slot_threads.hpp"
 #include "daemon/tracer/probes/breakpoints.hpp"
-#include "daemon/tracer/probes/code.hpp"
+#include "daemon/tracer/probes/code_changes.hpp"
 #include "daemon/tracer/probes/probes.hpp"
 #include "daemon/tracer/signals/actions.hpp"
 #include "daemon/tracer/signals/delivery.hpp"
@@ -68,21 +76,21 @@ struct Rooms {
   Detacher detacher{*this};
   Family family{*this};
   Jobs jobs{*this};
-  Loader loader{*this};
+  Holds holds{*this};
   Actions actions{*this};
   Masks masks{*this};
   Delivery delivery{*this};
   Restarts restarts{*this};
   Breakpoints breakpoints{*this};
   Probes probes{*this};
-  Code code{*this};
-  Slots slots{*this};
+  CodeChanges code_changes{*this};
+  SlotThreads slot_threads{*this};
   DetourThreads detour_threads{*this};
   Lanes lanes{*this};
   Optimiser optimiser{*this};
   Rounds rounds{*this};
   Puns puns{*this};
-  Channels channels{*this};
+  JumpMemory jump_memory{*this};
   Calls calls{*this};
   Loop loop{*this};
 };

@@ -14,6 +14,7 @@
 namespace probed::tracer {
 
 constexpr std::uint64_t signal_bit(int signal) { return 1ULL << (signal - 1); }
+inline constexpr std::uint64_t kNeverBlocked = signal_bit(SIGKILL) | signal_bit(SIGSTOP);
 inline constexpr int kFirstRealTime = 32;  // the kernel's SIGRTMIN
 // Raised by the instruction itself; force_sig() would reset the handler of a blocked one, so these are never blocked.
 inline constexpr std::uint64_t kSynchronous =

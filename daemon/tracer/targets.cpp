@@ -21,7 +21,7 @@ Tracee& Targets::add_tracee(pid_t tid, Process& process) {
   Tracee& tracee = tracees[tid];
   tracee.tid = tid;
   tracee.process = &process;
-  tracee.state = Tracee::State::running;
+  tracee.left = Running{};
   process.threads.insert(tid);
   return tracee;
 }
@@ -55,7 +55,7 @@ bool Targets::alone_in_memory(const Tracee& tracee) const {
 
 Process* Targets::anybody_in(const AddressSpace& space) {
   for (auto& [pid, process] : processes)
-    if (process->space.get() == &space && !process->detaching && !process->threads.empty()) return process.get();
+    if (process->space.get() == &space && !process->detaching() && !process->threads.empty()) return process.get();
   return nullptr;
 }
 
@@ -63,7 +63,7 @@ std::vector<Process*> Targets::one_for_each_space() {
   std::vector<Process*> chosen;
   std::unordered_set<AddressSpace*> seen;
   for (auto& [pid, process] : processes)
-    if (process->space && !process->detaching && seen.insert(process->space.get()).second)
+    if (process->space && !process->detaching() && seen.insert(process->space.get()).second)
       chosen.push_back(process.get());
   return chosen;
 }

@@ -13,6 +13,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "daemon/base/types.hpp"
@@ -28,9 +30,8 @@ namespace probed::tracer {
 
 struct Process;
 
-// A thread executing a slot one instruction at a time: the stepped tier, or an asynchronous signal waiting for the
-// instruction to complete.
-// The same for a thread in a detour, which it has to leave first: slot is 0 then.
+// Executes a slot one instruction at a time: the stepped tier, or an asynchronous signal that waits for the instruction
+// to complete. Or gets out of a detour in that way: `slot` is 0 then.
 struct Stepping {
   RemoteAddr slot;
   int held_signal = 0;  // delivered once the instruction is done; 0: none
@@ -39,6 +40,39 @@ struct Stepping {
   std::uint64_t mask = 0;  // to put back; only when masked
   bool own = false;        // the program steps itself, and is to see the step
 };
+
+// Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile,
+// which it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues
+// in their order; those that had been taken from there wait here. Outside it is sent a signal of ours, the mark, in
+// whose delivery the first of them is put.
+struct Leaving {
+  struct Held {
+    int signal = 0;
+    siginfo_t info{};
+  };
+  std::uint64_t mask = 0;  // the program's
+  std::deque<Held> held;
+  int mark = 0;        // has been sent, and nothing else is let through; 0: not yet
+  bool masked = true;  // by us; else the mask is the program's now
+};
+
+// Whether a thread has yet to get out of code of ours before it is itself again, and how.
+using WayOut = std::variant<std::monostate, Stepping, Leaving>;
+
+// How a thread was left when it was last dealt with; one whose stop is being handled still is as it was left before.
+struct Running {};    // goes on
+struct Listening {};  // where job control has stopped it: PTRACE_LISTEN
+struct Held {         // stopped, on purpose
+  Hold until = Hold::entry;
+};
+struct Unclaimed {  // the first thread of a process whose creator's event hasn't come; `until`: it won't any more
+  Waiter::Clock::time_point until;
+};
+struct Away {  // on a system call for us that takes too long; it goes on as soon as it is back, also if it was held
+  Borrowed back;
+  bool listened = false;  // before
+};
+using Left = std::variant<Running, Listening, Held, Unclaimed, Away>;
 
 // A thread sent back to the probed instruction by us (a signal came first): its next hit there, with these registers,
 // is the same execution and is not counted again.
@@ -99,14 +133,26 @@ struct MaskWatch {
 
 // What is known of a thread in the program that it runs, and what it is in the middle of there: an exec ends all of it.
 struct InProgram {
-  RemoteAddr slot;  // sent there and not seen outside since; 0: none
-  // A system call in that slot, which a seccomp filter is to see where the program makes it; `at`: the pc behind it.
+  WayOut way_out;
+  Stepping* stepping() { return std::get_if<Stepping>(&way_out); }
+  const Stepping* stepping() const { return std::get_if<Stepping>(&way_out); }
+  Leaving* leaving() { return std::get_if<Leaving>(&way_out); }
+  const Leaving* leaving() const { return std::get_if<Leaving>(&way_out); }
+  bool is_itself() const { return std::holds_alternative<std::monostate>(way_out); }
+  // Precondition: it steps. It does no longer.
+  Stepping end_step() { return std::get<Stepping>(std::exchange(way_out, std::monostate())); }
+
+  // A system call in a slot, which a seccomp filter is to see where the program makes it; `at`: the pc behind it.
   struct FilteredCall {
     RemoteAddr at;
     bool entered = false;
   };
-  std::optional<FilteredCall> filtered_call;
-  std::optional<Stepping> stepping;
+  // Where it was sent, and it hasn't been seen outside since.
+  struct InSlot {
+    RemoteAddr base;
+    std::optional<FilteredCall> filtered_call;
+  };
+  std::optional<InSlot> in_slot;
   std::vector<Rehit> rehits;  // the outermost first: handlers may be interrupted in a slot, too
   // Where it was sent behind a one-byte instruction without executing it, or in front of one after that.
   std::optional<ptrace::Registers> stands;
@@ -143,22 +189,6 @@ struct InProgram {
   bool stack_limited = false;  // its lanes don't know yet that own_stack has become smaller
   bool vforked = false;        // its creator sleeps until it execs or ends
 
-  // Is in a detour that it can't be stepped out of, and is to leave it by itself: all signals are blocked meanwhile,
-  // which it can't notice, as it is stopped at its next system call at the latest. So they stay in the kernel's queues
-  // in their order; those that had been taken from there wait here. Outside it is sent a signal of ours, the mark, in
-  // whose delivery the first of them is put.
-  struct Leaving {
-    struct Held {
-      int signal = 0;
-      siginfo_t info{};
-    };
-    std::uint64_t mask = 0;  // the program's
-    std::deque<Held> held;
-    int mark = 0;        // has been sent, and nothing else is let through; 0: not yet
-    bool masked = true;  // by us; else the mask is the program's now
-  };
-  std::optional<Leaving> leaving;
-
   // Its rights by protection key, while it has more than these in a detour (DetourThreads::pass_key).
   std::optional<std::uint32_t> key_rights;
 
@@ -180,29 +210,25 @@ struct InProgram {
 };
 
 struct Tracee : InProgram {
-  enum class State : std::uint8_t {
-    running,
-    listening,  // stopped by job control
-    held,       // kept stopped by us, on purpose
-    unclaimed,  // a new process whose parent's event hasn't arrived yet
-  };
-
   // It has executed another program, and has left its slot and its lanes.
   void start_program() { static_cast<InProgram&>(*this) = {}; }
 
   pid_t tid = 0;
-  Process* process = nullptr;  // null only while unclaimed
-  State state = State::running;
-  Hold held_until = Hold::entry;  // when held
-  bool is_held(Hold until) const { return state == State::held && held_until == until; }
+  Process* process = nullptr;  // null only while it is unclaimed
+  Left left;
+  // Nothing keeps it stopped: it executes the program, or a call for us.
+  bool runs() const { return std::holds_alternative<Running>(left) || away(); }
+  bool is_held() const { return std::holds_alternative<Held>(left); }
+  bool is_held(Hold until) const { return is_held() && std::get<Held>(left).until == until; }
+  bool listens() const { return std::holds_alternative<Listening>(left); }
+  const Unclaimed* unclaimed() const { return std::get_if<Unclaimed>(&left); }
+  const Away* away() const { return std::get_if<Away>(&left); }
   WaitStatus::Kind stop = WaitStatus::Kind::other;          // of the stop being handled
   bool group_stopped = false;                               // that stop is job control's: let go on with listen()
-  Waiter::Clock::time_point unclaimed_until{};              // when unclaimed: then nobody will claim it any more
   std::optional<siginfo_t> sent_again;                      // a signal that we have sent it anew, as it was at first
   bool interrupt_again = false;                             // once the signal it was about to get has been dealt with
   std::uint8_t interrupts_put_off = 0;                      // for such a signal, in a row
   std::optional<Waiter::Clock::time_point> interrupted_at;  // by the optimiser
-  std::optional<Borrowed> borrowed;                         // away on a system call for us that takes too long
   pid_t lender = 0;      // whose thread pointer its vfork child runs on, itself or its own creator; 0: it has none
   UniqueFd stat;         // /proc/PID/task/TID/stat, for the CPU when there's no rseq
   bool one_cpu = false;  // it was confined to one CPU when last looked at
@@ -222,13 +248,25 @@ struct Job {
   Waiter::Clock::time_point deadline;
 };
 
-struct Process {
-  static constexpr auto kDetachTimeout = std::chrono::seconds(5);
+// A process whose threads are being let go for good.
+struct LettingGo {
+  static constexpr auto kTimeout = std::chrono::seconds(5);
 
-  // Its threads are let go from now on; who asked for that is told at the deadline which can't be.
+  Waiter::Clock::time_point deadline{};    // who asked is told which threads can't be
+  std::vector<pid_t> to_ask;               // threads that haven't been asked to stop yet
+  Waiter::Clock::time_point ask_all_at{};  // then they are; who isn't there any more is looked for, too
+  std::optional<Waiter::Clock::time_point> together_until;  // the first to come wait for the others
+};
+
+struct Process {
+  bool detaching() const { return letting_go.has_value(); }
   void begin_to_leave() {
-    detaching = true;
-    detach_deadline = Waiter::Clock::now() + kDetachTimeout;
+    if (!letting_go) letting_go.emplace();
+    letting_go->deadline = Waiter::Clock::now() + LettingGo::kTimeout;
+  }
+  // It is to be let go, and its turn to be stopped for that comes later.
+  bool waits_to_be_asked(pid_t tid) const {
+    return letting_go && std::ranges::find(letting_go->to_ask, tid) != letting_go->to_ask.end();
   }
 
   TargetId id;
@@ -251,7 +289,8 @@ struct Process {
   bool hold_at_execs = false;  // at each; followed children inherit it, and are attached by themselves from then on
   // Where that is found, while it runs there: the dynamic loader's hook for debuggers, and r_debug.r_state.
   RemoteAddr loader_hook, loader_state;
-  bool detaching = false;
+  std::optional<LettingGo> letting_go;
+  std::vector<std::function<void(Result<void>)>> detach_replies;
   bool asked_to_give_back = false;  // page copies, as the first of its threads was let go
   // Which threads have been asked to stop for the jobs: the one that it disturbs least, all whose calls can't fail
   // because of it, all.
@@ -260,12 +299,7 @@ struct Process {
   bool filtered = false;  // a seccomp filter is in force, which is for good
   Waiter::Clock::time_point filter_looked_for{};
   std::deque<Job> jobs;
-  pid_t runs_jobs = 0;  // the thread that does them at this moment; 0: none
-  std::vector<std::function<void(Result<void>)>> detach_replies;
-  Waiter::Clock::time_point detach_deadline{};
-  std::optional<Waiter::Clock::time_point> leave_together_until;  // the first to come wait for the others
-  std::vector<pid_t> to_ask;               // threads that are to be let go and haven't been asked to stop yet
-  Waiter::Clock::time_point ask_all_at{};  // while detaching; who isn't there any more is looked for then, too
+  pid_t runs_jobs = 0;                                    // the thread that does them at this moment; 0: none
   std::optional<Waiter::Clock::time_point> give_back_at;  // to look for page copies that aren't needed any more
   std::optional<Waiter::Clock::time_point> ask_again;     // to interrupt threads whose interrupt was put off
 };

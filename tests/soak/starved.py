@@ -118,20 +118,8 @@ def alone(target, times):
     return gaps
 
 
-def main():
-    build, runs, loops = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    lost, results = [], {}
-    with busy(loops), tempfile.TemporaryDirectory(prefix="probed-starved-") as directory, contextlib.ExitStack() as stack:
-        target = stack.enter_context(program(build))
-        print(f"alone: stood still for {max(alone(target, 10)):.2f} ms at most; load {os.getloadavg()[0]:.1f}", flush=True)
-        for number in range(runs):
-            tier, how = list(TIERS)[number % len(TIERS)], ENDS[number // len(TIERS) % len(ENDS)]
-            try:
-                results.setdefault((tier, how), []).append(run(build, directory, target, tier, how))
-            except (BrokenPipeError, ValueError):
-                lost.append(f"{number}: {tier}, {how}: {target.process.wait()}")
-                target = stack.enter_context(program(build))
+def table(results):
+    """Prints it; the longest gap in ms."""
     print(f"{'':26}{'runs':>6}{'armed':>8}{'most':>8}{'ended':>8}{'most':>8}   s{'gap':>10}{'most':>10}   ms")
     worst = 0.0
     for (tier, how), rows in sorted(results.items()):
@@ -140,7 +128,27 @@ def main():
         worst = max(worst, most[2])
         seconds = "".join(f"{middle[i]:8.2f}{most[i]:8.2f}" for i in (0, 1))
         print(f"{tier + ', ' + how:26}{len(rows):6}{seconds}    {middle[2]:10.2f}{most[2]:10.2f}")
-    print(f"lost: {len(lost)} of {runs}", *lost, sep="\n  ")
+    return worst
+
+
+def main():
+    build, runs, loops = os.path.abspath(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    lost, results, number = [], {}, 0
+    with busy(loops), tempfile.TemporaryDirectory(prefix="probed-starved-") as directory, contextlib.ExitStack() as stack:
+        target = stack.enter_context(program(build))
+        print(f"alone: stood still for {max(alone(target, 10)):.2f} ms at most; load {os.getloadavg()[0]:.1f}", flush=True)
+        try:
+            for number in range(1, runs + 1):
+                tier, how = list(TIERS)[number % len(TIERS)], ENDS[number // len(TIERS) % len(ENDS)]
+                try:
+                    results.setdefault((tier, how), []).append(run(build, directory, target, tier, how))
+                except (BrokenPipeError, ValueError):
+                    lost.append(f"{number}: {tier}, {how}: {target.process.wait()}")
+                    target = stack.enter_context(program(build))
+        finally:  # also when it is ended early
+            worst = table(results)
+            print(f"lost: {len(lost)} of {number}", *lost, sep="\n  ", flush=True)
     return 1 if lost or worst > GOAL_MS else 0
 
 

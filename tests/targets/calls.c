@@ -55,7 +55,7 @@ struct Call {
   int timed;                  // makes one wait of kWaitMs
   int in_ticks;               // which the kernel counts in ticks; they lag behind the clock when a tick comes late
   long number, other_number;  // the system calls it may be seen in; 0: the first only
-  int fd[2];                  // set up by open_pair(), or whatever the call needs
+  int fd[2];                  // set up by pair(), or whatever the call needs
   atomic_int tid, word;
   long rounds, late;
   pthread_t thread;

@@ -371,8 +371,8 @@ static long run_one(void* (*function)(void*), long n, bool cancel) {
   return result == PTHREAD_CANCELED ? -1 : (long)result;
 }
 
-static void* run_the_rest(void* turns) {
-  run_both((long)turns);
+static void* run_the_rest(void* count) {
+  run_both((long)count);
   return nullptr;
 }
 

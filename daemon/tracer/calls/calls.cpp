@@ -48,7 +48,7 @@ std::optional<Act> Calls::on_call_trap(Tracee& tracee, ptrace::Registers& regs) 
   // Nobody is sent behind that breakpoint: a SIGTRAP with another siginfo has swallowed ours (kernel/signal.c,
   // legacy_queue).
   const bool merged = !is_breakpoint_trap(info);
-  if (tracee.stepping) {  // out of the detour, with SIGTRAP neither blocked nor ignored: nothing has been reset
+  if (tracee.stepping()) {  // out of the detour, with SIGTRAP neither blocked nor ignored: nothing has been reset
     if (merged) return std::nullopt;
     run_call(tracee, regs);
     regs.set_pc(trap->done.value);
@@ -67,8 +67,8 @@ std::optional<Act> Calls::on_call_trap(Tracee& tracee, ptrace::Registers& regs) 
 
 // regs: in front of call_done, or at the trap.
 void Calls::run_call(Tracee& tracee, const ptrace::Registers& regs) {
-  rooms_.slots.leave_slot(tracee);
-  if (tracee.process->detaching) return;
+  rooms_.slot_threads.leave_slot(tracee);
+  if (tracee.process->detaching()) return;
   AddressSpace& space = *tracee.process->space;
   if (tracee.lanes.size() < space.detours().lines().size()) rooms_.lanes.give_lanes(tracee, regs);
   TargetMemory& memory = space.memory();

@@ -142,7 +142,7 @@ void Calls::limit_stack(AddressSpace& space, OwnStacks::const_iterator stack, co
   if (rest.begin < rest.end) stacks.emplace(rest.end, Optimisation::OwnStack{rest.begin, tid});
   it->second.own_stack = rest;
   it->second.stack_limited = true;
-  if (it->second.state == Tracee::State::running) {
+  if (it->second.runs()) {
     ptrace::interrupt(tid);
     waiter_.gather_from(std::array{tid}, kStackPatience);
   }

@@ -215,7 +215,7 @@ Result<AttachResult> Attacher::attach(pid_t pid, const AttachParams& params) {
 // One that is attached to already: for somebody else, or before.
 static Result<AttachResult> attach_again(Process& known, const AttachParams& params) {
   const pid_t pid = known.id.pid;
-  if (known.detaching)
+  if (known.detaching())
     return refuse(Reason::already_traced, fmt::format("process {} is being detached", pid), "try again in a moment");
   if (known.root != pid)
     return refuse(Reason::already_traced,

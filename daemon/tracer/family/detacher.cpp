@@ -33,6 +33,8 @@ constexpr std::size_t kLeaveAtOnce = 16;  // threads stopped at a time when a pr
 constexpr auto kLeaveStalled = 50ms;      // none of these has come: ask all (they may be in uninterruptible waits)
 constexpr auto kLeaveTogether = 200ms;    // then those that have come go without the others
 
+bool leaves_together(const Process& process) { return process.letting_go && process.letting_go->together_until; }
+
 }  // namespace
 
 void Detacher::forget_if_gone(pid_t pid) {
@@ -46,16 +48,16 @@ void Detacher::forget_if_gone(pid_t pid) {
 void Detacher::forget_tracee(pid_t tid) {
   const auto it = targets_.tracees.find(tid);
   if (it == targets_.tracees.end()) return;
-  rooms_.slots.leave_slot(it->second);
+  rooms_.slot_threads.leave_slot(it->second);
   rooms_.lanes.take_lanes(it->second);
   ptrace::note_event_stop(tid);
   forget_call_notes(tid);
   if (Journal* journal = rooms_.delivery.journal_of(it->second)) journal->forget_mask(tid);
   Process* process = it->second.process;
   if (process) process->threads.erase(tid);
-  if (process && process->space && !process->detaching) process->space->returns().thread_ended(tid);
+  if (process && process->space && !process->detaching()) process->space->returns().thread_ended(tid);
   targets_.tracees.erase(it);
-  if (process && process->detaching) ask_to_leave(*process, 1);
+  if (process && process->detaching()) ask_to_leave(*process, 1);
 }
 
 void Detacher::forget_process(Process& process) {
@@ -68,7 +70,7 @@ void Detacher::forget_process(Process& process) {
   const bool last =
       space && std::ranges::none_of(targets_.processes, [&](const auto& p) { return p.second->space == space; });
   if (last) {
-    rooms_.channels.close_feeds(*space);
+    rooms_.jump_memory.close_feeds(*space);
     space->drop_journal();
   }
   if (space && space->touched()) {
@@ -117,7 +119,7 @@ void Detacher::detach_all(std::function<void()> done) {
 }
 
 void Detacher::start_detach(Process& process) {
-  if (process.detaching) return;
+  if (process.detaching()) return;
   process.begin_to_leave();
   for (Job& job : std::exchange(process.jobs, {}))
     job.fail(refuse(Reason::target_gone, fmt::format("process {} is being detached", process.id.pid)));
@@ -133,10 +135,10 @@ void Detacher::start_detach(Process& process) {
       forget_tracee(tid);
       continue;
     }
-    if (it->second.state == Tracee::State::held)
+    if (it->second.is_held())
       rooms_.loop.carry_out(tid, Act::leave("it was held"));
     else
-      process.to_ask.push_back(tid);
+      process.letting_go->to_ask.push_back(tid);
   }
   if (!targets_.find_process(pid)) return;  // its last thread was held, and has left
   // A trap that is on its way to one thread may have reset what another one, once it is let go, is to find.
@@ -144,8 +146,8 @@ void Detacher::start_detach(Process& process) {
   rooms_.masks.remember_watch(process);
   if (process.threads.size() > 1 &&
       (process.actions.of(SIGTRAP).known || std::ranges::any_of(process.actions.all, may_be_reset)))
-    process.leave_together_until = Waiter::Clock::now() + kLeaveTogether;
-  ask_to_leave(process, process.leave_together_until ? process.to_ask.size() : kLeaveAtOnce);
+    process.letting_go->together_until = Waiter::Clock::now() + kLeaveTogether;
+  ask_to_leave(process, process.letting_go->together_until ? process.letting_go->to_ask.size() : kLeaveAtOnce);
 }
 
 // When a thread that has been let go already executes another program, those that haven't disappear without a word
@@ -166,20 +168,21 @@ void Detacher::forget_vanished(Process& process) {
 bool Detacher::some_still_run(const Process& process) const {
   return std::ranges::any_of(process.threads, [this](pid_t tid) {
     const char state = process::state(tid);
-    return targets_.tracees.at(tid).state != Tracee::State::held && (state == 'R' || state == 't');
+    return !targets_.tracees.at(tid).is_held() && (state == 'R' || state == 't');
   });
 }
 
 // No trap is on its way to any of them when all of them stand still.
 void Detacher::leave_if_complete(Process& process) {
-  const auto is_here = [this](pid_t tid) { return targets_.tracees.at(tid).state == Tracee::State::held; };
-  if (process.leave_together_until && std::ranges::all_of(process.threads, is_here)) leave_together(process);
+  const auto is_here = [this](pid_t tid) { return targets_.tracees.at(tid).is_held(); };
+  if (leaves_together(process) && std::ranges::all_of(process.threads, is_here)) leave_together(process);
 }
 
 void Detacher::leave_incomplete(Process& process) {
+  if (!leaves_together(process)) return;
   const auto now = Waiter::Clock::now();
-  if (now < process.detach_deadline && some_still_run(process))
-    process.leave_together_until = now + kLeaveTogether;  // it has no processor: that is no wait of our making
+  if (now < process.letting_go->deadline && some_still_run(process))
+    process.letting_go->together_until = now + kLeaveTogether;  // it has no processor: that is no wait of our making
   else
     leave_together(process);
 }
@@ -187,10 +190,10 @@ void Detacher::leave_incomplete(Process& process) {
 void Detacher::leave_together(Process& process) {
   const pid_t pid = process.id.pid;
   const std::set<pid_t> threads = process.threads;
-  process.leave_together_until.reset();
+  process.letting_go->together_until.reset();
   const auto is_held = [&](pid_t tid) {
     const auto it = targets_.tracees.find(tid);
-    return targets_.find_process(pid) && it != targets_.tracees.end() && it->second.state == Tracee::State::held;
+    return targets_.find_process(pid) && it != targets_.tracees.end() && it->second.is_held();
   };
   // The first that may make calls does what is to be done; one that doesn't come back from them is let go later.
   Leaves left = rooms_.actions.owes_actions(process) ? Leaves::no : Leaves::yes;
@@ -206,14 +209,15 @@ void Detacher::leave_together(Process& process) {
 
 // All at once would stand still until the last one's turn: a quarter of a second for a thousand.
 void Detacher::ask_to_leave(Process& process, std::size_t count) {
-  while (count > 0 && !process.to_ask.empty()) {
-    const pid_t tid = process.to_ask.back();
-    process.to_ask.pop_back();
+  LettingGo& going = *process.letting_go;
+  while (count > 0 && !going.to_ask.empty()) {
+    const pid_t tid = going.to_ask.back();
+    going.to_ask.pop_back();
     if (!process.threads.contains(tid)) continue;
     ptrace::interrupt(tid);
     --count;
   }
-  process.ask_all_at = Waiter::Clock::now() + kLeaveStalled;
+  going.ask_all_at = Waiter::Clock::now() + kLeaveStalled;
 }
 
 void Detacher::finish_detach_if_empty(Process& process) {
@@ -224,7 +228,7 @@ void Detacher::finish_detach_if_empty(Process& process) {
 bool Detacher::leave_no_trace(Tracee& tracee, AddressSpace& space) {
   if (!space.copies_given_back() && targets_.alone_in_memory(tracee)) {
     space.take_out_islands();
-    if (!rooms_.code.give_back_copies(tracee, space)) return false;
+    if (!rooms_.code_changes.give_back_copies(tracee, space)) return false;
   }
   space.take_out_islands();
   const bool others = space.has_pads_left() && !processes_sharing_memory(tracee.process->id.pid).empty();
@@ -242,7 +246,7 @@ bool Detacher::leave_no_trace(Tracee& tracee, AddressSpace& space) {
 }
 
 void Detacher::tell_end(Process& process, std::optional<WaitStatus> how) {
-  if (!process.detaching || process.detach_replies.empty()) listener_.process_gone(process.root, process.id.pid, how);
+  if (!process.detaching() || process.detach_replies.empty()) listener_.process_gone(process.root, process.id.pid, how);
   forget_process(process);
 }
 
@@ -258,20 +262,20 @@ std::optional<Act> Detacher::leave_our_code(Tracee& tracee, ptrace::Registers& r
         ptrace::interrupt(tracee.tid);
         return Act::go_on("job control stops it in a detour before it leaves", signal);
       }
-      if (place->capture && tracee.stepping) return Act::go_on("stepping out of a detour before it leaves");
+      if (place->capture && tracee.stepping()) return Act::go_on("stepping out of a detour before it leaves");
       if (place->capture) return rooms_.detour_threads.start_leaving(tracee, signal);
       rooms_.detour_threads.leave_tail(tracee, regs, *place);
       ptrace::set_registers(tracee.tid, regs);
     }
   }
-  if (rooms_.slots.move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
+  if (rooms_.slot_threads.move_out_of_slot(tracee, regs)) ptrace::set_registers(tracee.tid, regs);
   return std::nullopt;
 }
 
 // The step of a thread that leaves is over. The signal that it gets: `signal`, or the one that the step kept back.
 int Detacher::end_step(Tracee& tracee, int signal) {
-  if (!tracee.stepping) return signal;
-  const Stepping step = *std::exchange(tracee.stepping, std::nullopt);
+  if (!tracee.stepping()) return signal;
+  const Stepping step = tracee.end_step();
   const bool can_get_it = signal == 0 && tracee.stop == Kind::signal;
   if (step.held_signal != 0 && !can_get_it)
     rooms_.delivery.send_again(tracee, step.held_info);  // which waits for the mask
@@ -286,7 +290,7 @@ Act Detacher::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   Process& process = *tracee.process;
   int signal = wanted.signal;
   // More signals of its are to follow this one, or the mask that it has isn't its own.
-  if (tracee.leaving) {
+  if (tracee.leaving()) {
     ptrace::interrupt(tracee.tid);
     return signal != 0
                ? rooms_.detour_threads.go_on_with_own_mask(tracee, signal, "to get out of a detour before it leaves")
@@ -303,20 +307,19 @@ Act Detacher::prepare_to_leave(Tracee& tracee, const Act& wanted) {
   AddressSpace* space = process.space.get();
   const bool last = space && space->touched() && targets_.tracees_sharing(*space) == 1;
   const bool owes = rooms_.actions.must_leave_actions(process);
-  const bool clean =
-      tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.state == Tracee::State::held;
+  const bool clean = tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop || tracee.is_held();
   // With the first thread that goes everybody else still stands still, or will in a moment.
   const bool gives_back = space && space->touched() && !process.asked_to_give_back && !space->copies_given_back();
-  if ((last || owes || gives_back || process.leave_together_until) && !clean) {
+  if ((last || owes || gives_back || leaves_together(process)) && !clean) {
     // The injected code goes with the last thread. It can't make calls for us in the middle of a signal's delivery or
     // of its own fork; the interrupt stops it again before it executes anything else.
     ptrace::interrupt(tracee.tid);
     return Act::go_on("it leaves at its next stop, in which it can make calls for us", signal);
   }
-  if (process.leave_together_until) return Act::wait(wanted.why);
+  if (leaves_together(process)) return Act::wait(wanted.why);
   if (gives_back) {
     for (Process* member : targets_.family_of(process.root)) member->asked_to_give_back = true;
-    if (!rooms_.code.give_back_copies(tracee, *space)) return Act::away();
+    if (!rooms_.code_changes.give_back_copies(tracee, *space)) return Act::away();
   }
   if (owes && rooms_.actions.leave_actions(tracee) == Leaves::away) return Act::away();
   if (space && space->touched()) space->keep_pads_of(process.id.pid, tracee.tid, regs);
@@ -325,7 +328,7 @@ Act Detacher::prepare_to_leave(Tracee& tracee, const Act& wanted) {
 }
 
 Act Detacher::go_on_or_leave(const Tracee& tracee, const char* why, int signal) {
-  return tracee.process->detaching ? Act::leave(why, signal) : Act::go_on(why, signal);
+  return tracee.process->detaching() ? Act::leave(why, signal) : Act::go_on(why, signal);
 }
 
 }  // namespace probed::tracer

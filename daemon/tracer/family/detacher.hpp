@@ -28,7 +28,7 @@ class Detacher : public Room {
   // Act::leave when the thread's process is being detached, else Act::go_on.
   static Act go_on_or_leave(const Tracee& tracee, const char* why, int signal = 0);
 
-  // Of threads that are to leave together (Process::leave_together_until): they go when all of them are held.
+  // Of threads that are to leave together (LettingGo::together_until): they go when all of them are held.
   void leave_if_complete(Process& process);
   // Not all have come in time: those that are held go, unless others may still run into what is being taken out.
   void leave_incomplete(Process& process);

@@ -38,11 +38,9 @@ Tracee* Family::tracee_of(const Stop& stop) {
   Tracee& child = targets_.tracees[stop.tid];
   child.tid = stop.tid;
   child.stop = stop.status.kind();
-  child.state = Tracee::State::unclaimed;
+  child.left = Unclaimed{Waiter::Clock::now() + kClaimTimeout};  // its creator's event comes before that, or never
   if (Process* own = targets_.process_of(stop.tid)) claim(child, *own);
-  if (child.process) return &child;
-  child.unclaimed_until = Waiter::Clock::now() + kClaimTimeout;  // its creator's event comes before that, or never
-  return nullptr;
+  return child.process ? &child : nullptr;
 }
 
 Act Family::on_new_task(Tracee& parent) {
@@ -60,7 +58,7 @@ Act Family::on_new_task(Tracee& parent) {
         targets_.tracees[tid].vforked = parent.stop == Kind::vfork;
         inherit_slot(targets_.tracees[tid], parent);
       }
-    } else if (it->second.state == Tracee::State::unclaimed) {
+    } else if (it->second.unclaimed()) {
       const Stop stop{tid, WaitStatus(SIGTRAP << 8 | 0x7f | (128 << 16))};  // the PTRACE_EVENT_STOP it stands in
       claim(it->second, *parent.process);
       it->second.vforked = parent.stop == Kind::vfork;
@@ -91,7 +89,7 @@ void Family::claim(Tracee& child, Process& parent) {
   process.root = parent.root;
   process.follow_fork = parent.follow_fork;
   process.hold_at_execs = parent.hold_at_execs && parent.follow_fork;
-  process.detaching = parent.detaching;
+  if (parent.detaching()) process.begin_to_leave();
   process.actions = parent.actions;
   // A thread of the creator's may have had the kernel reset them before they were copied, which we hear of later.
   rooms_.actions.will_look_behind_traps(process);
@@ -101,7 +99,7 @@ void Family::claim(Tracee& child, Process& parent) {
   else
     process.copy_of = parent.space;
   // Told here, where the creator stands in its event: its end must not be told before.
-  if (process.copy_of && process.follow_fork && !process.detaching) listener_.process_forked(process.root, child.tid);
+  if (process.copy_of && process.follow_fork && !process.detaching()) listener_.process_forked(process.root, child.tid);
   targets_.processes.insert_or_assign(child.tid, std::move(owned));
   targets_.add_tracee(child.tid, process);
 }
@@ -109,12 +107,12 @@ void Family::claim(Tracee& child, Process& parent) {
 // Whoever is made by a system call in a slot begins in that slot. The creator stands in its event, so it is still in
 // it.
 void Family::inherit_slot(Tracee& child, const Tracee& creator) {
-  if (!creator.slot || !child.process || child.slot) return;
+  if (!creator.in_slot || !child.process || child.in_slot) return;
   RemoteAddr base;
-  const Slot* slot = creator.process->space->xol().find(creator.slot, base);
+  const Slot* slot = creator.process->space->xol().find(creator.in_slot->base, base);
   if (!slot) return;  // the program has unmapped it
   if (child.process->space && child.process->space == creator.process->space)
-    return rooms_.slots.enter_slot(child, creator.slot);
+    return rooms_.slot_threads.enter_slot(child, creator.in_slot->base);
   child.process->born_in = {base, *slot};
 }
 
@@ -139,11 +137,11 @@ Act Family::adopt_child(Tracee& child, Process& process) {
   leave_birth_place(child);
   TargetMemory memory = TargetMemory::open(pid);
   const Layout layout = parent_space->touched() ? Layout::of(memory) : Layout::unknown();
-  if (process.follow_fork && !process.detaching && memory.valid()) {
+  if (process.follow_fork && !process.detaching() && memory.valid()) {
     process.space = parent_space->clone_for(std::move(memory), layout);
     inherit_left(*parent_space, process.space);
     rooms_.actions.begin_journal(process);
-    child.slot = {};
+    child.in_slot.reset();
     if (!forget_detours(child, *parent_space)) return Act::away();
     for (const auto& [address, site] : process.space->sites_in_order())
       rooms_.optimiser.consider(*process.space, *site);
@@ -153,7 +151,7 @@ Act Family::adopt_child(Tracee& child, Process& process) {
   if (const Process* root = targets_.find_process(process.root); root && root->before_exec)
     root->before_exec->clean_copy(memory, layout);
   process.space = std::make_shared<AddressSpace>(std::move(memory));
-  if (!process.detaching) {
+  if (!process.detaching()) {
     listener_.child_let_go(process.root);
     if (process.follow_fork) listener_.process_gone(process.root, pid, std::nullopt);  // as claim() has told of it
   }
@@ -203,7 +201,7 @@ Act Family::on_exec(Tracee& tracee) {
   // The other threads are gone without a word; the one that called exec has taken over the leader's id.
   for (const pid_t tid : std::set<pid_t>(process.threads))
     if (tid != pid) rooms_.detacher.forget_tracee(tid);
-  rooms_.slots.leave_slot(tracee);
+  rooms_.slot_threads.leave_slot(tracee);
   rooms_.lanes.take_lanes(tracee);
   tracee.start_program();
   begin_call_notes(pid, Tracked::born);
@@ -213,7 +211,7 @@ Act Family::on_exec(Tracee& tracee) {
   const auto has_it = [&](const auto& p) { return p.second->space == process.before_exec; };
   if (process.before_exec && std::ranges::none_of(targets_.processes, has_it)) {
     process.before_exec->returns().program_ended();
-    rooms_.channels.close_feeds(*process.before_exec);
+    rooms_.jump_memory.close_feeds(*process.before_exec);
     process.before_exec->drop_journal();
   }
   for (Job& job : std::exchange(process.jobs, {}))
@@ -221,18 +219,18 @@ Act Family::on_exec(Tracee& tracee) {
 
   const pid_t root = process.root;
   const bool own = root == pid;
-  if (process.attaching && !process.detaching) {
+  if (process.attaching && !process.detaching()) {
     rooms_.actions.settle_actions(process);
     return Act::go_on("an exec in the middle of its attach: that is the program to attach to");
   }
-  const bool hold = !process.detaching && ((own && process.hold_at_entry) || process.hold_at_execs);
-  const bool kept = hold || (own && !process.detaching && process.keep_after_exec);
+  const bool hold = !process.detaching() && ((own && process.hold_at_entry) || process.hold_at_execs);
+  const bool kept = hold || (own && !process.detaching() && process.keep_after_exec);
   process.hold_at_entry = hold;
   if (hold && !own) {
     process.root = pid;
     process.keep_after_exec = true;
   }
-  const bool runs_to_entry = hold && rooms_.loader.plant_entry_breakpoint(process);
+  const bool runs_to_entry = hold && rooms_.holds.plant_entry_breakpoint(process);
   const std::string comm = process::comm(pid);  // while it is sure to be there
   if (kept) {
     listener_.process_execed(root, pid, true, comm);
@@ -244,7 +242,7 @@ Act Family::on_exec(Tracee& tracee) {
     rooms_.actions.settle_actions(process);
     return Act::go_on("an exec, and it stays attached");
   }
-  const bool detaching = process.detaching, owes = process.actions.any_owed();
+  const bool detaching = process.detaching(), owes = process.actions.any_owed();
   if (!owes) rooms_.loop.carry_out(tracee.tid, Act::detach("an exec"));  // before anybody is told that it is free
   if (!detaching) listener_.process_execed(root, pid, false, comm);
   if (!owes) return Act::none("it has been let go");
@@ -266,7 +264,7 @@ void Family::bury(Tracee& tracee, const WaitStatus& status) {
   if (tid == process->id.pid)
     for (const pid_t other : std::set<pid_t>(process->threads)) rooms_.detacher.forget_tracee(other);
   if (!process->threads.empty()) {
-    if (process->threads.size() == 1 && !process->detaching) rooms_.actions.settle_actions(*process);
+    if (process->threads.size() == 1 && !process->detaching()) rooms_.actions.settle_actions(*process);
     return rooms_.detacher.leave_if_complete(*process);
   }
   rooms_.detacher.tell_end(*process, status);

@@ -37,7 +37,7 @@ void Jobs::request_job(Process& process, Job job) {
   if (process.runs_jobs != 0) return;  // it does this one next: no need to stop another thread
   for (const pid_t tid : process.threads) {
     Tracee& tracee = targets_.tracees.at(tid);
-    if (tracee.state == Tracee::State::held) return run_jobs(tracee);
+    if (tracee.is_held()) return run_jobs(tracee);
   }
   interrupt_some(process, Ask::best);
 }
@@ -80,7 +80,7 @@ void Jobs::run_jobs(Tracee& tracee) {
   };
   tracee.process->runs_jobs = tid;
   Process* process = tracee.process;
-  while (process && !process->jobs.empty() && is_here() && !targets_.tracees.at(tid).borrowed) {
+  while (process && !process->jobs.empty() && is_here() && !targets_.tracees.at(tid).away()) {
     Job job = std::move(process->jobs.front());
     process->jobs.pop_front();
     job.run(targets_.tracees.at(tid));
@@ -113,11 +113,10 @@ bool Jobs::others_stopped(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const auto& [tid, other] : targets_.tracees) {
     const bool shares = other.process && other.process->space == tracee.process->space;
-    if (tid == tracee.tid || !shares || other.state != Tracee::State::running) continue;
+    if (tid == tracee.tid || !shares || !other.runs()) continue;
     if (sleepers == Sleepers::leave && may_lose_its_call(tid)) continue;
     // Those that are to be let go have been asked already, or will be; they go on afterwards until it is their turn.
-    const auto& to_ask = other.process->to_ask;
-    if (!other.process->detaching || std::ranges::find(to_ask, tid) != to_ask.end()) ptrace::interrupt(tid);
+    if (!other.process->detaching() || other.process->waits_to_be_asked(tid)) ptrace::interrupt(tid);
     others.push_back(tid);
   }
   return waiter_.gather_from(others, kOthersPatience, kMostOthersPatience);
@@ -127,7 +126,7 @@ bool Jobs::others_stopped(const Tracee& tracee, Sleepers sleepers) {
 bool Jobs::stop_others(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const pid_t tid : tracee.process->threads) {
-    if (tid == tracee.tid || targets_.tracees.at(tid).state != Tracee::State::running) continue;
+    if (tid == tracee.tid || !targets_.tracees.at(tid).runs()) continue;
     if (sleepers == Sleepers::leave && may_lose_its_call(tid)) continue;
     ptrace::interrupt(tid);
     others.push_back(tid);

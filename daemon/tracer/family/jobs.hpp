@@ -19,7 +19,7 @@ class Jobs : public Room {
   static constexpr std::size_t kMostLookedAt = 256;
 
   // Runs f(RemoteSyscalls&) in a thread that stands in an event stop or a signal's. False: it has died meanwhile, or is
-  // late (Tracee::borrowed). `put_back`, `trapped_at`: see RemoteSyscalls. Defined in remote_calls.hpp.
+  // late (Away). `put_back`, `trapped_at`: see RemoteSyscalls. Defined in remote_calls.hpp.
   template <class F>
   bool with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_back = 0, RemoteAddr trapped_at = {});
 

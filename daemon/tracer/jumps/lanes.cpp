@@ -23,7 +23,7 @@ constexpr Waiter::Clock::duration kMeetAgain = 10ms, kMeetAtLeast = 1s;  // thre
 
 void Lanes::meet(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
-  if (!space || tracee.process->detaching || tracee.lanes.size() == space->detours().lines().size()) return;
+  if (!space || tracee.process->detaching() || tracee.lanes.size() == space->detours().lines().size()) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) == Outcome::ok) give_lanes(tracee, regs);
 }
@@ -85,7 +85,7 @@ void Lanes::take_lanes(Tracee& tracee) {
   if (!space) return;
   Optimisation& work = space->optimisation();
   if (work.round) work.round->awaited.erase(tracee.tid);
-  if (!tracee.process->detaching) rooms_.calls.abandon_calls(tracee);
+  if (!tracee.process->detaching()) rooms_.calls.abandon_calls(tracee);
   const std::size_t lines = space->detours().lines().size();
   for (std::size_t i = 0; i < tracee.lanes.size() && i < lines; ++i) {
     events::Feed& feed = *space->detours().lines()[i].feed;
@@ -101,12 +101,12 @@ void Lanes::take_lanes(Tracee& tracee) {
 
 void Lanes::find_threads(pid_t pid) {
   const Process* process = targets_.find_process(pid);
-  if (!process || !process->space || process->detaching) return;
+  if (!process || !process->space || process->detaching()) return;
   const std::size_t lines = process->space->detours().lines().size();
   for (auto& [tid, tracee] : targets_.tracees) {
     if (!tracee.process || tracee.process->space != process->space || tracee.lanes.size() == lines) continue;
     // One that has waited in a call all the time has recorded nothing.
-    if (tracee.state == Tracee::State::running && glance(tid).kind == Glance::Kind::running) ptrace::interrupt(tid);
+    if (tracee.runs() && glance(tid).kind == Glance::Kind::running) ptrace::interrupt(tid);
   }
 }
 
@@ -130,7 +130,7 @@ void Lanes::meet_the_rest(AddressSpace& space) {
     if (!tracee.process || tracee.process->space.get() != &space) continue;
     if (tracee.lanes.size() == space.detours().lines().size()) continue;
     strangers = true;
-    if (!counted || tracee.state != Tracee::State::running || glance(tid).kind != Glance::Kind::running) continue;
+    if (!counted || !tracee.runs() || glance(tid).kind != Glance::Kind::running) continue;
     tracee.interrupted_at = Waiter::Clock::now();
     ptrace::interrupt(tid);
   }

@@ -171,7 +171,7 @@ void Optimiser::learn_code(AddressSpace& space, Site& site, const SiteCode& know
 
 void Optimiser::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCode> code) {
   const Process* process = targets_.find_process(pid);
-  if (!process || process->execs != execs || process->detaching) return;
+  if (!process || process->execs != execs || process->detaching()) return;
   for (const SiteCode& known : code) {
     Site* site = process->space->find(known.site);
     if (!site) continue;
@@ -183,13 +183,13 @@ void Optimiser::know_code(pid_t pid, std::uint32_t execs, std::span<const SiteCo
 void Optimiser::set_optimize(bool optimize) {
   rooms_.optimize = optimize;
   for (auto& [pid, process] : targets_.processes) {
-    if (!process->space || process->detaching) continue;
+    if (!process->space || process->detaching()) continue;
     AddressSpace& space = *process->space;
     for (const auto& [address, site] : space.sites_in_order()) {
       if (!optimize) space.drop_jump(*site);
       consider(space, *site);
     }
-    rooms_.code.heal_if_moved(space);
+    rooms_.code_changes.heal_if_moved(space);
     wake_optimiser(space, kDelay);
   }
 }
@@ -220,7 +220,7 @@ bool Optimiser::refuse_all(AddressSpace& space, const char* why) {
     space.drop_jump(*site);
     eligible(space, *site);
   }
-  rooms_.code.heal_if_moved(space);
+  rooms_.code_changes.heal_if_moved(space);
   work.queue.clear();
   work.hot.clear();
   work.batch.clear();
@@ -239,7 +239,7 @@ void Optimiser::note_other_code(AddressSpace& space) {
     space.drop_jump(*site);
     eligible(space, *site);
   }
-  rooms_.code.heal_if_moved(space);
+  rooms_.code_changes.heal_if_moved(space);
   wake_optimiser(space, kDelay);
 }
 
@@ -343,7 +343,7 @@ void Optimiser::build_some(AddressSpace& space) {
   bool more = true;
   std::optional<TextPages> pages;
   if (const Process* process = targets_.anybody_in(space); process && work.next == 0)
-    rooms_.code.forget_lost_code(*process);
+    rooms_.code_changes.forget_lost_code(*process);
   if (work.phase != Phase::building) return;
   if (!work.batch_is_hot && !work.hot.empty() && began >= work.hot_since + kHotDelay) put_off_rest(space);
   if (work.batch.size() - work.next >= TextPages::kLargeBatch) {
@@ -384,7 +384,7 @@ void Optimiser::take_back(AddressSpace& space, std::size_t from) {
     give_up(space, work.built[i].site, kChangedByProgram, kPinnedAgain);
   }
   work.built.resize(from);
-  rooms_.code.heal_if_moved(space);
+  rooms_.code_changes.heal_if_moved(space);
 }
 
 // What stands around a site, in the file's addresses: RegionRequest::taken.
@@ -542,7 +542,7 @@ Optimiser::Turn Optimiser::build_detour(AddressSpace& space, arch::DetourRequest
     room = {&area, RemoteAddr{fresh}, taken};
     return Turn::goes_on;
   }
-  rooms_.channels.ask_for_memory(space, false, site, left_to_build(space));
+  rooms_.jump_memory.ask_for_memory(space, false, site, left_to_build(space));
   return Turn::waits;
 }
 
@@ -599,7 +599,7 @@ bool Optimiser::build_one(AddressSpace& space, Site& site, std::vector<Listener:
   if (const Turn turn = choose_region(space, site, plan); turn != Turn::goes_on) return turn == Turn::over;
 
   const auto line = line_for(detours, site);
-  if (!line) return rooms_.channels.ask_for_memory(space, true, address, left_to_build(space)), false;
+  if (!line) return rooms_.jump_memory.ask_for_memory(space, true, address, left_to_build(space)), false;
   if (work.line != *line && !taps.empty()) {
     // Taps are announced line by line.
     listener_.taps_added(detours.lines()[work.line].feed, std::exchange(taps, {}), targets_.anybody_in(space)->id.pid,

@@ -119,7 +119,7 @@ void Puns::ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRan
     if (why && waiting) no_pun(*waiting, why);
     return nullptr;  // of no concern to others
   };
-  rooms_.channels.ask_to_map(space, map);
+  rooms_.jump_memory.ask_to_map(space, map);
 }
 
 // One where no jump leads any more. False: there is none.

@@ -128,7 +128,7 @@ void Rounds::look_at(AddressSpace& space, pid_t tid) {
   if (seen.kind == Glance::Kind::gone) return;
   // A thread that waits is left alone, unless nobody knows yet which it is and being asked does it no harm.
   const bool ask = seen.kind == Glance::Kind::running || (unknown && interruption_cost(tid) <= 1);
-  if (!ask || tracee.state != Tracee::State::running) {
+  if (!ask || !tracee.runs()) {
     if (seen.kind == Glance::Kind::running) return round.to_look_at.push_back(tid);
     if (!passes(space, tracee, seen.pc, seen.sp)) return round.to_look_at.push_back(tid);
     // Between the first look and the end of the scan it must not have run.

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -24,6 +25,8 @@
 namespace probed::tracer {
 
 class TextPages;
+
+inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also right where the kernel's pages are larger
 
 class TargetMemory final : public events::MemoryReader {
  public:

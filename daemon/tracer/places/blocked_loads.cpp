@@ -38,7 +38,7 @@ void DetourThreads::look_for_blocked_loads() {
   if (now < look_for_loads_at_) return;
   look_for_loads_at_ = has_loads() ? now + kLookForLoadsEvery : Waiter::Clock::time_point::max();
   for (auto& [tid, tracee] : targets_.tracees) {
-    if (tracee.state != Tracee::State::running || !tracee.process || !tracee.process->space) continue;
+    if (!tracee.runs() || !tracee.process || !tracee.process->space) continue;
     const DetourSpace& detours = tracee.process->space->detours();
     if (detours.areas_empty()) continue;
     const Glance seen = glance(tid);

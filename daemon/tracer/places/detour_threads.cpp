@@ -95,7 +95,7 @@ std::optional<Act> DetourThreads::pass_key(Tracee& tracee, int signal) {
   if (!after.alive) return Act::away();
   rooms_.optimiser.refuse_all(space,
                               "a thread of it may not use memory without a protection key of its own (pkeys(7))");
-  const bool leaves_anyhow = tracee.stepping || tracee.leaving || after.signal != 0;
+  const bool leaves_anyhow = !tracee.is_itself() || after.signal != 0;
   if (!leaves_anyhow) return start_leaving(tracee, 0);
   return Act::go_on("in a detour, with the right to our memory", after.signal);
 }
@@ -113,7 +113,7 @@ std::optional<Act> DetourThreads::turn_back(Tracee& tracee, int signal) {
   AddressSpace& space = *tracee.process->space;
   const DetourSpace& detours = space.detours();
   const bool steps = signal == SIGTRAP;
-  if (detours.areas_empty() || tracee.stepping || (!steps && signal != SIGSEGV && signal != SIGBUS))
+  if (detours.areas_empty() || tracee.stepping() || (!steps && signal != SIGSEGV && signal != SIGBUS))
     return std::nullopt;
   ptrace::Registers regs;
   siginfo_t info{};
@@ -171,7 +171,8 @@ Act DetourThreads::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registe
                     tracee.process->id.pid);
     const std::uint64_t pc = regs.pc();
     const bool at_pc = reinterpret_cast<std::uint64_t>(info.si_addr) == pc;
-    if (signal == SIGSEGV && at_pc && place.point && rooms_.code.generated_code_gone(*tracee.process, RemoteAddr{pc})) {
+    if (signal == SIGSEGV && at_pc && place.point &&
+        rooms_.code_changes.generated_code_gone(*tracee.process, RemoteAddr{pc})) {
       leave_tail(tracee, regs, place);
       ptrace::set_registers(tracee.tid, regs);
       return Act::go_on("the program has unmapped the detours");
@@ -189,11 +190,12 @@ Act DetourThreads::deliver_in_detour(Tracee& tracee, int signal, ptrace::Registe
 // front of the handler.
 Act DetourThreads::go_on_with_own_mask(Tracee& tracee, int signal, const char* why) {
   siginfo_t info{};
-  if (tracee.leaving && tracee.leaving->masked && ptrace::get_siginfo(tracee.tid, info) == Outcome::ok) {
+  Leaving* const leaving = tracee.leaving();
+  if (leaving && leaving->masked && ptrace::get_siginfo(tracee.tid, info) == Outcome::ok) {
     // One that the program blocks and has raised all the same is to end it.
     const bool forced = info.si_code > 0;
-    rooms_.delivery.let_signals(tracee, tracee.leaving->mask & ~(forced ? signal_bit(signal) : 0));
-    tracee.leaving->masked = false;
+    rooms_.delivery.let_signals(tracee, leaving->mask & ~(forced ? signal_bit(signal) : 0));
+    leaving->masked = false;
     ptrace::interrupt(tracee.tid);
   }
   return Act::go_on(why, signal);
@@ -236,9 +238,9 @@ Act DetourThreads::start_leaving(Tracee& tracee, int signal) {
   if (signal != 0 && ptrace::get_siginfo(tracee.tid, stepping.held_info) != Outcome::ok) return Act::dying();
   if (ptrace::get_sigmask(tracee.tid, stepping.mask) != Outcome::ok) return Act::dying();
   tracee.group_stopped = false;
-  if (tracee.leaving || !rooms_.delivery.may_hold_signals(tracee, stepping.mask)) {
-    if (!tracee.leaving) tracee.leaving = Tracee::Leaving{stepping.mask, {}, 0, true};
-    if (signal != 0) tracee.leaving->held.push_back({signal, stepping.held_info});
+  if (tracee.leaving() || !rooms_.delivery.may_hold_signals(tracee, stepping.mask)) {
+    if (!tracee.leaving()) tracee.way_out = Leaving{stepping.mask, {}, 0, true};
+    if (signal != 0) tracee.leaving()->held.push_back({signal, stepping.held_info});
     rooms_.delivery.hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
     rooms_.delivery.note_taken(tracee, signal, stepping.held_info);
     return let_leave(tracee, "to get out of a detour by itself");
@@ -246,7 +248,7 @@ Act DetourThreads::start_leaving(Tracee& tracee, int signal) {
   stepping.masked = true;
   rooms_.delivery.hold_signals(tracee, stepping.mask, stepping.mask | ~kSynchronous);
   rooms_.delivery.note_taken(tracee, signal, stepping.held_info);
-  tracee.stepping = stepping;
+  tracee.way_out = stepping;
   return Act::go_on("stepping out of a detour");
 }
 
@@ -276,28 +278,29 @@ Act DetourThreads::call_while_leaving(Tracee& tracee) {
 }
 
 std::optional<Act> DetourThreads::waits_to_leave(Tracee& tracee) {
-  if (!tracee.leaving) return std::nullopt;
+  Leaving* const leaving = tracee.leaving();
+  if (!leaving) return std::nullopt;
   ptrace::Registers regs;
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
-  if (!std::exchange(tracee.leaving->masked, true)) {  // in front of the last one's handler
-    if (ptrace::get_sigmask(tracee.tid, tracee.leaving->mask) != Outcome::ok) return Act::dying();
-    rooms_.delivery.hold_signals(tracee, tracee.leaving->mask, tracee.leaving->mask | ~kSynchronous);
-    if (!tracee.leaving->held.empty())
-      rooms_.delivery.note_taken(tracee, tracee.leaving->held.front().signal, tracee.leaving->held.front().info);
+  if (!std::exchange(leaving->masked, true)) {  // in front of the last one's handler
+    if (ptrace::get_sigmask(tracee.tid, leaving->mask) != Outcome::ok) return Act::dying();
+    rooms_.delivery.hold_signals(tracee, leaving->mask, leaving->mask | ~kSynchronous);
+    if (!leaving->held.empty())
+      rooms_.delivery.note_taken(tracee, leaving->held.front().signal, leaving->held.front().info);
   }
   // One that has run into a breakpoint or a fault meanwhile must be seen to do so first: its mask, with the bit that
   // the kernel has cleared for it, would keep that from it.
-  if (tracee.leaving->mark != 0 || tracee.process->space->detours().in_code(native_place(regs)) ||
+  if (leaving->mark != 0 || tracee.process->space->detours().in_code(native_place(regs)) ||
       synchronous_signal_pending(tracee.tid))
     return let_leave(tracee, "it has yet to get out of a detour, to the mark or to a signal of an instruction");
-  if (tracee.leaving->held.empty()) {
-    rooms_.delivery.let_signals(tracee, tracee.leaving->mask);
-    tracee.leaving.reset();
+  if (leaving->held.empty()) {
+    rooms_.delivery.let_signals(tracee, leaving->mask);
+    tracee.way_out = std::monostate();
     return std::nullopt;
   }
-  tracee.leaving->mark = send_mark(tracee);
-  if (tracee.leaving->mark == 0) return let_leave(tracee, "no signal is free to be the mark");
-  rooms_.delivery.hold_signals(tracee, tracee.leaving->mask, ~signal_bit(tracee.leaving->mark));
+  leaving->mark = send_mark(tracee);
+  if (leaving->mark == 0) return let_leave(tracee, "no signal is free to be the mark");
+  rooms_.delivery.hold_signals(tracee, leaving->mask, ~signal_bit(leaving->mark));
   tracee.group_stopped = false;
   return Act::go_on("to the mark, in whose place it gets the first signal that was held back");
 }
@@ -320,8 +323,8 @@ int DetourThreads::send_mark(const Tracee& tracee) {
 }
 
 std::optional<Act> DetourThreads::unmark(Tracee& tracee, int& signal) {
-  if (!tracee.leaving || tracee.leaving->mark != signal) return std::nullopt;
-  Tracee::Leaving& leaving = *tracee.leaving;
+  if (!tracee.leaving() || tracee.leaving()->mark != signal) return std::nullopt;
+  Leaving& leaving = *tracee.leaving();
   siginfo_t info{};
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   const bool is_ours = info.si_code == SI_QUEUE && info.si_pid == getpid() && info.si_value.sival_ptr == &tracee;
@@ -331,7 +334,7 @@ std::optional<Act> DetourThreads::unmark(Tracee& tracee, int& signal) {
     rooms_.delivery.note_taken(tracee, signal, info);
     return Act::go_on("its own signal, of the mark's number, waits for its turn");
   }
-  const Tracee::Leaving::Held first = leaving.held.front();
+  const Leaving::Held first = leaving.held.front();
   leaving.held.pop_front();
   waiter_.take_report(tracee.tid);
   ptrace::set_siginfo(tracee.tid, first.info);
@@ -340,7 +343,7 @@ std::optional<Act> DetourThreads::unmark(Tracee& tracee, int& signal) {
   leaving.mark = 0;
   leaving.masked = false;
   if (leaving.held.empty())
-    tracee.leaving.reset();
+    tracee.way_out = std::monostate();
   else
     ptrace::interrupt(tracee.tid);
   signal = first.signal;

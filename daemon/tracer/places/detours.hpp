@@ -2,7 +2,7 @@
 // that lead there.
 //
 // Owning thread: the tracer thread. Book-keeping only: what is written into the target is written by AddressSpace, what
-// is mapped there by Channels (jumps/channels.cpp).
+// is mapped there by JumpMemory (jumps/jump_memory.cpp).
 //
 // A detour is retired when its jump has been taken out. Threads may still be in it, so its memory is used again only
 // after every thread has been seen elsewhere once (a round, quiesce.hpp). Nothing else can lead into it: no signal is

@@ -16,12 +16,12 @@
 #include "arch/arch.hpp"
 #include "daemon/base/types.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/kernel/memory.hpp"
 
 namespace probed::tracer {
 
 class Layout;
 
-inline constexpr std::uint64_t kPageSize = 4096;  // the unit we map in; also right where the kernel's pages are larger
 inline constexpr std::uint64_t kSlotSize = arch::kMaxCopySize;  // of the largest slots
 inline constexpr std::uint64_t kSlotUnit = 8;                   // every slot has a multiple of this
 constexpr std::uint64_t slot_size(std::size_t copy_room) { return (copy_room + kSlotUnit - 1) / kSlotUnit * kSlotUnit; }

@@ -34,10 +34,10 @@ bool Breakpoints::secure(pid_t tid, int signal) {
   const auto it = targets_.tracees.find(tid);
   if (signal != SIGTRAP || it == targets_.tracees.end()) return false;
   Tracee& tracee = it->second;
-  const bool ordinary = tracee.process && tracee.process->space && !tracee.borrowed && !tracee.leaving;
+  const bool ordinary = tracee.process && tracee.process->space && !tracee.away() && !tracee.leaving();
   Tracee::Trapped trapped;
   if (!ordinary || ptrace::get_siginfo(tid, trapped.info) != Outcome::ok) return false;
-  if (tracee.stepping) return is_step_trap(trapped.info);
+  if (tracee.stepping()) return is_step_trap(trapped.info);
   if (!is_breakpoint_trap(trapped.info)) return false;
   if (!native::kTrapMovesPc) return true;
   if (ptrace::get_registers(tid, trapped.regs) != Outcome::ok || !native::pc_is_address(trapped.regs)) return false;
@@ -86,7 +86,7 @@ std::optional<Act> Breakpoints::deal_with_trap(Tracee& tracee, const Tracee::Tra
   const bool ours = entry || site || former;
   const auto left = ours ? std::nullopt : left_landing(*process.space, address);
   if (!ours && !left) {
-    if (!rooms_.code.trapped_in_moved_code(process, address)) return std::nullopt;
+    if (!rooms_.code_changes.trapped_in_moved_code(process, address)) return std::nullopt;
     former = process.space->former_site(address);
   }
   // A SIGTRAP that was pending already swallows ours, which then comes with the program's siginfo (kernel/signal.c,
@@ -99,13 +99,13 @@ std::optional<Act> Breakpoints::deal_with_trap(Tracee& tracee, const Tracee::Tra
     // It trapped before we took the breakpoint out; unless the program has one of its own there by now.
     std::array<std::uint8_t, arch::kMaxInsnLength> now{};
     process.space->memory().read_some(address, std::as_writable_bytes(std::span(now)));
-    if (native::is_breakpoint(now) && !rooms_.code.trapped_in_moved_code(process, address)) return std::nullopt;
+    if (native::is_breakpoint(now) && !rooms_.code_changes.trapped_in_moved_code(process, address)) return std::nullopt;
     site = nullptr;  // may be gone
   }
   const AfterTrap after = rooms_.actions.mend_after_trap(tracee, regs, SIGTRAP, merged);
   if (!after.alive) return Act::away();
   if (after.program_first) {
-    rooms_.slots.leave_slot(tracee);
+    rooms_.slot_threads.leave_slot(tracee);
     regs.set_pc(address.value);
     native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
@@ -114,12 +114,12 @@ std::optional<Act> Breakpoints::deal_with_trap(Tracee& tracee, const Tracee::Tra
   }
   if (entry) {
     if (after.signal != 0 && !rooms_.actions.queue_trap_again(tracee, address)) return Act::away();
-    return rooms_.loader.on_entry_breakpoint(tracee, regs);
+    return rooms_.holds.on_entry_breakpoint(tracee, regs);
   }
-  if (armed && !process.detaching && native::executes_native_code(regs)) return on_hit(tracee, *site, regs, after);
-  if (armed && !process.detaching) give_up_other_code(*process.space, address);
+  if (armed && !process.detaching() && native::executes_native_code(regs)) return on_hit(tracee, *site, regs, after);
+  if (armed && !process.detaching()) give_up_other_code(*process.space, address);
   // As the landing of the daemon that has left it would: its breakpoint, which stays.
-  rooms_.slots.leave_slot(tracee);
+  rooms_.slot_threads.leave_slot(tracee);
   regs.set_pc(left.value_or(address).value);
   native::mark_dealt_with(regs);
   ptrace::set_registers(tracee.tid, regs);
@@ -134,13 +134,13 @@ std::optional<Act> Breakpoints::deal_with_trap(Tracee& tracee, const Tracee::Tra
 std::optional<Act> Breakpoints::pass_step_of_copy(Tracee& tracee, const ptrace::Registers& regs) {
   RemoteAddr base;
   XolAreas& xol = tracee.process->space->xol();
-  const Slot* slot = tracee.slot ? xol.find(tracee.slot, base) : nullptr;
+  const Slot* slot = tracee.in_slot ? xol.find(tracee.in_slot->base, base) : nullptr;
   if (!slot) return std::nullopt;
   const bool is_call = slot->insn.flow == arch::Flow::syscall;
   const bool inside = xol.find(native_place(regs), base) == slot;
   const bool behind = regs.pc() == slot->original.value + slot->insn.length;
   if (!(is_call && inside) && !((is_call || slot->insn.sees_trap_flag) && behind)) return std::nullopt;
-  if (!inside) rooms_.slots.leave_slot(tracee);
+  if (!inside) rooms_.slot_threads.leave_slot(tracee);
   return rooms_.detacher.go_on_or_leave(tracee, "a step of its own in a copy");
 }
 
@@ -166,17 +166,17 @@ bool Breakpoints::ran_into(const Tracee& tracee, const ptrace::Registers& regs, 
 void Breakpoints::give_up_other_code(AddressSpace& space, RemoteAddr address) {
   rooms_.optimiser.note_other_code(space);
   space.optimisation().other_code.insert(address);
-  rooms_.code.drop_sites(space, std::array{address}, Layout::of(space.memory()), kIsOtherCode);
-  rooms_.code.heal_if_moved(space);
+  rooms_.code_changes.drop_sites(space, std::array{address}, Layout::of(space.memory()), kIsOtherCode);
+  rooms_.code_changes.heal_if_moved(space);
 }
 
 Act Breakpoints::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, const AfterTrap& after) {
-  rooms_.slots.leave_slot(tracee);
+  rooms_.slot_threads.leave_slot(tracee);
   if (!std::exchange(site.executed, true) && site.may_be_other_code)
     rooms_.optimiser.consider(*tracee.process->space, site);
   if (tracee.lanes.size() < tracee.process->space->detours().lines().size()) rooms_.lanes.give_lanes(tracee, regs);
   regs.set_pc(site.plan.address.value);
-  if (!rooms_.code.follow_rewriting(tracee, site)) {
+  if (!rooms_.code_changes.follow_rewriting(tracee, site)) {
     native::mark_dealt_with(regs);
     ptrace::set_registers(tracee.tid, regs);
     return Act::go_on("the program has rewritten the code under its breakpoint", after.signal);
@@ -195,7 +195,7 @@ Act Breakpoints::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, con
         continue;
       }
       if (program->watches_loader) {
-        hold |= rooms_.loader.loader_has_report(tracee, *program);
+        hold |= rooms_.holds.loader_has_report(tracee, *program);
         continue;
       }
       step |= program->force_step;
@@ -209,7 +209,7 @@ Act Breakpoints::on_hit(Tracee& tracee, Site& site, ptrace::Registers& regs, con
       rooms_.optimiser.refuse_all(*tracee.process->space, kStepsItself);
     step = true;
   }
-  return rooms_.slots.continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
+  return rooms_.slot_threads.continue_past(tracee, site, regs, step && after.may_step, after.signal, hold);
 }
 
 }  // namespace probed::tracer

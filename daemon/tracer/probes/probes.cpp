@@ -153,7 +153,7 @@ void Probes::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> reques
 
 void Probes::continue_batch(std::shared_ptr<Batch> batch) {
   Process* process = targets_.find_process(batch->pid);
-  if (!process || process->detaching) return batch->done(not_attached(batch->pid));
+  if (!process || process->detaching()) return batch->done(not_attached(batch->pid));
   if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
   rooms_.actions.begin_journal(*process);
   process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
@@ -161,7 +161,7 @@ void Probes::continue_batch(std::shared_ptr<Batch> batch) {
     return learn_actions_first(std::move(batch));
   if (!std::exchange(batch->landing_prepared, true) && rooms_.actions.lacks_landing(*process, batch->requests.size()))
     return prepare_landing_first(std::move(batch));
-  rooms_.code.forget_lost_code(*process);
+  rooms_.code_changes.forget_lost_code(*process);
   if (auto fit = check_places(*process->space, batch->requests); !fit) {
     roll_back(*batch);
     return batch->done(std::move(fit).error());
@@ -194,13 +194,13 @@ void Probes::continue_batch(std::shared_ptr<Batch> batch) {
   answer(batch);
   // Jumps will need memory: mapped now, where another stop might cost a sleeper its call.
   process = targets_.find_process(batch->pid);
-  if (!process || process->detaching || !rooms_.optimize || !stands_in_lost_call(process->runs_jobs)) return;
+  if (!process || process->detaching() || !rooms_.optimize || !stands_in_lost_call(process->runs_jobs)) return;
   AddressSpace& space = *process->space;
   const Optimisation& work = space.optimisation();
   const auto may_jump = [](const SiteRequest& r) { return r.program->detour && !r.program->limit; };
   if (work.phase == Optimisation::Phase::idle && !work.refused && space.detours().lines().empty() &&
       std::ranges::any_of(batch->requests, may_jump))
-    rooms_.channels.ask_for_memory(space, true, batch->requests.front().plan.address, batch->requests.size());
+    rooms_.jump_memory.ask_for_memory(space, true, batch->requests.front().plan.address, batch->requests.size());
 }
 
 // The thread that has mapped memory for it needn't stand still while thousands of copies are made.
@@ -221,7 +221,7 @@ void Probes::answer(const std::shared_ptr<Batch>& batch) {
     return batch->done({});
   rooms_.optimiser.when_fast({process}, [this, batch] {
     const Process* now = targets_.find_process(batch->pid);
-    if (!now || now->detaching) return batch->done(not_attached(batch->pid));
+    if (!now || now->detaching()) return batch->done(not_attached(batch->pid));
     batch->done(now->execs == batch->execs ? Result<void>() : started_another(batch->pid));
   });
 }
@@ -328,7 +328,7 @@ Result<void> Probes::commit_batch(Batch& batch) {
   AddressSpace& space = *targets_.find_process(batch.pid)->space;
   const Layout layout = Layout::of(space.memory());
   drop_jumps_in_the_way(batch, space);
-  rooms_.code.heal_if_moved(space);
+  rooms_.code_changes.heal_if_moved(space);
   for (const auto& [address, slot] : batch.slots) space.landing().stage(address, slot);
   space.landing().flush(space.memory());
   std::optional<TextPages> pages;
@@ -449,7 +449,7 @@ void Probes::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
       }
     };
     const bool alive = rooms_.jobs.with_remote_calls(tracee, space, try_holes);
-    if (!alive && tracee.borrowed)
+    if (!alive && tracee.away())
       return fail(Error{Reason::timed_out,
                         fmt::format("process {}: the thread that was to map memory has not come back", batch->pid),
                         "is it frozen (docker pause, cgroup.freeze)? try again when it runs",
@@ -505,8 +505,8 @@ void Probes::remove(std::span<const ProbeId> ids, std::function<void()> done) {
     space.remove_sites(unused, *layout);
     for (const RemoteAddr address : unused) reconsider_around(space, address);
     if (space.detours().awaits_round()) rooms_.optimiser.wake_optimiser(space, std::chrono::milliseconds(5));
-    rooms_.code.heal_if_moved(space);
-    rooms_.code.plan_giving_back(*process);
+    rooms_.code_changes.heal_if_moved(space);
+    rooms_.code_changes.plan_giving_back(*process);
   }
   if (done) rooms_.rounds.when_unused(std::move(recording), std::move(done));
 }
@@ -577,8 +577,8 @@ void Probes::set_enabled(std::span<const ProbeId> ids, bool enabled,
     }
     pages.reset();
     space.landing().flush(space.memory());
-    rooms_.code.drop_sites(space, lost, *layout);
-    rooms_.code.heal_if_moved(*process->space);
+    rooms_.code_changes.drop_sites(space, lost, *layout);
+    rooms_.code_changes.heal_if_moved(*process->space);
   }
   auto answer = [done = std::move(done), failed = std::move(failed)] { done(failed); };
   // What has a limit stays a breakpoint, and its end is told of after this.
@@ -604,8 +604,8 @@ std::vector<NotArmed> Probes::set_armed(bool armed) {
       not_armed(space, *site, failed);
       lost.push_back(address);
     }
-    rooms_.code.drop_sites(space, lost, layout);
-    rooms_.code.heal_if_moved(space);
+    rooms_.code_changes.drop_sites(space, lost, layout);
+    rooms_.code_changes.heal_if_moved(space);
   }
   return failed;
 }

@@ -86,7 +86,7 @@ Seen reconcile(Process& process, int signal, ActionCalls& calls) {
   is.owed = false;
   if (disposition_of(*now) == Disposition::standard) {
     is.known.reset();
-    if (landing_was_here && !process.detaching) install_landing(process, calls);
+    if (landing_was_here && !process.detaching()) install_landing(process, calls);
     return Seen::changed;
   }
   if (is.known == *now) return Seen::as_known;
@@ -123,7 +123,7 @@ bool others_changed(const Process& process, const Dispositions& now, int but) {
 
 // The breakpoint whose SIGTRAP this is, from the registers that it came with; 0: it is a step's, or another signal.
 RemoteAddr trapped_at(const Tracee& tracee, const ptrace::Registers& regs, int signal) {
-  if (signal != SIGTRAP || tracee.stepping) return {};
+  if (signal != SIGTRAP || tracee.stepping()) return {};
   return {native::breakpoint_address(regs.pc())};
 }
 
@@ -155,7 +155,7 @@ bool Actions::suspect_others(const Tracee& tracee, int signal) {
   for (const pid_t tid : threads) {
     if (threads.size() > Jobs::kMostLookedAt) break;
     Tracee& other = targets_.tracees.at(tid);
-    if (tid == tracee.tid || other.state != Tracee::State::running || !signal_in_flight(tid, signal)) continue;
+    if (tid == tracee.tid || !other.runs() || !signal_in_flight(tid, signal)) continue;
     other.trap_suspect = found = true;
   }
   return found;
@@ -209,7 +209,7 @@ void Actions::look_behind_traps(Process& process) {
   Arrangements& actions = process.actions;
   const auto now = Waiter::Clock::now();
   actions.look_at.reset();
-  if (process.detaching) return;
+  if (process.detaching()) return;
   if (now - actions.trapped < kLookAge) return void(actions.look_at = now + kLookAge);  // more have come
   actions.looked = now;
   const auto all = dispositions_of(process.id.pid);
@@ -280,7 +280,7 @@ AfterTrap Actions::mend_after_trap(Tracee& tracee, const ptrace::Registers& regs
   if (before) after.blocks = (*before & bit) != 0;
   after.blocks &= (mask & bit) == 0;
   if (after.blocks) ptrace::set_sigmask(tracee.tid, mask | bit);
-  if (!tracee.stepping && !tracee.leaving) tracee.mask = after.blocks ? mask | bit : mask;
+  if (tracee.is_itself()) tracee.mask = after.blocks ? mask | bit : mask;
   after.may_step = !after.blocks && !ignores(process.actions.of(SIGTRAP).known);
   return after;
 }
@@ -456,7 +456,8 @@ bool Actions::owes_actions(const Process& process) const {
   const pid_t pid = process.id.pid;
   return std::ranges::none_of(targets_.processes, [&](const auto& entry) {
     const Process& other = *entry.second;
-    return &other != &process && other.space == process.space && !other.detaching && shares_actions(pid, other.id.pid);
+    return &other != &process && other.space == process.space && !other.detaching() &&
+           shares_actions(pid, other.id.pid);
   });
 }
 

@@ -123,7 +123,7 @@ Act Delivery::deliver(Tracee& tracee, int signal) {
   }
   const bool job_control = is_job_control(tracee.tid, signal);
   if (!job_control) note_handler(tracee.tid, regs, signal);
-  if (tracee.process->detaching && !tracee.leaving) return Act::leave("with a signal of its own", signal);
+  if (tracee.process->detaching() && !tracee.leaving()) return Act::leave("with a signal of its own", signal);
   if (job_control) return Act::go_on("job control, wherever it is", signal);
   const DetourSpace& detours = tracee.process->space->detours();
   if (const auto place = detours.find(native_place(regs)))
@@ -134,8 +134,8 @@ Act Delivery::deliver(Tracee& tracee, int signal) {
   }
   RemoteAddr base;
   Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
-  if (slot) return rooms_.slots.deliver_in_slot(tracee, signal, regs, *slot, base);
-  rooms_.slots.leave_slot(tracee);
+  if (slot) return rooms_.slot_threads.deliver_in_slot(tracee, signal, regs, *slot, base);
+  rooms_.slot_threads.leave_slot(tracee);
   return rooms_.detour_threads.go_on_with_own_mask(tracee, signal, "a signal of its own");
 }
 

@@ -70,8 +70,8 @@ bool Masks::has_just_raised(const Tracee& tracee) const {
 }
 
 std::optional<std::uint64_t> Masks::known_mask(const Tracee& tracee) const {
-  if (tracee.stepping && tracee.stepping->masked) return tracee.stepping->mask;
-  if (tracee.leaving && tracee.leaving->masked) return tracee.leaving->mask;
+  if (tracee.stepping() && tracee.stepping()->masked) return tracee.stepping()->mask;
+  if (tracee.leaving() && tracee.leaving()->masked) return tracee.leaving()->mask;
   return tracee.watched ? tracee.mask : std::nullopt;
 }
 
@@ -79,7 +79,7 @@ void Masks::note_mask(Tracee& tracee, const WaitStatus& status) {
   Process* process = tracee.process;
   if (!process || !status.stopped() || may_be_forced(status)) return;
   if (!tracee.watched && status.kind() != Kind::interrupt) return;
-  if (tracee.stepping || tracee.leaving || (status.kind() == Kind::interrupt && has_just_raised(tracee))) return;
+  if (!tracee.is_itself() || (status.kind() == Kind::interrupt && has_just_raised(tracee))) return;
   std::uint64_t mask = 0;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return;
   tracee.mask = mask;
@@ -101,7 +101,7 @@ bool Masks::must_watch(const Tracee& tracee) {
 bool Masks::watches(Tracee& tracee) {
   std::uint64_t mask = 0;
   tracee.watched = must_watch(tracee);
-  if (tracee.watched && !tracee.mask && !tracee.leaving && !has_just_raised(tracee) &&
+  if (tracee.watched && !tracee.mask && !tracee.leaving() && !has_just_raised(tracee) &&
       ptrace::get_sigmask(tracee.tid, mask) == Outcome::ok)
     tracee.mask = mask;
   if (!tracee.watched) tracee.mask.reset();
@@ -144,7 +144,7 @@ void Masks::stop_to_watch(const Tracee& tracee) {
   std::vector<pid_t> asked;
   for (const pid_t tid : process.threads) {
     const Tracee& other = targets_.tracees.at(tid);
-    if (tid == tracee.tid || other.watched || other.state != Tracee::State::running) continue;
+    if (tid == tracee.tid || other.watched || !other.runs()) continue;
     const std::uint64_t mask = all || process.threads.size() > Jobs::kMostLookedAt ? 0 : blocked_by(tid);
     if (!all && !blocks_alone(mask, SIGTRAP) && !blocks_fault_alone(mask)) continue;
     ptrace::interrupt(tid);

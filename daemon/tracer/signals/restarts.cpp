@@ -22,7 +22,7 @@ void Restarts::put_back_interrupted_call(Tracee& tracee) {
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   RemoteAddr base;
   const bool in_slot = tracee.process->space && tracee.process->space->xol().find(native_place(regs), base);
-  if (!in_slot) rooms_.slots.leave_slot(tracee);
+  if (!in_slot) rooms_.slot_threads.leave_slot(tracee);
   if (was_only_interrupted(tracee.tid, regs)) make_call_again(tracee, regs);
 }
 
@@ -32,7 +32,7 @@ void Restarts::keep_call(pid_t tid) {
   if (it == targets_.tracees.end()) return;
   Tracee& tracee = it->second;
   const bool is_copy = tracee.process && tracee.process->copy_of;
-  if (!tracee.process || is_copy || tracee.borrowed || tracee.state != Tracee::State::running) return;
+  if (!tracee.process || is_copy || !std::holds_alternative<Running>(tracee.left)) return;
   ptrace::Registers regs;
   if (ptrace::get_registers(tid, regs) == Outcome::ok && was_only_interrupted(tid, regs)) make_call_again(tracee, regs);
 }
@@ -48,7 +48,7 @@ void Restarts::make_call_again(Tracee& tracee, ptrace::Registers& regs) {
 void Restarts::note_restart([[maybe_unused]] Tracee& tracee, [[maybe_unused]] const WaitStatus& status) {
   if constexpr (native::kRestartNumber) {
     ptrace::Registers regs;
-    if (!status.stopped() || status.kind() == Kind::syscall || tracee.leaving || tracee.stepping) return;
+    if (!status.stopped() || status.kind() == Kind::syscall || !tracee.is_itself()) return;
     if (status.kind() == Kind::signal && is_forced_signal(status.signal())) return;
     if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
     const std::uint64_t number = native::syscall_number(regs);

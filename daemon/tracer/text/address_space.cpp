@@ -1,6 +1,5 @@
 #include "daemon/tracer/text/address_space.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -8,10 +7,8 @@
 #include <cstring>
 #include <set>
 
-#include "daemon/base/mounts.hpp"
-#include "daemon/base/process.hpp"
-#include "daemon/base/visits.hpp"
 #include "daemon/symbols/maps.hpp"
+#include "daemon/tracer/text/edits.hpp"
 #include "daemon/tracer/text/text_pages.hpp"
 #include "proto/base/check.hpp"
 
@@ -22,76 +19,9 @@ namespace native = arch::native;
 
 using InsnBytes = std::array<std::uint8_t, arch::kMaxInsnLength>;
 
-std::span<const std::byte> as_bytes(std::span<const std::uint8_t> s) { return std::as_bytes(s); }
-
 // The instruction's bytes as they are in memory now, as many as can be read.
 std::size_t read_insn(const TargetMemory& memory, const SitePlan& plan, InsnBytes& out) {
   return memory.read_some(plan.address, std::as_writable_bytes(std::span(out).first(plan.insn.length)));
-}
-
-bool holds_original(const TargetMemory& memory, const SitePlan& plan) {
-  InsnBytes now{};
-  return read_insn(memory, plan, now) == plan.insn.length &&
-         std::ranges::equal(plan.code(), std::span(now).first(plan.insn.length));
-}
-
-// Takes our breakpoint out of a memory that holds it. False: it isn't there. What is mapped there now may be something
-// else, with a breakpoint instruction of its own (linkers fill gaps with them).
-bool restore(TargetMemory& memory, const SitePlan& plan, const Layout& layout) {
-  if (!layout.holds(plan) && !is_copy(memory, layout, {&plan, {}, {}})) return false;
-  if (!holds_breakpoint(memory, plan)) return false;
-  return memory.write(plan.address, as_bytes(plan.code()).first(native::kBreakpointSize));
-}
-
-bool holds(const TargetMemory& memory, RemoteAddr at, std::span<const std::uint8_t> bytes) {
-  std::array<std::uint8_t, 64> now{};
-  PROBED_CHECK(bytes.size() <= now.size(), "regions are short");
-  const auto room = std::span(now).first(bytes.size());
-  return memory.read_some(at, std::as_writable_bytes(room)) == bytes.size() && std::ranges::equal(room, bytes);
-}
-
-struct Stain {
-  Patch patch;
-  bool keep_trap = false;
-};
-
-// stains: ascending. The memory stands still.
-void wash(TargetMemory& copy, std::span<const Stain> stains) {
-  constexpr std::uint64_t kStretch = 64 * kPageSize;
-  std::vector<std::uint8_t> text;
-  for (std::size_t i = 0; i < stains.size();) {
-    const RemoteAddr start = stains[i].patch.at;
-    std::size_t end = i;
-    while (end < stains.size() && stains[end].patch.at < start + kStretch &&
-           (end == i || stains[end].patch.at < stains[end - 1].patch.at + kPageSize))
-      ++end;
-    text.resize(stains[end - 1].patch.at.value - start.value + Patch::kMaxSize);
-    const std::size_t got = copy.read_some(start, std::as_writable_bytes(std::span(text)));
-    std::size_t changed_from = text.size(), changed_to = 0;
-    const auto flush = [&] {
-      if (changed_from < changed_to)
-        copy.write(start + changed_from, as_bytes(std::span(text)).subspan(changed_from, changed_to - changed_from));
-      changed_from = text.size();
-      changed_to = 0;
-    };
-    for (; i < end; ++i) {
-      const Patch& patch = stains[i].patch;
-      const std::size_t at = patch.at.value - start.value;
-      if (at + patch.size > got) continue;
-      if (at > changed_to + kPageSize) flush();
-      if (!settle(std::span(text).subspan(at, patch.size), patch, stains[i].keep_trap)) continue;
-      changed_from = std::min(changed_from, at);
-      changed_to = std::max(changed_to, at + patch.size);
-    }
-    flush();
-  }
-}
-
-std::vector<Patch> patches_of(const Jump* jump) {
-  if (!jump) return {};
-  std::vector<Patch> patches{jump->head};
-  if (jump->island) patches.push_back(*jump->island);
-  return patches;
 }
 
 // Looks at many places in the order of their addresses: a read for each would cost more than all the rest.
@@ -118,36 +48,6 @@ class Window {
   std::size_t got_ = 0;
 };
 
-// What its breakpoint makes of the text.
-Patch trap_patch(const SitePlan& plan) {
-  Patch trap{plan.address, static_cast<std::uint8_t>(native::kBreakpointSize), {}, {}};
-  std::copy_n(plan.bytes.begin(), native::kBreakpointSize, trap.before.begin());
-  std::ranges::copy(native::kBreakpoint, trap.after.begin());
-  return trap;
-}
-
-// Of another byte of what a plan was made from.
-symbols::Backing backing_of(const SitePlan& plan, RemoteAddr at) {
-  symbols::Backing backing = plan.backing;
-  if (backing.from_file()) backing.offset += at.value - plan.address.value;
-  return backing;
-}
-
-bool keeps_borrowed(const TargetMemory& memory, const Jump& jump) {
-  return !jump.borrowed || holds(memory, jump.borrowed->at, after(*jump.borrowed));
-}
-
-// Of a jump what the breakpoint has stood on, and what is behind that.
-constexpr std::size_t kHead = native::kBreakpointSize;
-template <class Bytes>
-auto head_of(const Bytes& bytes) {
-  return bytes.first(kHead);
-}
-template <class Bytes>
-auto tail_of(const Bytes& bytes) {
-  return bytes.subspan(kHead);
-}
-
 // Whether what an armed site has put into the text is still there.
 bool stands(Window& window, const TargetMemory& memory, const Site& site) {
   const Jump* jump = site.jump && site.jump->state != Jump::State::planned ? site.jump.get() : nullptr;
@@ -160,23 +60,7 @@ bool stands(Window& window, const TargetMemory& memory, const Site& site) {
   if (now.size() != jump->head.size || !std::ranges::equal(tail_of(now), tail_of(after(jump->head)))) return false;
   if (jump->state != Jump::State::whole && !native::is_breakpoint(now)) return false;
   if (jump->state == Jump::State::whole && !std::ranges::equal(head_of(now), head_of(after(jump->head)))) return false;
-  return !jump->island || holds(memory, jump->island->at, after(*jump->island));
-}
-
-// The breakpoint over a jump's head, the original bytes behind it. False: the jump isn't there as it was written.
-// `sure`: whatever is there, it is the code that the jump was made for.
-bool take_out(TargetMemory& memory, const Jump& jump, bool sure) {
-  std::array<std::uint8_t, Patch::kMaxSize> bytes{};
-  const auto now = std::span(bytes).first(jump.head.size);
-  if (memory.read_some(jump.head.at, std::as_writable_bytes(now)) != now.size()) return false;
-  const auto written = after(jump.head);
-  const bool head = jump.state == Jump::State::whole && std::ranges::equal(head_of(now), head_of(written));
-  const bool tail = std::ranges::equal(tail_of(now), tail_of(written));
-  // A jump whose distance the program has written over leads nowhere: nobody may run into it any more.
-  if (head && (tail || sure)) memory.write(jump.head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
-  if (!tail || (!head && !native::is_breakpoint(now))) return false;
-  memory.write(jump.head.at + kHead, tail_of(as_bytes(before(jump.head))));
-  return true;
+  return !jump->island || stands(memory, *jump->island);
 }
 
 Imprint imprint_of(const SitePlan& plan, std::span<const Patch> patches) {
@@ -187,45 +71,6 @@ Imprint imprint_of(const SitePlan& plan, std::span<const Patch> patches) {
 }
 Imprint imprint_of(const Site& site) { return imprint_of(site.plan, patches_of(site.jump.get())); }
 
-// Takes what the program has moved out of where it is now. Whoever runs it meanwhile has the breakpoint first.
-bool restore(TargetMemory& memory, const Stray& stray) {
-  constexpr std::size_t kTrap = native::kBreakpointSize;
-  if (stray.head && holds(memory, stray.head->at + kTrap, after(*stray.head).subspan(kTrap))) {
-    memory.write(stray.head->at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)));
-    memory.write(stray.head->at + kTrap, as_bytes(before(*stray.head)).subspan(kTrap));
-  }
-  if (stray.island && holds(memory, stray.island->at, after(*stray.island)))
-    memory.write(stray.island->at, as_bytes(before(*stray.island)));
-  return memory.write(stray.plan.address, as_bytes(stray.plan.code()).first(kTrap));
-}
-
-// The file behind a mapping, through the target's own view of it: it may be deleted, or in another mount namespace.
-class FileOfMapping {
- public:
-  explicit FileOfMapping(pid_t pid) : pid_(process::task_with_memory(pid)), mounts_(pid_) {}
-
-  // Whether the page of memory holds just what the file has there.
-  bool has(const symbols::Mapping& mapping, RemoteAddr page, const TargetMemory& memory) {
-    if (opened_ != mapping.start) {
-      opened_ = mapping.start;
-      const auto link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, mapping.start.value, mapping.end.value);
-      const Visit visit(pid_);
-      fd_ = open_link(link, mounts_).fd;  // the tracer waits for no file system in user space
-    }
-    std::array<std::byte, kPageSize> mapped{}, stored{};
-    const auto offset = static_cast<off_t>(mapping.file_offset + (page.value - mapping.start.value));
-    // The file's last page may be short; the kernel maps the rest as zeros.
-    return fd_ && pread(fd_.get(), stored.data(), stored.size(), offset) > 0 &&
-           memory.read_some(page, mapped) == mapped.size() && mapped == stored;
-  }
-
- private:
-  pid_t pid_;
-  Mounts mounts_;
-  RemoteAddr opened_;
-  UniqueFd fd_;
-};
-
 RemoteAddr find_syscall_insn(const TargetMemory& memory, const symbols::Mapping& mapping) {
   constexpr std::uint64_t kPiece = 64 * 1024;
   std::vector<std::byte> piece(kPiece);
@@ -235,7 +80,7 @@ RemoteAddr find_syscall_insn(const TargetMemory& memory, const symbols::Mapping&
     const std::size_t got = memory.read_some(at, std::span(piece).first(size));
     const auto end = piece.begin() + static_cast<std::ptrdiff_t>(got);
     for (auto from = piece.begin();; ++from) {
-      from = std::search(from, end, as_bytes(wanted).begin(), as_bytes(wanted).end());
+      from = std::search(from, end, std::as_bytes(wanted).begin(), std::as_bytes(wanted).end());
       if (from == end) break;
       const RemoteAddr hit = at + static_cast<std::uint64_t>(from - piece.begin());
       if (hit.value % native::kInsnAlignment == 0) return hit;
@@ -322,14 +167,14 @@ Site& AddressSpace::add_site(const SitePlan& plan, RemoteAddr slot) {
 
 void AddressSpace::remove_site(RemoteAddr address, const Layout& layout) {
   forget_site(address, layout);
-  landing_.flush(memory_);
+  landing().flush(memory_);
 }
 
 void AddressSpace::forget_site(RemoteAddr address, const Layout& layout) {
   const auto it = sites_.find(address);
   if (it == sites_.end()) return;
   set_armed(it->second, false, layout);
-  landing_.stage(address, address);  // the copy is about to become another instruction's
+  landing().stage(address, address);  // the copy is about to become another instruction's
   if (it->second.slot) xol_.retire(it->second.slot);
   in_order_.erase(address);
   sites_.erase(it);
@@ -351,42 +196,24 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
   if (pages && pages->flush()) {
     // The program has changed its text at this very moment: one after the other, then.
     pages.reset();
-    for (const SitePlan& plan : plans) restore(memory_, plan, layout);
+    for (const SitePlan& plan : plans) take_out_trap(memory_, plan, layout);
   }
   pages.reset();
-  for (const SitePlan& plan : plans)
-    if (journal_) journal_->note_taken_out(plan.address);
-  settle_overlay();
-  landing_.flush(memory_);
-}
-
-// While the text is gathered by the page, nothing is in it yet, or out of it.
-void AddressSpace::forget_patch(const Patch& patch) {
-  if (memory_.gathers()) return taken_out_.push_back(patch);
-  overlay_->remove(patch);
-}
-
-void AddressSpace::settle_overlay() {
-  if (memory_.gathers()) return;
-  for (const Patch& patch : taken_out_) overlay_->remove(patch);
-  taken_out_.clear();
+  ledger_.settle();
+  landing().flush(memory_);
 }
 
 void AddressSpace::keep_journal(std::unique_ptr<Journal> journal) {
-  journal_ = std::move(journal);
-  if (!journal_) return;
+  ledger_.keep_journal(std::move(journal));
+  Journal* const kept = this->journal();
+  if (!kept) return;
   for (const auto& [address, site] : in_order_)
-    if (site->armed) journal_->note_breakpoint(site->plan);
+    if (site->armed) kept->note_breakpoint(site->plan);
   for (const auto& [at, semaphore] : semaphores_) {
     if (semaphore.ours == 0) continue;
-    journal_->begin_semaphore(at, semaphore.backing, semaphore.ours, 0);
-    journal_->end_semaphore(at);
+    kept->begin_semaphore(at, semaphore.backing, semaphore.ours, 0);
+    kept->end_semaphore(at);
   }
-}
-
-void AddressSpace::drop_journal() {
-  if (journal_) journal_->remove();
-  journal_.reset();
 }
 
 bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
@@ -398,25 +225,15 @@ bool AddressSpace::set_armed(Site& site, bool armed, const Layout& layout) {
 bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
   if (site.armed == armed) return true;
   if (!armed) {
-    note_removed(site.plan);
+    ledger_.note_former(site.plan);
     drop_jump(site, layout);
-    misses_breakpoints_ |= !restore(memory_, site.plan, layout);
-    if (journal_ && !memory_.gathers()) journal_->note_taken_out(site.plan.address);
-    forget_patch(trap_patch(site.plan));
+    misses_breakpoints_ |= !ledger_.take_out_breakpoint(site.plan, layout);
     site.armed = false;
     return true;
   }
   if (closed_ || !layout.holds(site.plan) || !holds_original(memory_, site.plan)) return false;
   copies_given_back_ = false;
-  if (journal_) journal_->note_breakpoint(site.plan);
-  settle_overlay();
-  overlay_->add(trap_patch(site.plan));
-  const std::span<const std::uint8_t> trap(native::kBreakpoint);
-  if (!memory_.write(site.plan.address, as_bytes(trap)) || !holds_breakpoint(memory_, site.plan)) {
-    forget_patch(trap_patch(site.plan));
-    return false;
-  }
-  places_in_page_.set(site.plan.address.value % kPageSize);
+  if (!ledger_.put_breakpoint(site.plan)) return false;
   site.armed = true;
   return true;
 }
@@ -424,84 +241,38 @@ bool AddressSpace::write_armed(Site& site, bool armed, const Layout& layout) {
 void AddressSpace::renew_site(Site& site, const SitePlan& plan, RemoteAddr slot) {
   PROBED_CHECK(site.plan.address == plan.address && !site.jump, "a site keeps its address");
   if (site.slot) xol_.retire(site.slot);
-  if (journal_ && site.armed) journal_->note_breakpoint(plan);
-  if (site.armed) {
-    overlay_->add(trap_patch(plan));
-    forget_patch(trap_patch(site.plan));
-  }
+  if (site.armed) ledger_.replan_breakpoint(site.plan, plan);
   site.plan = plan;
   site.slot = slot;
   site.rewritten = true;
   site.flow.reset();
 }
 
-void AddressSpace::note_removed(const SitePlan& plan, std::vector<Patch> patches) {
-  Removed& removed = removed_[plan.address];
-  removed.plan = plan;
-  if (!patches.empty()) removed.patches = std::move(patches);
-  places_in_page_.set(plan.address.value % kPageSize);
-}
-
 // ---- jumps ----------------------------------------------------------------------------------------------------------
-//
-// While its head is a breakpoint, no thread comes in by the front door, and those that run into it go on in the
-// detour; so the bytes behind it may be written once no thread is, or can come back, between them (quiesce.hpp).
-// Nothing is ever half overwritten for a processor that is about to execute it: it sees the breakpoint with old or new
-// bytes behind, or, after every thread has been through the kernel once more, the whole jump.
 
 bool AddressSpace::holds_around(const Site& site, std::span<const std::uint8_t> bytes) const {
-  return bytes.size() >= kHead && std::ranges::equal(head_of(bytes), std::span(site.plan.bytes).first(kHead)) &&
-         holds_breakpoint(memory_, site.plan) && holds(memory_, site.plan.address + kHead, tail_of(bytes));
+  return bytes.size() >= kHeadSize && std::ranges::equal(head_of(bytes), head_of(std::span(site.plan.bytes))) &&
+         holds_breakpoint(memory_, site.plan) && holds(memory_, site.plan.address + kHeadSize, tail_of(bytes));
 }
 
 bool AddressSpace::plan_jump(Site& site, Jump jump) {
   PROBED_CHECK(site.armed && !site.jump, "a jump takes the place of a breakpoint");
-  const auto tail = tail_of(before(jump.head));
-  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, tail)) return false;
-  if (jump.island && !holds(memory_, jump.island->at, before(*jump.island))) return false;
-  if (!keeps_borrowed(memory_, jump)) return false;
-  for (const Patch& patch : patches_of(&jump)) {
-    overlay_->add(patch);
-    if (journal_) journal_->note_patch(patch, backing_of(site.plan, patch.at));
-  }
-  landing_.set(memory_, site.plan.address, jump.tail);  // the copy ends where the jump's bytes will be
+  if (!ledger_.announce_jump(site.plan, jump)) return false;
   site.jump = std::make_shared<Jump>(std::move(jump));
   return true;
 }
 
-void AddressSpace::add_call_trap(RemoteAddr trap, RemoteAddr done) {
-  landing_.set(memory_, trap, done);
-  if (!journal_ || trap.value == 0) return;
-  SitePlan plan;
-  plan.address = trap;
-  plan.insn.length = native::kBreakpointSize;
-  std::ranges::copy(native::kNop, plan.bytes.begin());
-  plan.context = native::kBreakpointSize;
-  journal_->note_breakpoint(plan);
-}
-
 bool AddressSpace::write_jump_tail(Site& site) {
   Jump& jump = *site.jump;
-  const auto old = tail_of(before(jump.head));
-  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, old)) return false;
-  if (jump.island) {
-    if (!holds(memory_, jump.island->at, before(*jump.island))) return false;
-    if (!memory_.write(jump.island->at, as_bytes(after(*jump.island)))) return false;
-    detours_->add_island(*jump.island, site.plan.address);
-  }
+  if (!ledger_.write_island(site.plan, jump)) return false;
+  if (jump.island) detours_->add_island(*jump.island, site.plan.address);
   jump.state = Jump::State::tail;
-  return memory_.write(jump.head.at + kHead, tail_of(as_bytes(after(jump.head))));
+  return ledger_.write_tail(jump);
 }
 
 bool AddressSpace::write_jump_head(Site& site) {
-  Jump& jump = *site.jump;
-  // A breakpoint alone isn't ours: the program may have put other code there since, with one of its own in that place.
-  if (!holds_breakpoint(memory_, site.plan) || !holds(memory_, jump.head.at + kHead, tail_of(after(jump.head))))
-    return false;
-  if (jump.island && !holds(memory_, jump.island->at, after(*jump.island))) return false;
-  if (!keeps_borrowed(memory_, jump)) return false;
-  if (!memory_.write(jump.head.at, head_of(as_bytes(after(jump.head))))) return false;
-  jump.state = Jump::State::whole;
+  if (!ledger_.write_head(site.plan, *site.jump)) return false;
+  site.jump->state = Jump::State::whole;
   return true;
 }
 
@@ -509,10 +280,10 @@ void AddressSpace::drop_jump(Site& site, const Layout& layout) {
   if (!site.jump) return;
   const Jump& jump = *site.jump;
   if (jump.state != Jump::State::planned) {
-    const bool told = !jump.island || holds(memory_, jump.island->at, after(*jump.island));
+    const bool told = !jump.island || stands(memory_, *jump.island);
     const bool sure = layout.known() && layout.holds(site.plan);
     const bool ours = layout.known() ? sure || is_copy(memory_, layout, imprint_of(site)) : told;
-    misses_breakpoints_ |= !ours || !take_out(memory_, jump, sure);
+    misses_breakpoints_ |= !ours || !take_out_jump(memory_, jump.head, jump.state == Jump::State::whole, sure);
   }
   forget_jump(site);
 }
@@ -525,14 +296,10 @@ void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& la
   for (Site* site : sites) {
     const Jump* jump = site->jump.get();
     if (!jump || jump->state != Jump::State::whole || !layout.holds(site->plan)) continue;
-    if (!holds(memory_, jump->head.at, after(jump->head))) continue;
-    if (memory_.write(jump->head.at, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) out.push_back(site);
+    if (stands(memory_, jump->head) && put_trap(memory_, jump->head.at)) out.push_back(site);
   }
   if (pages->flush()) return;
-  for (const Site* site : out) {
-    const Patch& head = site->jump->head;
-    memory_.write(head.at + native::kBreakpointSize, as_bytes(before(head)).subspan(native::kBreakpointSize));
-  }
+  for (const Site* site : out) put_back_tail(memory_, site->jump->head);
   if (pages->flush()) return;
   pages.reset();
   for (Site* site : out) forget_jump(*site);
@@ -541,11 +308,7 @@ void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& la
 // Nothing of it is in the text any more.
 void AddressSpace::forget_jump(Site& site) {
   const std::shared_ptr<Jump> jump = std::exchange(site.jump, nullptr);
-  forget_patch(jump->head);
-  if (jump->island && jump->state == Jump::State::planned) forget_patch(*jump->island);
-  // A child that was forked before may still have it.
-  if (jump->state != Jump::State::planned) note_removed(site.plan, patches_of(jump.get()));
-  landing_.set(memory_, site.plan.address, site.slot ? site.slot : site.plan.address);
+  ledger_.forget_jump(site.plan, *jump, site.slot ? site.slot : site.plan.address);
   for (const ProgramPtr& program : site.programs) program->optimized.store(false, std::memory_order_relaxed);
   detours_->retire(jump->detour);
   if (jump->pun) detours_->retire(jump->pun);
@@ -591,29 +354,22 @@ std::vector<Site*> AddressSpace::hindered_by(RemoteAddr address) {
 }
 
 bool AddressSpace::plant_entry(const SitePlan& plan) {
-  if (journal_) journal_->note_breakpoint(plan);
-  overlay_->add(trap_patch(plan));
-  if (!memory_.write(plan.address, as_bytes(std::span<const std::uint8_t>(native::kBreakpoint)))) {
-    overlay_->remove(trap_patch(plan));
-    return false;
-  }
+  if (!ledger_.put_breakpoint(plan)) return false;
   entry_ = plan;
   return true;
 }
 
 void AddressSpace::remove_entry() {
   if (!entry_) return;
-  restore(memory_, *entry_, Layout::unknown());
-  if (journal_) journal_->note_taken_out(entry_->address);
-  overlay_->remove(trap_patch(*entry_));
-  note_removed(*entry_);
+  ledger_.take_out_breakpoint(*entry_, Layout::unknown());
+  ledger_.note_former(*entry_);
   entry_.reset();
 }
 
 void AddressSpace::close() {
   closed_ = true;
   remove_entry();
-  if (sites_.empty() && removed_.empty()) return;
+  if (sites_.empty() && ledger_.former().empty()) return;
   const Layout before = Layout::of(memory_);
   std::vector<Site*> armed;
   for (const auto& [address, site] : in_order_)
@@ -627,29 +383,24 @@ void AddressSpace::close() {
   for (Site* site : armed) set_armed(*site, false, before);
   const bool failed = pages && pages->flush();
   pages.reset();
-  settle_overlay();
-  landing_.flush(memory_);
   if (failed)
-    for (const Site* site : armed) restore(memory_, site->plan, before);
+    for (const Site* site : armed) take_out_trap(memory_, site->plan, before);
+  ledger_.settle();
+  landing().flush(memory_);
   // Code that is being moved meanwhile either takes its breakpoint along, and is found now, or doesn't any more.
   constexpr int kMostMoves = 4;
   for (int i = 0; i < kMostMoves && heal_strays(Layout::of(memory_)) > 0; ++i) {
   }
 }
 
-void AddressSpace::take_out_island(const Patch& island) {
-  if (holds(memory_, island.at, after(island))) memory_.write(island.at, as_bytes(before(island)));
-  forget_patch(island);
-}
-
 void AddressSpace::take_out_islands() { round_done(detours_->begin_round()); }
 
 void AddressSpace::take_out_islands_but(const std::set<RemoteAddr>& occupied) {
-  for (const Patch& island : detours_->islands_to_restore(~0ull, occupied)) take_out_island(island);
+  for (const Patch& island : detours_->islands_to_restore(~0ull, occupied)) ledger_.take_out_island(island);
 }
 
 std::vector<std::pair<std::size_t, std::uint32_t>> AddressSpace::round_done(std::uint64_t number) {
-  for (const Patch& island : detours_->islands_to_restore(number, {})) take_out_island(island);
+  for (const Patch& island : detours_->islands_to_restore(number, {})) ledger_.take_out_island(island);
   return detours_->round_done(number);
 }
 
@@ -667,7 +418,7 @@ std::vector<RemoteAddr> AddressSpace::lost_sites(const Layout& layout) const {
 }
 
 bool AddressSpace::could_be_stray(RemoteAddr address) const {
-  if (!places_in_page_[address.value % kPageSize]) return false;
+  if (!ledger_.ever_held(address)) return false;
   InsnBytes now{};
   const std::size_t got = memory_.read_some(address, std::as_writable_bytes(std::span(now)));
   const auto fits = [&](const Imprint& i) {
@@ -678,26 +429,27 @@ bool AddressSpace::could_be_stray(RemoteAddr address) const {
 
 std::vector<Imprint> AddressSpace::imprints() const {
   std::vector<Imprint> all;
-  all.reserve(sites_.size() + removed_.size());
+  const auto& former = ledger_.former();
+  all.reserve(sites_.size() + former.size());
   const auto note = [&](const SitePlan& plan, std::span<const Patch> patches) {
     all.push_back(imprint_of(plan, patches));
   };
   for (const auto& [address, site] : sites_) {
-    const auto removed = removed_.find(address);
+    const auto before = former.find(address);
     if (site.jump)
       note(site.plan, patches_of(site.jump.get()));
     else
-      note(site.plan, removed == removed_.end() ? std::span<const Patch>() : removed->second.patches);
+      note(site.plan, before == former.end() ? std::span<const Patch>() : before->second.patches);
   }
-  for (const auto& [address, removed] : removed_)
-    if (!sites_.contains(address)) note(removed.plan, removed.patches);
+  for (const auto& [address, place] : former)
+    if (!sites_.contains(address)) note(place.plan, place.patches);
   return all;
 }
 
 const SitePlan* AddressSpace::plan_at(RemoteAddr address) const {
   if (const auto site = sites_.find(address); site != sites_.end()) return &site->second.plan;
-  const auto removed = removed_.find(address);
-  return removed == removed_.end() ? nullptr : &removed->second.plan;
+  const auto former = ledger_.former().find(address);
+  return former == ledger_.former().end() ? nullptr : &former->second.plan;
 }
 
 std::size_t AddressSpace::heal_strays(const Layout& layout) {
@@ -709,9 +461,9 @@ std::size_t AddressSpace::heal_strays(const Layout& layout) {
   const std::vector<Stray> strays = find_strays(memory_, layout, imprints(), ours);
   std::size_t healed = 0;
   for (const Stray& stray : strays) {
-    if (!restore(memory_, stray)) continue;
+    if (!take_out_stray(memory_, stray)) continue;
     ++healed;
-    note_removed(stray.plan);  // threads may have run into it before
+    ledger_.note_former(stray.plan);  // threads may have run into it before
   }
   misses_breakpoints_ = false;
   return healed;
@@ -738,22 +490,22 @@ void AddressSpace::clean(TargetMemory& copy, const Layout& layout, bool keep_tra
   // What was taken out or moved between the fork and now is ours. A breakpoint that is still in the parent's text,
   // where a site was, is the program's own.
   const auto of_program = [&](RemoteAddr at) {
-    const auto removed = removed_.find(at);
-    return armed(at) || (removed != removed_.end() && holds_breakpoint(memory_, removed->second.plan));
+    const auto former = ledger_.former().find(at);
+    return armed(at) || (former != ledger_.former().end() && holds_breakpoint(memory_, former->second.plan));
   };
-  if (entry_) restore(copy, *entry_, Layout::unknown());
+  if (entry_) take_out_trap(copy, *entry_, Layout::unknown());
   for (const auto& [address, site] : sites_)
     if (site.armed) note(site.plan, patches_of(site.jump.get()), keep_traps);
-  for (const auto& [address, removed] : removed_) {
+  for (const auto& [address, former] : ledger_.former()) {
     if (!armed(address) && of_program(address)) continue;
-    if (!armed(address) || !removed.patches.empty()) note(removed.plan, removed.patches, armed(address) && keep_traps);
+    if (!armed(address) || !former.patches.empty()) note(former.plan, former.patches, armed(address) && keep_traps);
   }
   for (const auto& [address, island] : detours_->islands())
     if (const SitePlan* plan = plan_at(island.site); !plan || layout.holds(*plan) || layout.may_hold_copy(*plan))
       stains.push_back({island.patch, false});
   std::ranges::sort(stains, {}, [](const Stain& s) { return s.patch.at; });
   wash(copy, stains);
-  for (const Stray& stray : find_strays(copy, layout, imprints(), of_program)) restore(copy, stray);
+  for (const Stray& stray : find_strays(copy, layout, imprints(), of_program)) take_out_stray(copy, stray);
 }
 
 void AddressSpace::clean_copy(TargetMemory& copy, const Layout& layout) const {
@@ -768,25 +520,23 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
   clone->sites_ = sites_;
   for (auto& [address, site] : clone->sites_) {
     clone->in_order_.emplace(address, &site);
-    if (site.armed) clone->overlay_->add(trap_patch(site.plan));
+    if (site.armed) clone->ledger_.note_standing(site.plan);
     site.jump.reset();
     site.queued = false;
   }
-  clone->removed_ = removed_;
+  clone->ledger_.inherit(ledger_);
   clone->returns_ = std::make_unique<ReturnStacks>(*returns_);
   clone->semaphores_ = semaphores_;
-  clone->places_in_page_ = places_in_page_;
   clone->syscall_insn_ = syscall_insn_;
   // Whoever was away on a call is a thread of the parent's.
   for (const RemoteAddr pad : pads_used_) erase_call_pad(clone->memory_, pad, Erase::anyway);
   clone->scratch_ = scratch_;
   clone->xol_ = xol_;
   clone->xol_.forget_threads();
-  clone->landing_ = landing_;
   clone->look_after_landing(layout);
   for (const auto& [address, site] : clone->in_order_)
-    if (site->slot) clone->landing_.stage(address, site->slot);
-  clone->landing_.flush(clone->memory_);
+    if (site->slot) clone->landing().stage(address, site->slot);
+  clone->landing().flush(clone->memory_);
   clean(clone->memory_, layout, true);
   clean_semaphores(clone->memory_, layout, true);
   return clone;
@@ -794,33 +544,9 @@ std::shared_ptr<AddressSpace> AddressSpace::clone_for(TargetMemory child, const 
 
 void AddressSpace::look_after_landing(const Layout& layout) {
   const auto is_lost = [&](const XolAreas::Area& area) {
-    return (area.base == landing_.page() || area.base == landing_.table().base) && !is_ours(area, layout);
+    return (area.base == landing().page() || area.base == landing().table().base) && !is_ours(area, layout);
   };
-  if (landing_.ready() && std::ranges::any_of(xol_.areas(), is_lost)) landing_.lose();
-}
-
-std::vector<AddressSpace::PageRange> AddressSpace::superfluous_copies(pid_t pid, const Layout& layout) const {
-  std::set<RemoteAddr> pages;
-  const auto note = [&](const SitePlan& plan) { pages.insert({plan.address.value / kPageSize * kPageSize}); };
-  for (const auto& [address, site] : sites_) note(site.plan);
-  for (const auto& [address, removed] : removed_) {
-    note(removed.plan);
-    for (const Patch& patch : removed.patches)
-      for (const RemoteAddr byte : {patch.at, patch.at + (patch.size - 1u)})
-        pages.insert({byte.value / kPageSize * kPageSize});
-  }
-  std::vector<PageRange> ranges;
-  FileOfMapping file(pid);
-  for (const RemoteAddr page : pages) {
-    const symbols::Mapping* mapping = layout.at(page);
-    if (!mapping || mapping->writable || mapping->shared || mapping->inode == 0) continue;
-    if (!file.has(*mapping, page, memory_)) continue;
-    if (!ranges.empty() && ranges.back().start + ranges.back().size == page)
-      ranges.back().size += kPageSize;
-    else
-      ranges.push_back({page, kPageSize});
-  }
-  return ranges;
+  if (landing().ready() && std::ranges::any_of(xol_.areas(), is_lost)) landing().lose();
 }
 
 // The pad that was found before, as long as its memory is there and nobody is on his way back through it.
@@ -833,7 +559,7 @@ CallPad AddressSpace::call_pad(pid_t pid) {
   call_pad_ = pad.at;
   if (pad.at) pads_used_.insert(pad.at);
   const RemoteAddr unblocked = pad.at + native::kUnblocked;
-  if (pad.at) landing_.set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
+  if (pad.at) landing().set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
   if (!pad.at) pad.plain_call = syscall_insn(pid);
   return pad;
 }
@@ -864,7 +590,7 @@ void AddressSpace::keep_pads_of(pid_t pid, pid_t tid, const native::Registers& r
 
 std::vector<XolAreas::Area> AddressSpace::areas_to_unmap() const {
   std::vector<XolAreas::Area> areas(xol_.areas().begin(), xol_.areas().end());
-  std::ranges::stable_partition(areas, [&](const XolAreas::Area& area) { return area.base != landing_.page(); });
+  std::ranges::stable_partition(areas, [&](const XolAreas::Area& area) { return area.base != landing().page(); });
   return areas;
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -25,10 +24,8 @@
 #include "daemon/tracer/places/detours.hpp"
 #include "daemon/tracer/places/xol.hpp"
 #include "daemon/tracer/program.hpp"
-#include "daemon/tracer/text/journal.hpp"
-#include "daemon/tracer/text/landing.hpp"
 #include "daemon/tracer/text/layout.hpp"
-#include "daemon/tracer/text/text_overlay.hpp"
+#include "daemon/tracer/text/ledger.hpp"
 #include "proto/base/result.hpp"
 
 namespace probed::tracer {
@@ -83,22 +80,22 @@ class AddressSpace {
   RemoteAddr scratch() const { return scratch_; }
   void set_scratch(RemoteAddr page) { scratch_ = page; }
   // Where threads go on when this daemon is killed, inside xol() too. Kept up to date by what arms, disarms and jumps.
-  Landing& landing() { return landing_; }
-  const Landing& landing() const { return landing_; }
+  Landing& landing() { return ledger_.landing(); }
+  const Landing& landing() const { return ledger_.landing(); }
   // Told of everything before it is in the target; null: none is kept.
-  Journal* journal() { return journal_.get(); }
+  Journal* journal() { return ledger_.journal(); }
   // Breakpoints and semaphores that are in the target already are written there at once.
   void keep_journal(std::unique_ptr<Journal> journal);
   // Nothing of ours is in this memory any more, or the memory itself has gone.
-  void drop_journal();
+  void drop_journal() { ledger_.drop_journal(); }
   const std::unordered_map<RemoteAddr, Site>& sites() const { return sites_; }
   Site* find(RemoteAddr address);
   // A site at another address whose instruction shares bytes with this one; null: none.
   const Site* overlapping(const SitePlan& plan) const;
   // What had a breakpoint of ours until it was taken out; nullptr: nothing.
   const SitePlan* former_site(RemoteAddr address) const {
-    const auto it = removed_.find(address);
-    return it == removed_.end() ? nullptr : &it->second.plan;
+    const auto it = ledger_.former().find(address);
+    return it == ledger_.former().end() ? nullptr : &it->second.plan;
   }
 
   // Whether the target's mapping and bytes at the plan's address are still the ones it was made from. Errors:
@@ -136,9 +133,8 @@ class AddressSpace {
 
   // Whether the text there is this, but for the site's own breakpoint.
   bool holds_around(const Site& site, std::span<const std::uint8_t> bytes) const;
-  // A breakpoint in generated code: a thread that runs into it when nobody traces it any more goes on at `done`, and
-  // whoever recovers the target makes it a nop.
-  void add_call_trap(RemoteAddr trap, RemoteAddr done);
+  // TextLedger::note_call_trap().
+  void add_call_trap(RemoteAddr trap, RemoteAddr done) { ledger_.note_call_trap(trap, done); }
   // The jump to a detour, in the order of these three; the breakpoint is in place before the first. `plan`: a jump that
   // is in state planned. False: the text is not what it should be; nothing was changed.
   bool plan_jump(Site& site, Jump jump);
@@ -159,7 +155,7 @@ class AddressSpace {
   Optimisation& optimisation() { return *optimisation_; }
   const Optimisation& optimisation() const { return *optimisation_; }
   // What the text may hold of ours, for those who read it on other threads.
-  const std::shared_ptr<TextOverlay>& overlay() const { return overlay_; }
+  const std::shared_ptr<TextOverlay>& overlay() const { return ledger_.overlay(); }
   DetourSpace& detours() { return *detours_; }
   const DetourSpace& detours() const { return *detours_; }
   // Ascending; with all sites there are.
@@ -181,7 +177,7 @@ class AddressSpace {
 
   // Whether anything of ours has ever been written or mapped here.
   bool touched() const {
-    return entry_ || !removed_.empty() || !sites_.empty() || !xol_.areas().empty() || !pads_used_.empty();
+    return entry_ || !ledger_.former().empty() || !sites_.empty() || !xol_.areas().empty() || !pads_used_.empty();
   }
   // Pages that we made private copies of and whose bytes are the mapped file's again: giving the copies back changes
   // nothing but the memory used. In address order, neighbours merged. Only mappings that can't be written to count.
@@ -207,11 +203,6 @@ class AddressSpace {
   std::vector<XolAreas::Area> areas_to_unmap() const;
 
  private:
-  // A site as it was when its breakpoint, or its last jump, was taken out.
-  struct Removed {
-    SitePlan plan;
-    std::vector<Patch> patches;
-  };
   // semaphores.cpp: what static probes count their listeners by. Derived from the site's programs, as arming is.
   void settle_semaphores(Site& site, const Layout& layout);
   void move_semaphore(RemoteAddr at, bool up, const Layout& layout);
@@ -219,32 +210,22 @@ class AddressSpace {
   // A `syscall` instruction anywhere in the target's executable memory, the vdso first. 0: none found.
   RemoteAddr syscall_insn(pid_t pid);
   bool write_armed(Site& site, bool armed, const Layout& layout);
-  void note_removed(const SitePlan& plan, std::vector<Patch> patches = {});
   void take_out_jumps(std::span<Site* const> sites, const Layout& layout);
   void forget_jump(Site& site);
-  void take_out_island(const Patch& island);
-  void forget_patch(const Patch& patch);
-  void settle_overlay();
   void forget_site(RemoteAddr address, const Layout& layout);
   void clean(TargetMemory& copy, const Layout& layout, bool keep_traps) const;
   std::vector<Imprint> imprints() const;
   const SitePlan* plan_at(RemoteAddr address) const;
 
   TargetMemory memory_;
+  TextLedger ledger_{memory_};
   XolAreas xol_;
   std::unique_ptr<ReturnStacks> returns_ = std::make_unique<ReturnStacks>();
-  Landing landing_;
-  std::unique_ptr<Journal> journal_;
   std::optional<SitePlan> entry_;
   std::unordered_map<RemoteAddr, Site> sites_;
   std::map<RemoteAddr, Site*> in_order_;  // the same
   std::unique_ptr<DetourSpace> detours_ = std::make_unique<DetourSpace>();
   std::unique_ptr<Optimisation> optimisation_ = std::make_unique<Optimisation>();
-  std::shared_ptr<TextOverlay> overlay_ = std::make_shared<TextOverlay>();
-  std::vector<Patch> taken_out_;  // the overlay has them until the pages that are gathered are written
-  // Addresses that held a breakpoint of ours once: a thread may have trapped there before it was taken out, and a child
-  // forked before that may still contain it. One entry an address, however often it is probed.
-  std::unordered_map<RemoteAddr, Removed> removed_;
   // By address: what of a semaphore's value is ours now, and was at most. Entries stay: a child that was forked before
   // may still turn up.
   struct Semaphore {
@@ -259,7 +240,6 @@ class AddressSpace {
   bool closed_ = false;
   bool misses_breakpoints_ = false;
   bool copies_given_back_ = false;
-  std::bitset<kPageSize> places_in_page_;  // where in a page a site is or was; mremap(2) doesn't change that
 };
 
 }  // namespace probed::tracer

@@ -1,7 +1,7 @@
 // The landing of one address space: where its threads go on from our breakpoints when nobody traces them any more
 // (arch/orphan.hpp). The code and its table are memory of the target that the program can't write to.
 //
-// Owning thread: the tracer thread. What maps the memory and makes the code SIGTRAP's action is the engine
+// Owning thread: the tracer thread. What maps the memory and makes the code SIGTRAP's action is Actions
 // (signals/actions_landing.cpp); this keeps the table.
 //
 // Write-ahead: a breakpoint's entry is there before the breakpoint, and stays as long as anybody may run into it. One

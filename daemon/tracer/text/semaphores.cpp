@@ -58,9 +58,9 @@ void AddressSpace::move_semaphore(RemoteAddr at, bool up, const Layout& layout) 
   const auto now = still_there(layout, at, semaphore.backing) ? read_counter(memory_, at) : std::nullopt;
   if (!now || (!up && *now == 0) || (up && *now == 0xffff)) return;
   const auto value = static_cast<std::uint16_t>(up ? *now + 1 : *now - 1);
-  if (journal_) journal_->begin_semaphore(at, semaphore.backing, semaphore.ours, value);
+  if (journal()) journal()->begin_semaphore(at, semaphore.backing, semaphore.ours, value);
   write_counter(memory_, at, value);
-  if (journal_) journal_->end_semaphore(at);
+  if (journal()) journal()->end_semaphore(at);
 }
 
 // In a copy of this memory that nobody runs in: the counters are to be what this memory's are, without our part unless

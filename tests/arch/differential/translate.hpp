@@ -1,5 +1,5 @@
 // What the tracer does to a thread that stops in a relocated copy, in terms of the sandbox's outcomes: the same rules
-// as daemon/tracer/places/slots.cpp (move_out_of_slot, deliver_in_slot). Pure.
+// as daemon/tracer/places/slot_threads.cpp (move_out_of_slot, deliver_in_slot). Pure.
 #pragma once
 
 #include <cstdint>

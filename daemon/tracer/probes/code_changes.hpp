@@ -7,7 +7,7 @@
 
 namespace probed::tracer {
 
-class Code : public Room {
+class CodeChanges : public Room {
  public:
   using Room::Room;
 

@@ -6,7 +6,7 @@
 //   an unknown SIGTRAP a breakpoint of ours stands where we haven't put it
 //   a command          a breakpoint to be taken out isn't there; or somebody asks for the list of probes
 //   a fork             the child's copy is cleaned of what was moved before
-#include "daemon/tracer/probes/code.hpp"
+#include "daemon/tracer/probes/code_changes.hpp"
 
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
@@ -49,8 +49,8 @@ SitePlan as_it_is_now(const TargetMemory& memory, const SitePlan& plan) {
 // ---- gone and moved -------------------------------------------------------------------------------------------------
 
 // Of a process that is ending all memory has gone, which is told when it has ended.
-bool Code::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout,
-                      const char* why) {
+bool CodeChanges::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses, const Layout& layout,
+                             const char* why) {
   if (addresses.empty()) return true;
   if (space.memory().has_ended()) return false;
   std::vector<ProbeId> gone;
@@ -75,17 +75,17 @@ bool Code::drop_sites(AddressSpace& space, std::span<const RemoteAddr> addresses
   return true;
 }
 
-void Code::heal_if_moved(AddressSpace& space) {
+void CodeChanges::heal_if_moved(AddressSpace& space) {
   if (!space.misses_breakpoints()) return;
   if (const std::size_t healed = space.heal_strays(Layout::of(space.memory())); healed > 0)
     spdlog::debug("a process had moved {} breakpoints along with its code; they are out", healed);
 }
 
-void Code::look_at_code(pid_t pid) {
+void CodeChanges::look_at_code(pid_t pid) {
   const Process* asked = targets_.find_process(pid);
   if (!asked) return;
   for (Process* process : targets_.family_of(asked->root)) {
-    if (!process->space || process->detaching || process->space->sites().empty()) continue;
+    if (!process->space || process->detaching() || process->space->sites().empty()) continue;
     const Layout layout = Layout::of(process->space->memory());
     for (const auto& [address, site] : process->space->sites_in_order())
       if (const auto leads_to = process->space->astray(*site))
@@ -97,7 +97,7 @@ void Code::look_at_code(pid_t pid) {
   }
 }
 
-bool Code::trapped_in_moved_code(Process& process, RemoteAddr address) {
+bool CodeChanges::trapped_in_moved_code(Process& process, RemoteAddr address) {
   AddressSpace& space = *process.space;
   if (!space.could_be_stray(address)) return false;
   const Layout layout = Layout::of(space.memory());
@@ -109,7 +109,7 @@ bool Code::trapped_in_moved_code(Process& process, RemoteAddr address) {
 }
 
 // Programs do that which unmap all they don't know (sandboxes, checkpointing).
-bool Code::injected_code_gone(const Process& process, RemoteAddr pc) {
+bool CodeChanges::injected_code_gone(const Process& process, RemoteAddr pc) {
   AddressSpace& space = *process.space;
   const Layout layout = Layout::of(space.memory());
   const symbols::Mapping* mapping = layout.at(pc);
@@ -121,7 +121,7 @@ bool Code::injected_code_gone(const Process& process, RemoteAddr pc) {
 }
 
 // False: the process has ended; its child may have yet to become a copy of what we know of it.
-bool Code::forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout) {
+bool CodeChanges::forget_slots(const Process& process, const XolAreas::Area& area, const Layout& layout) {
   AddressSpace& space = *process.space;
   const RemoteAddr base = area.base, end = base + area.size;
   std::vector<RemoteAddr> lost;
@@ -130,15 +130,16 @@ bool Code::forget_slots(const Process& process, const XolAreas::Area& area, cons
   if (!drop_sites(space, lost, layout)) return false;
   spdlog::debug("process {} has unmapped our code at {:#x}; {} probes go", process.id.pid, base.value, lost.size());
   for (auto& [tid, tracee] : targets_.tracees)
-    if (tracee.process && tracee.process->space.get() == &space && tracee.slot >= base && tracee.slot < end)
-      tracee.slot = {};
+    if (tracee.process && tracee.process->space.get() == &space && tracee.in_slot && tracee.in_slot->base >= base &&
+        tracee.in_slot->base < end)
+      tracee.in_slot.reset();
   space.xol().forget_area(base);
   return true;
 }
 
 // The program may have unmapped our code without anybody running into that, and mapped something of its own there:
 // nothing is to be written to it, nor unmapped.
-void Code::forget_lost_code(const Process& process) {
+void CodeChanges::forget_lost_code(const Process& process) {
   AddressSpace& space = *process.space;
   if (space.xol().areas().empty()) return;
   const Layout layout = Layout::of(space.memory());
@@ -161,7 +162,7 @@ void Code::forget_lost_code(const Process& process) {
 }
 
 // A thread in the middle of one is lost.
-bool Code::generated_code_gone(Process& process, RemoteAddr pc) {
+bool CodeChanges::generated_code_gone(Process& process, RemoteAddr pc) {
   AddressSpace& space = *process.space;
   const Layout layout = Layout::of(space.memory());
   const symbols::Mapping* mapping = layout.at(pc);
@@ -173,7 +174,7 @@ bool Code::generated_code_gone(Process& process, RemoteAddr pc) {
 
 // A thread that has run a jump which the program has moved along with its code is where its detour would be, moved as
 // far: outside of all memory, mostly. A jump changes no register, and this one is out by now.
-std::optional<Act> Code::leave_moved_jump(Tracee& tracee, int signal) {
+std::optional<Act> CodeChanges::leave_moved_jump(Tracee& tracee, int signal) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
   if (signal != SIGSEGV || !space || space->detours().areas_empty()) return std::nullopt;
   siginfo_t info{};
@@ -195,7 +196,7 @@ std::optional<Act> Code::leave_moved_jump(Tracee& tracee, int signal) {
 // ---- rewritten ------------------------------------------------------------------------------------------------------
 
 // An inline cache, say, or a patched call.
-bool Code::follow_rewriting(Tracee& tracee, Site& site) {
+bool CodeChanges::follow_rewriting(Tracee& tracee, Site& site) {
   constexpr std::size_t kHidden = native::kBreakpointSize;
   const std::size_t length = site.plan.insn.length;
   if (length <= kHidden) return true;
@@ -221,7 +222,7 @@ bool Code::follow_rewriting(Tracee& tracee, Site& site) {
 }
 
 // Other threads may be in the slot the site has: it gets another one.
-bool Code::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout) {
+bool CodeChanges::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, const Layout& layout) {
   if (!site.slot && plan.insn.emulable) {
     space.renew_site(site, plan, {});
     rooms_.optimiser.eligible(space, site);
@@ -247,7 +248,7 @@ bool Code::renew_copy(AddressSpace& space, Site& site, const SitePlan& plan, con
 }
 
 // Islands that no thread stands at. Precondition: all threads stand still.
-void Code::take_out_islands(AddressSpace& space) {
+void CodeChanges::take_out_islands(AddressSpace& space) {
   if (space.detours().islands().empty()) return;
   std::set<RemoteAddr> occupied;
   for (const auto& [tid, tracee] : targets_.tracees) {
@@ -260,7 +261,7 @@ void Code::take_out_islands(AddressSpace& space) {
 
 // Those whose bytes equal the file's. Between the comparison and the call nobody may run: what a thread writes to the
 // page meanwhile would be lost. Without a stop of all threads the copies stay.
-bool Code::give_back_copies(Tracee& tracee, AddressSpace& space) {
+bool CodeChanges::give_back_copies(Tracee& tracee, AddressSpace& space) {
   if (!rooms_.jobs.others_stopped(tracee)) return true;
   take_out_islands(space);
   const auto copies = space.superfluous_copies(tracee.tid, Layout::of(space.memory()));
@@ -272,14 +273,14 @@ bool Code::give_back_copies(Tracee& tracee, AddressSpace& space) {
   });
 }
 
-void Code::plan_giving_back(Process& process) {
-  if (!process.detaching) process.give_back_at = Waiter::Clock::now() + kGiveBackAfter;
+void CodeChanges::plan_giving_back(Process& process) {
+  if (!process.detaching()) process.give_back_at = Waiter::Clock::now() + kGiveBackAfter;
 }
 
 // This stops every thread once, so it isn't done for nothing.
-void Code::give_back_soon(Process& process) {
+void CodeChanges::give_back_soon(Process& process) {
   process.give_back_at.reset();
-  if (process.detaching || !process.space) return;
+  if (process.detaching() || !process.space) return;
   if (process.space->superfluous_copies(process.id.pid, Layout::of(process.space->memory())).empty()) return;
   const auto give_back = [this](Tracee& tracee) { give_back_copies(tracee, *tracee.process->space); };
   rooms_.jobs.request_job(process, Job{give_back, [](const Error&) {}, {}});

@@ -7,7 +7,7 @@
 
 namespace probed::tracer {
 
-class Loader : public Room {
+class Holds : public Room {
  public:
   using Room::Room;
 

@@ -7,7 +7,7 @@
 
 namespace probed::tracer {
 
-class Channels : public Room {
+class JumpMemory : public Room {
  public:
   using Room::Room;
 

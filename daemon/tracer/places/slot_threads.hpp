@@ -7,12 +7,12 @@
 
 namespace probed::tracer {
 
-class Slots : public Room {
+class SlotThreads : public Room {
  public:
   using Room::Room;
 
   // At a hit: sends the thread on, to the jump's tail or the slot, or behind an emulated instruction. `regs`: at the
-  // site. `step`: the copy is to be stepped. `hold`: as Loader::hold_for_loader(), unless there is a signal to take.
+  // site. `step`: the copy is to be stepped. `hold`: as Holds::hold_for_loader(), unless there is a signal to take.
   Act continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold = false);
   // At a signal's stop while the thread is being stepped.
   Act on_step(Tracee& tracee, int signal);
@@ -29,7 +29,11 @@ class Slots : public Room {
   bool move_out_of_slot(Tracee& tracee, ptrace::Registers& regs);
 
  private:
+  struct InCopy;
+
   static bool has_filter(const Tracee& tracee);
+  Act end_step(Tracee& tracee, ptrace::Registers& regs, siginfo_t& info, const InCopy& where);
+  Act break_step(Tracee& tracee, int signal, ptrace::Registers& regs, const siginfo_t& info, const InCopy& where);
   Act finish_step(Tracee& tracee, ptrace::Registers& regs);
 };
 

@@ -4,7 +4,7 @@
 // <link.h>): it is called when r_debug.r_state changes, with RT_CONSISTENT once what was loaded is mapped and before
 // any of its constructors runs (glibc: elf/dl-open.c, dl_open_worker_begin; elf/rtld.c, dl_main). A thread that stands
 // there is held while somebody has a look at what is new, never longer than kLongestHold.
-#include "daemon/tracer/family/loader.hpp"
+#include "daemon/tracer/family/holds.hpp"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -70,14 +70,14 @@ std::optional<std::int32_t> read_state(AddressSpace& space, RemoteAddr at) {
 
 }  // namespace
 
-Result<void> Loader::resume_held(pid_t pid) {
+Result<void> Holds::resume_held(pid_t pid) {
   Process* process = targets_.find_process(pid);
   if (!process) return refuse(Reason::not_attached, fmt::format("process {} is not attached", pid));
   resume_held_threads(*process);
   return {};
 }
 
-void Loader::forget_hold(pid_t pid) {
+void Holds::forget_hold(pid_t pid) {
   Process* process = targets_.find_process(pid);
   if (!process) return;
   process->hold_at_entry = false;
@@ -86,18 +86,18 @@ void Loader::forget_hold(pid_t pid) {
   resume_held_threads(*process);
 }
 
-void Loader::forget_keep(pid_t pid) {
+void Holds::forget_keep(pid_t pid) {
   if (Process* process = targets_.find_process(pid)) process->keep_after_exec = false;
 }
 
-void Loader::resume_held_threads(const Process& process) {
+void Holds::resume_held_threads(const Process& process) {
   for (const pid_t tid : process.threads)
     if (targets_.tracees.at(tid).is_held(Hold::entry)) rooms_.loop.carry_out(tid, Act::go_on("it is held no longer"));
 }
 
 // ---- a new program --------------------------------------------------------------------------------------------------
 
-bool Loader::plant_entry_breakpoint(Process& process) {
+bool Holds::plant_entry_breakpoint(Process& process) {
   AddressSpace& space = *process.space;
   const Auxiliary auxiliary = read_auxiliary(process.id.pid);
   process.loader_hook = process.loader_state = {};
@@ -116,7 +116,7 @@ bool Loader::plant_entry_breakpoint(Process& process) {
 
 // The entry breakpoint has been run into and is out. True: the loader has only begun, and the breakpoint stands
 // elsewhere now: where the hook returns to, and from there at the hook again.
-bool Loader::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
+bool Holds::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
   Process& process = *tracee.process;
   AddressSpace& space = *process.space;
   if (!process.loader_hook) return false;
@@ -133,20 +133,20 @@ bool Loader::loader_is_at_work(Tracee& tracee, const ptrace::Registers& regs) {
 
 // ---- libraries loaded later -----------------------------------------------------------------------------------------
 
-bool Loader::loader_has_report(const Tracee& tracee, const ProbeProgram& program) {
+bool Holds::loader_has_report(const Tracee& tracee, const ProbeProgram& program) {
   const auto state = read_state(*tracee.process->space, program.loader_state);
   if (state && *state != r_debug::RT_CONSISTENT) return false;
   listener_.libraries_changed(tracee.process->root, ++last_loader_ticket_);
   return true;
 }
 
-Act Loader::hold_for_loader(Tracee& tracee) {
+Act Holds::hold_for_loader(Tracee& tracee) {
   tracee.loader_ticket = last_loader_ticket_;
   tracee.loader_until = Waiter::Clock::now() + kLongestHold;
   return Act::stay(Hold::loader, "until somebody has looked at its new libraries");
 }
 
-void Loader::loader_may_go_on(pid_t root, std::uint64_t ticket) {
+void Holds::loader_may_go_on(pid_t root, std::uint64_t ticket) {
   for (auto& [tid, tracee] : targets_.tracees) {
     const bool waits = tracee.loader_ticket != 0 && tracee.loader_ticket <= ticket;
     if (waits && tracee.process && tracee.process->root == root && tracee.is_held(Hold::loader))
@@ -154,7 +154,7 @@ void Loader::loader_may_go_on(pid_t root, std::uint64_t ticket) {
   }
 }
 
-void Loader::release_late_loaders() {
+void Holds::release_late_loaders() {
   const auto now = Waiter::Clock::now();
   for (auto& [tid, tracee] : targets_.tracees) {
     if (tracee.loader_ticket == 0 || now < tracee.loader_until) continue;
@@ -172,16 +172,16 @@ void Loader::release_late_loaders() {
 
 // ---- entry hold -----------------------------------------------------------------------------------------------------
 
-Act Loader::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
+Act Holds::on_entry_breakpoint(Tracee& tracee, ptrace::Registers& regs) {
   Process& process = *tracee.process;
   regs.set_pc(process.space->entry()->address.value);
   process.space->remove_entry();
   native::mark_dealt_with(regs);
   ptrace::set_registers(tracee.tid, regs);
-  if (!process.detaching && process.hold_at_entry && loader_is_at_work(tracee, regs))
+  if (!process.detaching() && process.hold_at_entry && loader_is_at_work(tracee, regs))
     return Act::go_on("the dynamic loader is at work before its program");
   rooms_.actions.mend_entry_mask(tracee);
-  if (process.detaching) return Act::leave("at its program's entry");
+  if (process.detaching()) return Act::leave("at its program's entry");
   if (!std::exchange(process.hold_at_entry, false)) return Act::go_on("nobody waits for its program's entry any more");
   listener_.process_ready(process.id.pid);
   return Act::stay(Hold::entry, "at its program's entry");

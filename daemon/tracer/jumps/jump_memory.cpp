@@ -2,7 +2,7 @@
 //
 // Owning thread: the tracer thread. A thread of the target maps it, by remote system calls at its next stop; until then
 // the optimiser is in phase mapping. Both are taken out, or forgotten, with all that has been injected (XolAreas).
-#include "daemon/tracer/jumps/channels.hpp"
+#include "daemon/tracer/jumps/jump_memory.hpp"
 
 #include <fmt/format.h>
 #include <linux/memfd.h>
@@ -122,7 +122,7 @@ class RemoteFile {
 
 }  // namespace
 
-void Channels::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
+void JumpMemory::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, std::size_t sites) {
   const auto map = [this, line, near, sites](AddressSpace& here, RemoteSyscalls& remote, Process& process) {
     const char* why = line ? map_line(here, remote, process, sites) : nullptr;
     if (!why && line) here.optimisation().line = here.detours().lines().size() - 1;
@@ -133,7 +133,7 @@ void Channels::ask_for_memory(AddressSpace& space, bool line, RemoteAddr near, s
   ask_to_map(space, map, line);
 }
 
-void Channels::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
+void JumpMemory::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
   Optimisation& work = space.optimisation();
   Process* process = targets_.anybody_in(space);
   if (!process) return;
@@ -177,7 +177,7 @@ void Channels::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
 // process runs meanwhile: none sees the descriptor, gets its number, or hands it down to a child. One that waits in a
 // call which a stop could fail is left alone: should it wake just then, what it opens has the next number. Who shares
 // descriptors but no memory may have put something else in its place.
-const char* Channels::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
+const char* JumpMemory::map_line(AddressSpace& space, RemoteSyscalls& remote, Process& process, std::size_t sites) {
   static constexpr const char* kNoChannel = "no channel could be made in the target";
   const auto maps = symbols::read_maps(process.id.pid);
   const RemoteAddr name = maps ? empty_text(space.memory(), *maps) : RemoteAddr{};
@@ -231,8 +231,8 @@ const char* Channels::map_line(AddressSpace& space, RemoteSyscalls& remote, Proc
   return nullptr;
 }
 
-const char* Channels::map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
-                               std::size_t sites) {
+const char* JumpMemory::map_code(AddressSpace& space, RemoteSyscalls& remote, Process& process, RemoteAddr near,
+                                 std::size_t sites) {
   Optimisation& work = space.optimisation();
   const auto maps = symbols::read_maps(process.id.pid);
   if (!maps) return "its maps can't be read";
@@ -268,7 +268,7 @@ const char* Channels::map_code(AddressSpace& space, RemoteSyscalls& remote, Proc
 
 // ---- the feeds' readers ---------------------------------------------------------------------------------------------
 
-void Channels::names_known(pid_t pid, std::uint64_t ticket) {
+void JumpMemory::names_known(pid_t pid, std::uint64_t ticket) {
   Process* process = targets_.find_process(pid);
   if (!process || !process->space) return;
   Optimisation& work = process->space->optimisation();
@@ -276,7 +276,7 @@ void Channels::names_known(pid_t pid, std::uint64_t ticket) {
   rooms_.optimiser.wake_optimiser(*process->space, 0s);
 }
 
-void Channels::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices) {
+void JumpMemory::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<const std::uint32_t> indices) {
   Process* process = targets_.find_process(pid);
   if (!process || !process->space) return;
   DetourSpace& detours = process->space->detours();
@@ -285,7 +285,7 @@ void Channels::indices_free(pid_t pid, const events::FeedPtr& feed, std::span<co
       for (const std::uint32_t index : indices) detours.free_index(i, index);
 }
 
-void Channels::close_feeds(AddressSpace& space) {
+void JumpMemory::close_feeds(AddressSpace& space) {
   // The space itself may be kept for a while, for copies of it that turn up late; their channels are gone.
   for (const Line& line : std::exchange(space.detours().lines(), {})) listener_.feed_closed(line.feed);
   rooms_.rounds.answer_waiting(space, ~0ull);

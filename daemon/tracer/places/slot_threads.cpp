@@ -1,5 +1,5 @@
 // Threads in slots, the out-of-line copies of probed instructions: on their way in, signals there, steps, and out.
-#include "daemon/tracer/places/slots.hpp"
+#include "daemon/tracer/places/slot_threads.hpp"
 
 #include <signal.h>
 
@@ -42,22 +42,36 @@ void undo(const CopyPoint* point, const Slot& slot, RemoteAddr base, ptrace::Reg
 
 }  // namespace
 
+// Where a thread that steps stands: in a copy, in a detour, or out of both.
+struct SlotThreads::InCopy {
+  InCopy(AddressSpace& space, const ptrace::Registers& regs)
+      : slot(space.xol().find(native_place(regs), base)), detour(space.detours().find(native_place(regs))) {
+    point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
+  }
+  // The instruction has been executed.
+  bool is_over() const { return (!slot && !detour) || (point && point->meaning == CopyPoint::Meaning::after); }
+
+  RemoteAddr base;
+  const Slot* slot = nullptr;
+  std::optional<DetourPlace> detour;
+  const CopyPoint* point = nullptr;
+};
+
 // ---- in and out -----------------------------------------------------------------------------------------------------
 
-void Slots::enter_slot(Tracee& tracee, RemoteAddr slot) {
+void SlotThreads::enter_slot(Tracee& tracee, RemoteAddr slot) {
   leave_slot(tracee);
   tracee.process->space->xol().enter(slot);
-  tracee.slot = slot;
+  tracee.in_slot = Tracee::InSlot{slot, {}};
 }
 
-void Slots::leave_slot(Tracee& tracee) {
-  if (!tracee.slot) return;
-  if (tracee.process && tracee.process->space) tracee.process->space->xol().leave(tracee.slot);
-  tracee.slot = {};
-  tracee.filtered_call.reset();
+void SlotThreads::leave_slot(Tracee& tracee) {
+  if (!tracee.in_slot) return;
+  if (tracee.process && tracee.process->space) tracee.process->space->xol().leave(tracee.in_slot->base);
+  tracee.in_slot.reset();
 }
 
-bool Slots::has_filter(const Tracee& tracee) {
+bool SlotThreads::has_filter(const Tracee& tracee) {
   Process& process = *tracee.process;
   if (process.filtered) return true;
   const auto now = coarse_now();
@@ -69,12 +83,12 @@ bool Slots::has_filter(const Tracee& tracee) {
 // A seccomp filter may judge by the instruction pointer, and runs after the tracer has seen the entry
 // (kernel/entry/common.c, syscall_trace_enter): the call is moved there to the program's own instruction. Should it
 // have to be made again, then by the slot: where the program has it there is a breakpoint.
-void Slots::show_filtered_call(Tracee& tracee) {
-  if (!tracee.filtered_call) return;
-  Tracee::FilteredCall& call = *tracee.filtered_call;
+void SlotThreads::show_filtered_call(Tracee& tracee) {
+  if (!tracee.in_slot || !tracee.in_slot->filtered_call) return;
+  Tracee::FilteredCall& call = *tracee.in_slot->filtered_call;
   ptrace::Registers regs;
   RemoteAddr base;
-  const Slot* slot = tracee.process->space->xol().find(tracee.slot, base);
+  const Slot* slot = tracee.process->space->xol().find(tracee.in_slot->base, base);
   if (!slot || ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return leave_slot(tracee);
   const std::uint64_t behind = slot->original.value + slot->insn.length;
   if (!call.entered) {
@@ -94,7 +108,7 @@ void Slots::show_filtered_call(Tracee& tracee) {
 
 // Only right when the original instruction is (or is about to be) what the thread will execute, i.e. when its
 // breakpoint is out.
-bool Slots::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
+bool SlotThreads::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
   RemoteAddr base;
   const Slot* slot = tracee.process->space ? tracee.process->space->xol().find(native_place(regs), base) : nullptr;
   if (slot) {
@@ -110,7 +124,8 @@ bool Slots::move_out_of_slot(Tracee& tracee, ptrace::Registers& regs) {
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot, RemoteAddr base) {
+Act SlotThreads::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, const Slot& slot,
+                                 RemoteAddr base) {
   siginfo_t info{};
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
   const CopyPoint* point = slot.copy.at(regs.pc() - base.value);
@@ -120,7 +135,8 @@ Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, 
   const Slot was = slot;  // may be forgotten
   std::uint64_t mask = 0;
   if (ptrace::get_sigmask(tracee.tid, mask) != Outcome::ok) return Act::dying();
-  if (fault && signal == SIGSEGV && at_pc && rooms_.code.injected_code_gone(*tracee.process, RemoteAddr{regs.pc()})) {
+  if (fault && signal == SIGSEGV && at_pc &&
+      rooms_.code_changes.injected_code_gone(*tracee.process, RemoteAddr{regs.pc()})) {
     undo(was.copy.at(regs.pc() - base.value), was, base, regs);
     ptrace::set_registers(tracee.tid, regs);
     leave_slot(tracee);
@@ -130,7 +146,8 @@ Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, 
   if (point && point->meaning == CopyPoint::Meaning::after) {
     apply(*point, regs);
     rooms_.delivery.move_fault(tracee, info, was_at, regs.pc());
-  } else if (fault || its_step || must_not_wait(slot.insn) || !rooms_.delivery.may_hold_signals(tracee, mask)) {
+  } else if (fault || its_step || tracee.leaving() || must_not_wait(slot.insn) ||
+             !rooms_.delivery.may_hold_signals(tracee, mask)) {
     undo(point, slot, base, regs);
     if (fault) {
       rooms_.delivery.move_fault(tracee, info, was_at, slot.original.value);
@@ -145,7 +162,7 @@ Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, 
     // Let the instruction complete first; nothing else may come in between.
     rooms_.delivery.hold_signals(tracee, mask, mask | ~kSynchronous);
     rooms_.delivery.note_taken(tracee, signal, info);
-    tracee.stepping = Stepping{base, signal, info, true, mask};
+    tracee.way_out = Stepping{base, signal, info, true, mask};
     return Act::go_on("its signal waits until the instruction in the slot is done");
   }
   ptrace::set_registers(tracee.tid, regs);
@@ -156,7 +173,7 @@ Act Slots::deliver_in_slot(Tracee& tracee, int signal, ptrace::Registers& regs, 
 // ---- past a breakpoint ----------------------------------------------------------------------------------------------
 
 // Boosted: the thread goes on by itself, at the relocated copy or behind the emulated instruction.
-Act Slots::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
+Act SlotThreads::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bool step, int signal, bool hold) {
   if (site.jump) {
     regs.set_pc(site.jump->tail.value);
   } else if (site.plan.insn.emulable && (!step || !site.slot)) {
@@ -167,70 +184,75 @@ Act Slots::continue_past(Tracee& tracee, Site& site, ptrace::Registers& regs, bo
     if (is_of_trap_size(site.plan.insn)) tracee.sent = regs;
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
-    if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee)) tracee.filtered_call.emplace();
-    if (step && !must_not_wait(site.plan.insn))
-      tracee.stepping = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};
+    if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee)) tracee.in_slot->filtered_call.emplace();
+    // One that is leaving a detour has held signals of its own, and isn't to have two masks to get back.
+    if (step && !tracee.leaving() && !must_not_wait(site.plan.insn))
+      tracee.way_out = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};
   }
   native::mark_dealt_with(regs);
   if (ptrace::set_registers(tracee.tid, regs) == Outcome::gone) return Act::dying();
-  if (hold && signal == 0 && !tracee.process->detaching) return rooms_.loader.hold_for_loader(tracee);
+  if (hold && signal == 0 && !tracee.process->detaching()) return rooms_.holds.hold_for_loader(tracee);
   return Act::go_on("past a breakpoint", signal);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
-Act Slots::on_step(Tracee& tracee, int signal) {
+Act SlotThreads::on_step(Tracee& tracee, int signal) {
   ptrace::Registers regs;
   siginfo_t info{};
   if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return Act::dying();
   if (signal == SIGTRAP)
     if (const auto act = rooms_.calls.on_call_trap(tracee, regs)) return *act;
   if (ptrace::get_siginfo(tracee.tid, info) != Outcome::ok) return Act::dying();
-  RemoteAddr base;
-  Slot* slot = tracee.process->space->xol().find(native_place(regs), base);
-  const auto detour = tracee.process->space->detours().find(native_place(regs));
-  const CopyPoint* point = detour ? detour->point : slot ? slot->copy.at(regs.pc() - base.value) : nullptr;
-  if (signal == SIGTRAP && is_step_trap(info)) {
-    if ((slot || detour) && !(point && point->meaning == CopyPoint::Meaning::after)) return Act::go_on("another step");
-    if (tracee.stepping->own) {
-      const std::uint64_t was_at = regs.pc();
-      tracee.stepping.reset();
-      if (point) apply(*point, regs);
-      ptrace::set_registers(tracee.tid, regs);
-      rooms_.delivery.move_fault(tracee, info, was_at, regs.pc());
-      return rooms_.delivery.deliver(tracee, signal);
-    }
-    // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
-    if (tracee.stepping->held_signal == 0 && !rooms_.actions.mend_after_trap(tracee, regs, SIGTRAP, false).alive)
-      return Act::away();
-    if (point) apply(*point, regs);
-    return finish_step(tracee, regs);
-  }
+  const InCopy where(*tracee.process->space, regs);
+  if (signal == SIGTRAP && is_step_trap(info)) return end_step(tracee, regs, info, where);
   if (is_job_control(tracee.tid, signal)) return Act::go_on("job control, in the middle of a step", signal);
-  // A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
-  const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
+  return break_step(tracee, signal, regs, info, where);
+}
+
+// Its step's own trap.
+Act SlotThreads::end_step(Tracee& tracee, ptrace::Registers& regs, siginfo_t& info, const InCopy& where) {
+  if (!where.is_over()) return Act::go_on("another step");
+  if (tracee.stepping()->own) {
+    const std::uint64_t was_at = regs.pc();
+    tracee.end_step();
+    if (where.point) apply(*where.point, regs);
+    ptrace::set_registers(tracee.tid, regs);
+    rooms_.delivery.move_fault(tracee, info, was_at, regs.pc());
+    return rooms_.delivery.deliver(tracee, SIGTRAP);
+  }
+  // A signal we hold can only be delivered from this very stop; nothing was reset then, see may_hold_signals().
+  if (tracee.stepping()->held_signal == 0 && !rooms_.actions.mend_after_trap(tracee, regs, SIGTRAP, false).alive)
+    return Act::away();
+  if (where.point) apply(*where.point, regs);
+  return finish_step(tracee, regs);
+}
+
+// A fault of the stepped instruction, or (on the stepped tier, where nothing is masked) any other signal.
+Act SlotThreads::break_step(Tracee& tracee, int signal, ptrace::Registers& regs, const siginfo_t& info,
+                            const InCopy& where) {
+  const Stepping stepping = tracee.end_step();
   if (stepping.held_signal == 0) {
     if (stepping.masked) rooms_.delivery.let_signals(tracee, stepping.mask);
     return rooms_.delivery.deliver(tracee, signal);
   }
   const bool raised = is_fault(signal, info);
-  const bool is_over = (!slot && !detour) || (point && point->meaning == CopyPoint::Meaning::after);
   if (!raised && signal == stepping.held_signal) {
-    tracee.stepping = stepping;  // the one that is held stands for both (kernel/signal.c, legacy_queue)
-    if (!is_over) return Act::go_on("the same signal is held");
-    if (point) apply(*point, regs);  // it has swallowed the step's trap
+    tracee.way_out = stepping;  // the one that is held stands for both (kernel/signal.c, legacy_queue)
+    if (!where.is_over()) return Act::go_on("the same signal is held");
+    if (where.point) apply(*where.point, regs);  // it has swallowed the step's trap
     return finish_step(tracee, regs);
   }
-  if (detour) rooms_.detour_threads.leave_tail(tracee, regs, *detour);
-  if (slot && point && point->meaning == CopyPoint::Meaning::after) {
-    apply(*point, regs);  // what has been sent has swallowed the step's trap
-  } else if (slot) {
-    undo(point, *slot, base, regs);
-    note_rehit(tracee, *slot, regs);
+  if (where.detour) rooms_.detour_threads.leave_tail(tracee, regs, *where.detour);
+  if (where.slot && where.is_over()) {
+    apply(*where.point, regs);  // what has been sent has swallowed the step's trap
+  } else if (where.slot) {
+    undo(where.point, *where.slot, where.base, regs);
+    note_rehit(tracee, *where.slot, regs);
   }
   // The held signal goes first, as it came first; the fault comes again when the instruction does.
   if (raised) {
-    tracee.stepping = stepping;
+    tracee.way_out = stepping;
     return finish_step(tracee, regs);
   }
   // Of a kind that must not be blocked while the instruction is executed, as that may raise it, and which somebody has
@@ -243,8 +265,8 @@ Act Slots::on_step(Tracee& tracee, int signal) {
   return rooms_.delivery.deliver(tracee, signal);
 }
 
-Act Slots::finish_step(Tracee& tracee, ptrace::Registers& regs) {
-  const Stepping stepping = *std::exchange(tracee.stepping, std::nullopt);
+Act SlotThreads::finish_step(Tracee& tracee, ptrace::Registers& regs) {
+  const Stepping stepping = tracee.end_step();
   leave_slot(tracee);
   ptrace::set_registers(tracee.tid, regs);
   if (native::kTrapMovesPc) tracee.stands = regs;
