@@ -317,8 +317,13 @@ int run(const Options& options) {
   if (!place) return fail(place.error());
   put_right(*place, options);
   UniqueFd guard = place->state ? start_guard(place->state->path(), options.log_level) : UniqueFd();
-  Service service(options, std::move(place).value());
-  return service.run(std::move(guard));
+  try {
+    Service service(options, std::move(place).value());
+    return service.run(std::move(guard));
+  } catch (const boost::system::system_error& error) {  // of Asio, mostly at the start: it needs descriptors of its own
+    spdlog::critical("probed can't go on: {} (out of descriptors: ulimit -n? of memory: ulimit -v?)", error.what());
+    return 1;
+  }
 }
 
 }  // namespace

@@ -47,7 +47,12 @@ constexpr milliseconds kAgain{1000};         // between two tries to start their
 constexpr milliseconds kExecution{500};
 
 // Documentation/admin-guide/mm/pagemap.rst
-constexpr std::uint64_t kPresent = 1ull << 63, kSwapped = 1ull << 62;
+constexpr std::uint64_t kPresent = 1ull << 63, kSwapped = 1ull << 62, kWriteProtected = 1ull << 57;
+
+// A page that was never there may be marked as write-protected (userfaultfd(2)), and has the bit of a swapped one then.
+bool is_there(std::uint64_t entry) {
+  return (entry & kPresent) != 0 || (entry & (kSwapped | kWriteProtected)) == kSwapped;
+}
 
 // PROCMAP_QUERY and its argument (Linux 6.11, include/uapi/linux/fs.h), which Debian 12's headers don't have.
 struct MappingQuery {
@@ -306,7 +311,9 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at, For what) {
   });
   if (!answers_queries) return what == For::writing ? of_no_file_by_text(at) : at;
   MappingQuery query{.address = at};
-  if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return query.inode == 0 ? query.end : at;
+  // A file system of a user's chooses its inodes' numbers, not its device's.
+  const auto no_file = [&] { return query.inode == 0 && query.dev_major == 0 && query.dev_minor == 0; };
+  if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return no_file() ? query.end : at;
   return errno == ENOENT ? at + kPage : at;
 }
 
@@ -323,10 +330,12 @@ std::uint64_t PresentPages::Process::of_no_file_by_text(std::uint64_t at) {
   for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
     end = std::min(text.find('\n', begin), text.size());
     std::uint64_t first = 0, behind = 0, inode = 0;
-    if (std::sscanf(text.substr(begin, end - begin).c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %" SCNu64, &first,
-                    &behind, &inode) != 3)
+    unsigned major = 0, minor = 0;
+    if (std::sscanf(text.substr(begin, end - begin).c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*s %x:%x %" SCNu64, &first,
+                    &behind, &major, &minor, &inode) != 5)
       return at;
-    if (behind > at) return first > at ? first : inode == 0 ? behind : at;
+    const bool no_file = inode == 0 && major == 0 && minor == 0;
+    if (behind > at) return first > at ? first : no_file ? behind : at;
   }
   return at + kPage;
 }
@@ -378,7 +387,7 @@ std::size_t PresentPages::Process::count(std::uint64_t at, std::size_t size, For
     if (n < 0) return until(page);
     if (n == 0) return size;  // no such memory: its end, or the kernel's half
     const auto known = std::span(entries).first(static_cast<std::size_t>(n) / 8);
-    const auto missing = std::ranges::find_if(known, [](std::uint64_t e) { return (e & (kPresent | kSwapped)) == 0; });
+    const auto missing = std::ranges::find_if_not(known, is_there);
     page += static_cast<std::uint64_t>(missing - known.begin());
     if (missing == known.end()) continue;
     if (const std::uint64_t until_there = of_no_file(page * kPage, what); until_there > page * kPage) {

@@ -125,10 +125,9 @@ struct Arrangements {
 // SIGTRAP, at first, and from when one of them was seen to block it.
 struct MaskWatch {
   std::optional<std::chrono::steady_clock::time_point> until;
+  std::optional<std::chrono::steady_clock::time_point> arming_until;  // breakpoints are about to be written
   bool always = false;
   bool first_faults = false;  // those of jumps have been watched for
-  bool breakpoints = false;   // some probe was one that can be run into, when last counted
-  std::chrono::steady_clock::time_point counted{};
 };
 
 // What is known of a thread in the program that it runs, and what it is in the middle of there: an exec ends all of it.

@@ -215,12 +215,14 @@ void check_both_end(Daemon& daemon, Watched& served) {
 }
 
 TEST_CASE("memory that is a file of a file system that doesn't answer is unreadable, and keeps nobody from anything") {
-  for (const bool step : {false, true}) {
+  const std::pair<bool, std::string> kinds[] = {{false, ""}, {true, ""}, {false, "numberless"}, {false, "protected"}};
+  for (const auto& [step, how] : kinds) {
     CAPTURE(step);
+    CAPTURE(how);
     Daemon daemon;
     RpcClient client(daemon.socket());
-    Watched served("served"), other("family");
-    if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
+    Watched served("served", {"0", how}), other("family");
+    if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE, or userfaultfd's write protection");
     add_work(client, served, "a=+0($arg2):x8 s=+0($arg2):string", step);
     Events events(client);
     check_unread(served, daemon, events);

@@ -116,6 +116,57 @@ TEST_CASE("a thread that blocks SIGTRAP alone before it is traced, at its defaul
     for (const bool storm : {false, true}) run_scenario("left_blocked", step, storm, {"blocking"});
 }
 
+// What it blocks was known when the probes were added; between the stop in which that was learnt and the first hit it
+// goes on, with no breakpoint of ours in the text.
+TEST_CASE("a thread that blocks SIGTRAP alone goes on blocking it when probes are many, and switched off and on") {
+  for (const bool step : kTiers)
+    for (const std::string many : {"", "libc:str*"}) {
+      CAPTURE(step);
+      CAPTURE(many);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Watched traps("traps", {"blocking", "beside"});
+      std::vector<std::string> definitions{"tick", "one_byte_tick"};
+      if (!many.empty()) definitions.push_back(many);
+      const std::vector<Json> probes = add(client, traps.pid(), definitions, {{"x-step", step}});
+      CHECK((many.empty() || probes.size() > 64));
+      CHECK_MESSAGE(traps.ask("left_blocked 20") == "left_blocked ok", traps.target.errors());
+      const auto off_and_on = [&](const char* off, const char* on, const Json& whom) {
+        client.call(off, whom);
+        // It makes calls meanwhile, for longer than what was found about its probes is kept.
+        for (const auto until = Clock::now() + Millis{250}; Clock::now() < until;) traps.ask("action");
+        client.call(on, whom);
+        CHECK_MESSAGE(traps.ask("left_blocked 20") == "left_blocked ok", off, traps.target.errors());
+      };
+      off_and_on("probe.disable", "probe.enable", {{"all", true}});
+      off_and_on("daemon.disarm", "daemon.arm", Json::object());
+      traps.target.send("end\n");
+      CHECK(traps.target.finish().ok());
+    }
+}
+
+// Threads that block everything have the handler reset all the time; what makes that harmless is that nobody runs while
+// it is put back. A thread that can't be stopped, as it waits for the child that has its memory, doesn't run either.
+TEST_CASE("a program's own SIGTRAP reaches its handler while another thread waits where nothing interrupts it") {
+  for (const std::string mode : {"", "vforks"}) {
+    CAPTURE(mode);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    Target target("own_traps", mode.empty() ? std::vector<std::string>{} : std::vector<std::string>{mode});
+    const std::vector<Json> probes =
+        client
+            .call("probe.add",
+                  {{"pid", target.pid()}, {"probes", {{{"definition", "work"}, {"optimize", false}}}}, {"maxRate", 0}})
+            .at("probes");
+    const auto is_hit = [&] { return counts_of(client, probes[0]).hits > 5000; };
+    CHECK(eventually([&] { return is_hit() || !target.running(); }));
+    target.send("end\n");
+    const TargetReport report = target.finish();
+    CHECK_MESSAGE(report.ok(), report.out, target.errors());
+    CHECK(report.value("handled") > 100);
+  }
+}
+
 // The page of a landing stays in a program that may have saved it as its action
 // (daemon/tracer/signals/actions_landing.cpp).
 bool unharmed_but_for_landing(Watched& target) {

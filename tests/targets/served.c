@@ -1,6 +1,7 @@
 // served: a page mapped from a file of a file system in user space (FUSE) that a child of its own serves, and that
-// gives no byte of the file away until it is told to. `served UID`: the file system is that user's. Commands, each is
-// answered:
+// gives no byte of the file away until it is told to. `served UID [HOW]`: the file system is that user's; HOW it looks to
+// others: "numberless", its file's inode has the number 0; "protected", the page is marked as write-protected
+// (userfaultfd). Commands, each is answered:
 //   call N     calls work(i, PAGE) N times, without touching the page; "called N"
 //   answer     reads are answered from now on, also those that wait; "answers"
 //   lock       a thread touches the page, and is answered by an error first and then by nothing: the kernel waits with
@@ -10,13 +11,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "protocol.h"
@@ -24,6 +28,7 @@
 enum { kPage = 4096, kFile = 2, kMostWaiting = 64 };
 
 static volatile sig_atomic_t gives, fails;
+static int numberless;
 static void give(int signal) { (void)signal, gives = 1; }
 static void fail(int signal) { (void)signal, fails = 1; }
 
@@ -37,7 +42,7 @@ static void reply(int fuse, unsigned long long to, int error, const void* data, 
 
 static struct fuse_attr attributes_of(unsigned long long node) {
   const int file = node == kFile;
-  return (struct fuse_attr){.ino = node,
+  return (struct fuse_attr){.ino = file && numberless ? 0 : node,
                             .size = file ? kPage : 0,
                             .mode = file ? S_IFREG | 0644 : S_IFDIR | 0755,
                             .nlink = 1,
@@ -94,6 +99,16 @@ static void serve(int fuse) {
 }
 
 // The page; NULL: there can't be one.
+// False: this kernel can't.
+static int protect(const char* page) {
+  const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1);  // faults of the program's alone
+  struct uffdio_api api = {.api = UFFD_API, .features = 1 << 15 | 1 << 13};  // WP_ASYNC, WP_UNPOPULATED
+  struct uffdio_register all = {.range = {(unsigned long)page, kPage}, .mode = UFFDIO_REGISTER_MODE_WP};
+  struct uffdio_writeprotect marked = {.range = all.range, .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+  return fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &all) == 0 &&
+         ioctl(fd, UFFDIO_WRITEPROTECT, &marked) == 0;
+}
+
 static const char* served_page(pid_t* server, const char* user) {
   char at[] = "/tmp/served.XXXXXX", options[128], file[64];
   const int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -137,7 +152,10 @@ TARGET_FUNCTION long work(long i, const char* page) {
 int main(int argc, char** argv) {
   pid_t server = 0;
   int ok = 1;
+  const char* how = argc > 2 ? argv[2] : "";
+  numberless = strcmp(how, "numberless") == 0;
   const char* page = served_page(&server, argc > 1 ? argv[1] : "0");
+  if (page && strcmp(how, "protected") == 0 && !protect(page)) page = NULL;
   pthread_t threads[2];
   if (pipe(told) != 0 || pthread_create(&threads[0], NULL, touch, (void*)page) != 0 ||
       pthread_create(&threads[1], NULL, change, NULL) != 0)

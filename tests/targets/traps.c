@@ -1,6 +1,7 @@
-// traps [blocking]: what a program may do with SIGTRAP, which breakpoints use too. Reads commands "NAME ROUNDS"
+// traps [blocking [beside]]: what a program may do with SIGTRAP, which breakpoints use too. Reads commands "NAME ROUNDS"
 // (below), answers each with "NAME ok" or "NAME bad"; "end" ends it. Every command begins and ends with SIGTRAP as it
-// found it: handled; with "blocking" at its default and blocked, which is what "left_blocked" looks for.
+// found it: handled; with "blocking" at its default and blocked, which is what "left_blocked" looks for; "beside": in a
+// thread of its own, which the first one waits for.
 //
 // tick() is probed; its first instruction counts itself. Prints at the end: ticks, result.
 #include <pthread.h>
@@ -549,21 +550,12 @@ static void print_action(void) {
   fflush(stdout);
 }
 
-int main(int argc, char** argv) {
-  if (argc > 1 && strcmp(argv[1], "ignoring?") == 0) return handler_now() == (long)SIG_IGN ? 42 : 43;
-  struct sigaction alarm_action;
-  memset(&alarm_action, 0, sizeof alarm_action);
-  alarm_action.sa_handler = on_alarm;
-  alarm_action.sa_flags = SA_RESTART;
-  sigaction(SIGALRM, &alarm_action, NULL);
-  if (argc > 1 && strcmp(argv[1], "blocking") == 0)
-    set_blocked(SIG_BLOCK, 0);
-  else
-    install(on_trap, SA_SIGINFO);
+static void* obey(void* blocks) {
+  if (blocks) set_blocked(SIG_BLOCK, 0);
   target_ready("traps");
   for (char line[64];;) {
     target_line(line, sizeof line);
-    if (strcmp(line, "end") == 0) break;
+    if (strcmp(line, "end") == 0) return NULL;
     if (strcmp(line, "action") == 0) {
       print_action();
       continue;
@@ -571,6 +563,27 @@ int main(int argc, char** argv) {
     char* blank = strchr(line, ' ');
     if (blank) *blank = '\0';
     run(line, blank ? atol(blank + 1) : 1);
+  }
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1 && strcmp(argv[1], "ignoring?") == 0) return handler_now() == (long)SIG_IGN ? 42 : 43;
+  struct sigaction alarm_action;
+  memset(&alarm_action, 0, sizeof alarm_action);
+  alarm_action.sa_handler = on_alarm;
+  alarm_action.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &alarm_action, NULL);
+  void* blocks = NULL;
+  if (argc > 1 && strcmp(argv[1], "blocking") == 0)
+    blocks = argv[1];
+  else
+    install(on_trap, SA_SIGINFO);
+  pthread_t thread;
+  if (argc > 2) {
+    pthread_create(&thread, NULL, obey, blocks);
+    pthread_join(thread, NULL);
+  } else {
+    obey(blocks);
   }
   set_storm(0);
   printf("ticks %ld\none_byte_ticks %ld\nwrong %ld\n", (long)ticks, (long)one_byte_ticks, (long)wrong);

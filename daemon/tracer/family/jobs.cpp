@@ -122,16 +122,23 @@ bool Jobs::others_stopped(const Tracee& tracee, Sleepers sleepers) {
   return waiter_.gather_from(others, kOthersPatience, kMostOthersPatience);
 }
 
-// False: some are in an uninterruptible wait. One that only waits for a processor is waited for.
+// False: some haven't stopped. One that only waits for a processor is waited for; one in an uninterruptible wait (for a
+// vfork child, say) is not: when that is over it stops before it executes anything (kernel/entry/common.c,
+// exit_to_user_mode_loop).
 bool Jobs::stop_others(const Tracee& tracee, Sleepers sleepers) {
   std::vector<pid_t> others;
   for (const pid_t tid : tracee.process->threads) {
     if (tid == tracee.tid || !targets_.tracees.at(tid).runs()) continue;
     if (sleepers == Sleepers::leave && may_lose_its_call(tid)) continue;
     ptrace::interrupt(tid);
-    others.push_back(tid);
+    if (process::state(tid) != 'D') others.push_back(tid);
   }
-  return waiter_.gather_from(others, kStopPatience, kMostPatience);
+  // One may have begun such a wait meanwhile.
+  const auto executes_nothing = [](pid_t tid) {
+    const char state = process::state(tid);
+    return state == 't' || state == 'D';
+  };
+  return waiter_.gather_from(others, kStopPatience, kMostPatience) || std::ranges::all_of(others, executes_nothing);
 }
 
 // Before an action is replaced by another: what a thread sets in between would be undone for a moment, in which a

@@ -191,6 +191,7 @@ void Probes::continue_batch(std::shared_ptr<Batch> batch) {
     roll_back(*batch);
     return batch->done(std::move(committed).error());
   }
+  rooms_.masks.note_armed(*process);
   answer(batch);
   // Jumps will need memory: mapped now, where another stop might cost a sleeper its call.
   process = targets_.find_process(batch->pid);

@@ -30,28 +30,12 @@ using Kind = WaitStatus::Kind;
 
 constexpr auto kAtFirst = 100ms;
 constexpr auto kWatchPatience = 100ms;
-constexpr auto kCountAge = 100ms;
+constexpr auto kUntilArmed = 30s;  // a batch that isn't armed by then won't be
 constexpr std::size_t kMostRemembered = 64;
 
-bool is_return(const ProgramPtr& program) { return program->returns != nullptr; }
-
-// Whether some probe of the space is a breakpoint that can be run into now, as those in the detours of returns are.
-bool has_breakpoints(const AddressSpace& space) {
-  return std::ranges::any_of(space.sites(), [](const auto& entry) {
-    const Site& site = entry.second;
-    const bool jumps = site.jump && site.jump->state == Jump::State::whole;
-    return site.armed && (!jumps || std::ranges::any_of(site.programs, is_return));
-  });
-}
-
-bool has_breakpoints(Process& process) {
-  MaskWatch& watch = process.watch;
-  if (coarse_now() - watch.counted > kCountAge) {
-    watch.counted = coarse_now();
-    watch.breakpoints = has_breakpoints(*process.space);
-  }
-  return watch.breakpoints;
-}
+// Some probe of it is a breakpoint that can be run into, or may become one at any moment, as it is enabled or its jump
+// is taken out: what a thread blocks can't be learnt then without stopping it.
+bool has_places(const Process& process) { return !process.space->sites().empty(); }
 
 bool blocks_fault_alone(std::uint64_t mask) { return blocks_alone(mask, SIGSEGV) || blocks_alone(mask, SIGBUS); }
 
@@ -92,9 +76,10 @@ bool Masks::must_watch(const Tracee& tracee) {
   if (!process || !process->space || !process->space->touched()) return false;
   MaskWatch& watch = process->watch;
   if (watch.until && coarse_now() >= *watch.until) watch.until.reset();
+  if (watch.arming_until && coarse_now() >= *watch.arming_until) watch.arming_until.reset();
   if (process->threads.size() > 1 && (watch.always || watch.until)) return true;
   if (!tracee.mask) return false;
-  if (blocks_alone(*tracee.mask, SIGTRAP) && has_breakpoints(*process)) return true;
+  if (blocks_alone(*tracee.mask, SIGTRAP) && (watch.arming_until || has_places(*process))) return true;
   return process->actions.with_faults && blocks_fault_alone(*tracee.mask);
 }
 
@@ -139,7 +124,7 @@ bool Masks::anybody_to_watch(const Process& process) const {
 
 void Masks::stop_to_watch(const Tracee& tracee) {
   Process& process = *tracee.process;
-  process.watch.counted = {};
+  process.watch.arming_until = coarse_now() + kUntilArmed;
   const bool all = process.watch.always || process.watch.until;
   std::vector<pid_t> asked;
   for (const pid_t tid : process.threads) {
@@ -151,6 +136,11 @@ void Masks::stop_to_watch(const Tracee& tracee) {
     asked.push_back(tid);
   }
   waiter_.gather_from(asked, kWatchPatience);
+}
+
+void Masks::note_armed(Process& process) {
+  if (!std::exchange(process.watch.arming_until, std::nullopt)) return;
+  watch_at_first(process);  // the first hits are yet to come
 }
 
 void Masks::remember_watch(const Process& process) {

@@ -29,6 +29,8 @@ class Masks : public Room {
   bool anybody_to_watch(const Process& process) const;
   // Before breakpoints are written, from a job in `tracee`: who is to be watched stands still, so that it will be.
   void stop_to_watch(const Tracee& tracee);
+  // They have been. Until then who is watched stays so, also if the job is over before.
+  void note_armed(Process& process);
   // The process is let go: if all of its threads are watched, they will be when it is attached again.
   void remember_watch(const Process& process);
 
