@@ -66,6 +66,11 @@ constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
 // Nobody but who may access devices maps anything below it (/proc/sys/vm/mmap_min_addr, as distributions have it).
 constexpr std::uint64_t kLeastAddress = 64 << 10;
 
+// Of a mapping, as the kernel tells of it. A file system of a user's chooses its inodes' numbers, not its device's.
+bool is_no_file(std::uint64_t inode, std::uint32_t dev_major, std::uint32_t dev_minor) {
+  return inode == 0 && dev_major == 0 && dev_minor == 0;
+}
+
 // False: not in time.
 bool becomes_readable(int fd, Clock::time_point until) {
   for (;;) {
@@ -311,9 +316,8 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at, For what) {
   });
   if (!answers_queries) return what == For::writing ? of_no_file_by_text(at) : at;
   MappingQuery query{.address = at};
-  // A file system of a user's chooses its inodes' numbers, not its device's.
-  const auto no_file = [&] { return query.inode == 0 && query.dev_major == 0 && query.dev_minor == 0; };
-  if (::ioctl(maps.get(), kQueryMapping, &query) == 0) return no_file() ? query.end : at;
+  if (::ioctl(maps.get(), kQueryMapping, &query) == 0)
+    return is_no_file(query.inode, query.dev_major, query.dev_minor) ? query.end : at;
   return errno == ENOENT ? at + kPage : at;
 }
 
@@ -334,8 +338,7 @@ std::uint64_t PresentPages::Process::of_no_file_by_text(std::uint64_t at) {
     if (std::sscanf(text.substr(begin, end - begin).c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*s %x:%x %" SCNu64, &first,
                     &behind, &major, &minor, &inode) != 5)
       return at;
-    const bool no_file = inode == 0 && major == 0 && minor == 0;
-    if (behind > at) return first > at ? first : no_file ? behind : at;
+    if (behind > at) return first > at ? first : is_no_file(inode, major, minor) ? behind : at;
   }
   return at + kPage;
 }

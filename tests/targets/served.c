@@ -98,8 +98,7 @@ static void serve(int fuse) {
   }
 }
 
-// The page; NULL: there can't be one.
-// False: this kernel can't.
+// Marks the page as write-protected. False: this kernel can't.
 static int protect(const char* page) {
   const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1);  // faults of the program's alone
   struct uffdio_api api = {.api = UFFD_API, .features = 1 << 15 | 1 << 13};  // WP_ASYNC, WP_UNPOPULATED
@@ -109,6 +108,7 @@ static int protect(const char* page) {
          ioctl(fd, UFFDIO_WRITEPROTECT, &marked) == 0;
 }
 
+// The page; NULL: there can't be one.
 static const char* served_page(pid_t* server, const char* user) {
   char at[] = "/tmp/served.XXXXXX", options[128], file[64];
   const int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);

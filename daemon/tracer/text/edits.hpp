@@ -40,7 +40,7 @@ bool stands(const TargetMemory& memory, const Patch& patch);
 // What its breakpoint makes of the text.
 Patch trap_patch(const SitePlan& plan);
 
-// False: it can't be written, or isn't there then.
+// False: it can't be written.
 bool put_trap(TargetMemory& memory, RemoteAddr at);
 // False: it isn't there. What is mapped there now may be something else, with a breakpoint instruction of its own
 // (linkers fill gaps with them).
