@@ -45,8 +45,8 @@ struct LandingCode {
 // back into the program, by what the tracer has recorded there before it changed the thread. A thread whose tracer dies
 // takes that way by itself; while one lives it is stopped in front of it. A pad has native::kCallPadSize bytes; at
 // native::kCallPadData it holds a CallRecord of the architecture's; who borrows a thread marks it busy. The signal of
-// the stop that a thread was borrowed in may come when the way back unblocks it: behind that, at native::kUnblocked, it
-// is to be taken for one of ours.
+// the stop that a thread was borrowed in may come when the way back unblocks it, at native::kUnblocked, or at its
+// beginning, where the tracer does: there it is to be taken for one of ours.
 struct CallPadHead {
   static constexpr std::uint64_t kMark = 0x6461706c6c616370;  // "pcallpad"
   std::uint64_t mark = kMark, busy = 0;

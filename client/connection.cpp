@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -35,10 +36,18 @@ std::string way_in(const std::string& path) {
 Error cannot_connect(const std::string& path, int error) {
   auto message = fmt::format("cannot reach the daemon at {}: {}", path, text_of_errno(error));
   if (error == EACCES || error == EPERM) return {Reason::permission_denied, std::move(message), way_in(path), {}};
-  constexpr const char* kHint =
-      "start one: probed --socket /tmp/p.sock & and export PROBED_SOCKET=/tmp/p.sock; or name one that runs with "
-      "--socket";
-  return {Reason::internal, std::move(message), kHint, {}};
+  // connect(2) says ECONNREFUSED of any file that is none.
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode))
+    return {Reason::internal,
+            fmt::format("cannot reach the daemon at {}: that is no socket", path),
+            "name the one that probed was started with (--socket)",
+            {}};
+  // The default place is root's.
+  std::string hint = path == kDefaultSocket && ::geteuid() != 0
+                         ? "start one: probed --socket /tmp/p.sock & and export PROBED_SOCKET=/tmp/p.sock"
+                         : fmt::format("start one: probed --socket {} &", path);
+  return {Reason::internal, std::move(message), hint + "; or name one that runs with --socket", {}};
 }
 
 Error wait_error(Wake wake, std::string_view method) {

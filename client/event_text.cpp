@@ -36,6 +36,9 @@ Fields read_fields(std::string_view event_json) {
   return fields;
 }
 
+// Bytes of an argument; one that has so many may have been longer (PROTOCOL.md).
+constexpr std::size_t kMostString = 512;
+
 // Without escapes the raw text is the decoded text: no copy.
 template <class Append>
 void with_decoded(JsonView string, Append append) {
@@ -121,7 +124,11 @@ void EventText::append_value(std::string& out, JsonView value, Notation notation
   } else {
     if (notation == Notation::guess) notation = looks_like_hex(value.raw_string()) ? Notation::bare : Notation::string;
     with_decoded(value, [&](std::string_view bytes) {
-      if (notation == Notation::string) return append_quoted_display(out, bytes);
+      if (notation == Notation::string) {
+        append_quoted_display(out, bytes);
+        if (bytes.size() >= kMostString) out.append("...");
+        return;
+      }
       if (notation == Notation::character) out.push_back('\'');
       append_display(out, bytes);
       if (notation == Notation::character) out.push_back('\'');

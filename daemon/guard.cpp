@@ -146,7 +146,7 @@ Result<void> StateDirectory::lock() {
     if (std::chrono::steady_clock::now() > until)
       return Error{Reason::internal,
                    "the state directory " + path_ + " is in use by another probed",
-                   "give each daemon its own --state-dir",
+                   "give each daemon its own --state-dir; nothing is left to recover where one works",
                    {}};
     if (!told && std::chrono::steady_clock::now() > began + kLockUsual) {
       told = true;

@@ -3,12 +3,12 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>  // before Asio
@@ -23,7 +23,9 @@
 #include "daemon/api/server.hpp"
 #include "daemon/base/fault_in.hpp"
 #include "daemon/base/fetchers.hpp"
+#include "daemon/base/last_words.hpp"
 #include "daemon/base/momentary.hpp"
+#include "daemon/base/own_limits.hpp"
 #include "daemon/control/controller_impl.hpp"
 #include "daemon/guard.hpp"
 #include "daemon/options.hpp"
@@ -38,6 +40,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kShutdownLimit = 10s;
+constexpr auto kFarewellLimit = 2s;  // for clients to read the events that were made before the end
 constexpr auto kWorkPatience = 2s;   // for look-ups under way, at the end
 constexpr auto kEndPatience = 15s;   // for the tracer's thread, which has let everything go
 constexpr auto kReadoptLimit = 10s;  // after which clients are served, whatever is in place by then
@@ -58,14 +61,6 @@ void set_up_log(const std::string& level) {
   log->set_level(spdlog::level::from_str(level));
   log->set_pattern(log->level() == spdlog::level::trace ? "probed: %l: %H:%M:%S.%f %v" : "probed: %l: %v");
   spdlog::set_default_logger(std::move(log));
-}
-
-// Each traced thread may cost a descriptor, each client does.
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // Blocks of this size and more are given back as soon as they are freed, whatever stands behind them in the heap: what
@@ -250,7 +245,13 @@ class Service {
     } else {
       begin();
     }
-    io_.run();
+    try {
+      io_.run();
+    } catch (const std::bad_alloc&) {
+      // What was under way is half done. The tracer lets everything go, as when this process is killed.
+      spdlog::critical("probed can't go on: there is no memory left (ulimit -v? MemoryMax=?)");
+      ::_exit(1);
+    }
     tidy();
     // Everything is let go and put away: what doesn't come back from the kernel is no reason to stay.
     if (const std::size_t stuck = controller_.finish_work(kWorkPatience); stuck != 0) {
@@ -280,8 +281,11 @@ class Service {
     if (std::exchange(stopping_, true)) return;
     spdlog::info("{}: detaching every target", why);
     sd_notify(0, "STOPPING=1");
-    server_.stop();
-    controller_.shut_down(kShutdownLimit, [this] { io_.stop(); });
+    // First: what clients that go now had in targets goes with all the rest.
+    controller_.shut_down(kShutdownLimit, [this, why = std::string(why)] {
+      server_.say_farewell(why, kFarewellLimit, [this] { io_.stop(); });
+    });
+    server_.close_door();
   }
   void tidy() {
     if (state_ && options_.state_dir.empty()) state_->remove();
@@ -308,7 +312,7 @@ int run(const Options& options) {
   tracer::Waiter::block_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // ulimit -f: the call fails then (write(2), EFBIG), as on a full disk
-  raise_file_limit();
+  if (auto enough = check_own_limits(); !enough) return fail(enough.error());
   give_memory_back();
   warn_of_seccomp();
   PresentPages::want_fetchers();
@@ -335,6 +339,8 @@ int main(int argc, char** argv) {
   const auto options = probed::parse_options(argc, argv, status);
   if (!options) return status;
   probed::set_up_log(options->log_level);
+  probed::keep_last_words();
+  probed::raise_own_limits();
   if (options->fetchers_fd >= 0) return probed::fetchers::run(options->fetchers_fd);
   if (options->guard_fd >= 0) return probed::run_guard(options->guard_fd, options->guard_of, options->state_dir);
   if (options->recover) return probed::recover_by_hand(probed::state_directory(*options));

@@ -303,8 +303,17 @@ constexpr Field kReference = {
 constexpr std::array kSubscribe{
     pid(kOptional),
     list("probes", kReference, kMaxList, "only these; absent: every probe, later ones too", kOptional),
+    flag("withHits", "answer with hits and startedNs, too"),
 };
 constexpr std::array kSubscription{integer("subscription", kMax64, "what events.subscribe returned")};
+constexpr std::array kSubscribed{
+    integer("subscription", kMax64, "for events.unsubscribe"),
+    integer("hits", kMax64,
+            "with withHits: what the probes that it begins with have counted before, in this daemon's life (64 bit)",
+            kOptional),
+    integer("startedNs", kMax64, "with withHits: when this daemon started, by CLOCK_MONOTONIC; another one has another",
+            kOptional),
+};
 constexpr std::array kSubscribeErrors{Reason::no_such_process, Reason::permission_denied, Reason::no_such_probe,
                                       Reason::limit_exceeded};
 constexpr std::array kUnsubscribeErrors{Reason::no_such_subscription};
@@ -432,8 +441,7 @@ constexpr std::array kMethods{
     Method{"probe.list", "Registered probes", kOptionalPid, {}, kProbesResult, kTargetErrors},
     Method{"probe.profile", "Counters of registered probes", kOptionalPid, {}, kProfileResult, kTargetErrors},
     Method{"probe.format", "The fields of one probe's events", kFormat, kOneFormat, kFormatResult, kFormatErrors},
-    Method{
-        "events.subscribe", "Have events sent over this connection", kSubscribe, {}, kSubscription, kSubscribeErrors},
+    Method{"events.subscribe", "Have events sent over this connection", kSubscribe, {}, kSubscribed, kSubscribeErrors},
     Method{"events.unsubscribe", "End a subscription", kSubscription, {}, kTotals, kUnsubscribeErrors},
     Method{"daemon.arm", "Put every enabled probe in place", {}, {}, kArmed, kDenied},
     Method{
@@ -471,6 +479,10 @@ constexpr std::array kExited{
     integer("signal", 64, "the signal, when one killed it", kOptional),
     kChildrenLetGo,
 };
+constexpr Field kUnprivileged = flag("unprivileged",
+                                     "true: its file gives privileges (set-user-ID, capabilities) that it has not got, "
+                                     "as an unprivileged daemon traces it",
+                                     kOptional);
 constexpr std::array kExeced{
     integer("pid", kMaxPid, "the target that runs another program now; its probes are gone"),
     flag("attached",
@@ -478,12 +490,15 @@ constexpr std::array kExeced{
          "that",
          kRequired),
     said("comm", "the new program's name, as ps shows it"),
+    kUnprivileged,
+    kChildrenLetGo,
 };
 constexpr std::array kLeft{
     integer("pid", kMaxPid, "a target, of which this was a child"),
     integer("child", kMaxPid, "the child, which runs another program now, without the target's probes"),
     said("comm", "that program's name, as ps shows it"),
     flag("attached", "it is a target of its own now, held at its entry (holdAtExecs)", kRequired),
+    kUnprivileged,
 };
 constexpr std::array kDetached{
     integer("pid", kMaxPid, "the target that target.detach let go; its probes are gone"),
@@ -503,7 +518,7 @@ constexpr std::array kMemberExited{
 constexpr std::array kReady{integer("pid", kMaxPid, "the target that is held at its entry until target.resume")};
 constexpr std::array kProbeDisabled{
     list("ids", kId, kMaxList, "the probes, of this connection or subscribed to by it"),
-    said("reason", "limit: the hits asked for have come; rate: more in a second than may; expired: its time has come"),
+    said("reason", "limit: the hits asked for have come; rate: more in a second than may; expired: its time is over"),
     said("message", "for people"),
 };
 constexpr std::array kProbesSwitched{
@@ -514,6 +529,7 @@ constexpr std::array kProbesSwitched{
 constexpr std::array kDaemonSwitched{
     flag("armed", "probes are in their targets; false: all have been taken out, until daemon.arm", kRequired),
 };
+constexpr std::array kStopping{said("message", "why, for people")};
 constexpr std::array kProbesRemoved{
     list("ids", kId, kMaxList, "the probes, which this connection had subscribed to"),
     said("message", "for people"),
@@ -523,8 +539,9 @@ constexpr std::array kEventsEnded{
     said("message", "why, for people"),
 };
 constexpr std::array kProbesGone{
-    list("ids", kId, kMaxList, "the probes, of this connection"),
+    list("ids", kId, kMaxList, "the probes, of this connection or its subscriptions"),
     text("message", kMax64, "why they don't come back: the code there can't be probed", kOptional),
+    said("what", "which they are, for people"),
 };
 
 constexpr std::array kReturnedProbe{
@@ -569,6 +586,7 @@ constexpr std::array kNotifications{
                      kProbesSwitched},
     NotificationInfo{"daemon.switched", "Somebody else armed or disarmed the daemon, while this connection subscribes",
                      kDaemonSwitched},
+    NotificationInfo{"daemon.stopping", "The daemon ends, and has sent all events", kStopping},
     NotificationInfo{"probe.removed", "Probes were removed that this connection subscribes to", kProbesRemoved},
     NotificationInfo{"probe.added", "What a pending glob matches was loaded, and has become probes", kProbesAdded},
     NotificationInfo{"probe.gone", "The code of probes was unmapped, moved or rewritten", kProbesGone},

@@ -5,6 +5,7 @@ As a child subreaper (prctl(2)) this process becomes the parent of every orphan 
 the command has ended, what is still there gets a few seconds to go, is listed on stderr, and is killed by pid.
 Exit status: the command's; 125 when it succeeded but left processes behind.
 """
+import contextlib
 import ctypes
 import os
 import signal
@@ -75,8 +76,12 @@ def main():
         except OSError as error:
             print(f"supervise.py: {sys.argv[1]}: {error}", file=sys.stderr)
             os._exit(127)
+    def pass_on(number, frame):
+        with contextlib.suppress(ProcessLookupError):  # it has ended: what it has left is being looked for
+            os.kill(child, number)
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: os.kill(child, number))
+        signal.signal(number, pass_on)
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:

@@ -31,7 +31,6 @@ struct Stack {
   RegisterSet from_nowhere{};  // what may hold a word from a stack of which it isn't known where in it that was
   bool operator==(const Stack&) const = default;
 };
-constexpr Stack kUnknown{};
 
 Stack merge(const Stack& a, const Stack& b) {
   return {same(a.sp, b.sp), same(a.fp, b.fp), same(a.saved, b.saved), a.returns | b.returns,

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <map>
+#include <vector>
 
 #include "client/display.hpp"
 #include "client/probectl/report.hpp"
@@ -41,14 +42,28 @@ int fail_call(const Connection& connection, const Error& error, const Options& o
 }
 
 std::string skipped_summary(JsonView skipped, bool verbose, std::uint64_t total) {
+  struct Kind {
+    std::uint64_t count = 0;
+    std::string reason, first;
+  };
+  std::vector<Kind> kinds;  // in the order of their first
   std::uint64_t count = 0;
-  std::string first;
   skipped.each_element([&](JsonView item) {
-    if (count++ == 0) first = fmt::format("{}: {}", display(item["symbol"].string()), display(item["reason"].string()));
+    ++count;
+    const auto reason = item["reason"].string();
+    auto kind = std::ranges::find(kinds, reason, &Kind::reason);
+    if (kind == kinds.end())
+      kind = kinds.insert(
+          kind,
+          {0, reason, fmt::format("{}: {}", display(item["symbol"].string()), display(item["message"].string()))});
+    ++kind->count;
     return true;
   });
   if (count == 0) return "";
-  return fmt::format("{} skipped: {}{}", std::max(count, total), first, verbose ? "" : "; --verbose lists all");
+  const Kind& most = *std::ranges::max_element(kinds, {}, &Kind::count);
+  const auto share = kinds.size() == 1 ? "" : fmt::format(", {} of them as ", most.count);
+  return fmt::format("{} skipped{}{}{}", std::max(count, total), share.empty() ? ": " : share, most.first,
+                     verbose ? "" : "; --verbose lists all");
 }
 
 void report_skipped(JsonView skipped, bool json) {
@@ -60,10 +75,18 @@ void report_skipped(JsonView skipped, bool json) {
   });
 }
 
-std::string how_it_ended(JsonView params) {
-  if (const auto signal = params["signal"].u64()) return fmt::format(" (killed by signal {})", *signal);
-  if (const auto code = params["code"].u64()) return fmt::format(" (exit code {})", *code);
-  return "";
+std::string how_it_ended(JsonView params) { return how_it_ended(params["code"].u64(), params["signal"].u64()); }
+
+std::string how_it_ended(std::optional<std::uint64_t> code, std::optional<std::uint64_t> signal) {
+  if (signal) return fmt::format(" (killed by signal {})", *signal);
+  return code ? fmt::format(" (exit code {})", *code) : "";
+}
+
+std::string how_they_went(JsonView params, bool waits) {
+  const std::string what = display(params["what"].string()), why = display(params["message"].string());
+  if (!why.empty()) return fmt::format("gone: {}: {}", what, why);
+  return fmt::format("gone: {}: the code was unloaded, moved or rewritten; what has run there since isn't counted{}",
+                     what, waits ? ", until it is back" : " (--pending waits for it)");
 }
 
 const char* how_it_was_switched(JsonView params) {

@@ -1,6 +1,8 @@
 // What the sub-commands that ask and print have in common. Main thread.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,7 +21,8 @@ int finish_output(const Options& options);
 int fail_call(const Connection& connection, const Error& error, const Options& options);
 
 // What a reply to probe.add says beside the probes: matches of globs that can't be probed. Empty: there are none.
-// "3 skipped: __restore_rt: blacklisted; --verbose lists all". total: how many there are, when the list is cut short.
+// "3 skipped: __restore_rt: blacklisted; --verbose lists all", or, of several reasons, "30 skipped, 28 of them as f: it
+// can't be read; --verbose lists all". total: how many there are, when the list is cut short.
 std::string skipped_summary(JsonView skipped, bool verbose, std::uint64_t total = 0);
 // What the daemon says of single probes: where one really is, what has been optimised out there.
 void note_of_probes(JsonView probes);
@@ -28,8 +31,11 @@ void report_skipped(JsonView skipped, bool json);
 
 // Of target.exited: " (killed by signal 15)", " (exit code 0)"; empty when the daemon does not know.
 std::string how_it_ended(JsonView params);
+std::string how_it_ended(std::optional<std::uint64_t> code, std::optional<std::uint64_t> signal);
 // What daemon.switched says, for people.
 const char* how_it_was_switched(JsonView params);
+// What probe.gone says. waits: such probes wait for their code.
+std::string how_they_went(JsonView params, bool waits);
 
 // A member of the "failed" of a reply, a probe that can't be put in place, as an error.
 Error failed_error(JsonView failed);

@@ -235,7 +235,7 @@ std::string subscribe_params(const Options& o) {
     for (const auto& name : o.names) json.string(name);
     json.end_array();
   }
-  return json.end_object().text();
+  return json.key("withHits").boolean(true).end_object().text();
 }
 
 // What is named and isn't there, or is gone: it would be waited for without a word, perhaps for ever.
@@ -247,22 +247,35 @@ std::optional<Error> why_not_streamable(JsonView probes, const Options& options)
                  fmt::format("there is no probe {} (it may be gone already)", selection.unknown_ids.front()),
                  "`probectl list` shows those there are",
                  {}};
-  std::string gone;
+  std::string gone, why;
   const std::set<std::string> wanted(selection.ids.begin(), selection.ids.end());
   std::size_t left = 0;
   probes.each_element([&](JsonView probe) {
     if (!wanted.contains(std::string(probe["id"].text()))) return true;
-    if (probe["state"].raw_string() == "gone")
-      gone = probe["name"].string();
-    else
-      ++left;
+    if (probe["state"].raw_string() != "gone") return ++left, true;
+    gone = probe["name"].string();
+    why = probe["stateReason"].string();
     return true;
   });
   if (options.names.empty() || left > 0) return std::nullopt;
   return Error{Reason::no_such_probe,
                fmt::format("probe {} is gone: there is nothing to stream", gone),
-               "its program has ended, or its code was unloaded; `probectl enable` looks for it again",
+               why.empty() ? "its code was unloaded; `probectl enable` looks for it again" : why,
                {}};
+}
+
+bool is_meant(JsonView probe, const Options& options) {
+  const auto names_it = [&](const std::string& name) { return names_probe(name, probe); };
+  return options.names.empty() || std::ranges::any_of(options.names, names_it);
+}
+
+std::size_t count_disabled(JsonView probes, const Options& options) {
+  std::size_t count = 0;
+  probes.each_element([&](JsonView probe) {
+    count += is_meant(probe, options) && probe["state"].raw_string() == "disabled";
+    return true;
+  });
+  return count;
 }
 
 // A stream of whatever comes may be started before there is anything: it waits, and says for what.
@@ -270,31 +283,36 @@ void note_what_is_missing(JsonView probes, const Options& options) {
   bool any = false;
   probes.each_element([&](JsonView) { return any = true, false; });
   if (options.names.empty() && !any) note("there are no probes yet; waiting for some");
+  const std::size_t disabled = count_disabled(probes, options);
+  if (disabled > 0)
+    note(fmt::format("{} disabled: nothing comes of {} until `probectl enable`",
+                     disabled == 1 ? "one of these probes is" : fmt::format("{} of these probes are", disabled),
+                     disabled == 1 ? "it" : "them"));
   if (shows_disarmed(probes)) note(fmt::format("{} ({})", kDisarmed, kArmHint));
 }
 
 int end_stream(Connection& connection, Stream& stream, Output& output, std::uint64_t id, const Options& options) {
   const WaitLimit limit{Clock::now() + std::chrono::seconds(10), -1, {}};
+  // Whether the code is still there is looked at for whoever asks for a list, and told to this subscription.
+  if (connection.alive()) std::ignore = connection.call("probe.list", pid_params(options), limit);
   if (connection.alive())  // what was on its way arrives with this call; a failure shows in alive()
     if (auto ended = connection.call("events.unsubscribe", fmt::format("{{\"subscription\":{}}}", id), limit); !ended)
       note(ended.error().message);
   stream.finish();
+  note_missed(stream.missed_in_stream(), stream.has_returns());
   std::fputs(fmt::format("delivered={} missed={}\n", stream.printed(), stream.missed()).c_str(), stderr);
   if (output.state() == Output::State::failed) return fail(output.error(), options.json());
   return stream.failure() ? fail_call(connection, *stream.failure(), options) : 0;
 }
 
-// Hits of probes, by id and name: what a stream is held against when its daemon has been another one for a while.
-using Hits = std::map<std::pair<std::uint64_t, std::string>, std::uint64_t>;
-Hits hits_of(JsonView probes, const Options& options) {
-  Hits hits;
+// The probes of a stream by id, and whether they are gone.
+std::map<std::uint64_t, bool> probes_of(JsonView probes, const Options& options) {
+  std::map<std::uint64_t, bool> ids;
   probes.each_element([&](JsonView probe) {
-    const auto names_it = [&](const std::string& name) { return names_probe(name, probe); };
-    if (options.names.empty() || std::ranges::any_of(options.names, names_it))
-      hits[{probe["id"].u64_or(0), probe["name"].string()}] = probe["hits"].u64_or(0);
+    if (is_meant(probe, options)) ids.emplace(probe["id"].u64_or(0), probe["state"].raw_string() == "gone");
     return true;
   });
-  return hits;
+  return ids;
 }
 
 // One subscription after the other, to one daemon after the other.
@@ -309,11 +327,16 @@ class Subscriber {
     if (auto error = why_not_streamable((*probes)["probes"], options_); error && id_ == 0) return *std::move(error);
     stream_.learn((*probes)["probes"]);
     note_what_is_missing((*probes)["probes"], options_);
+    note_what_has_gone((*probes)["probes"]);
     auto subscribed = connection_.call("events.subscribe", subscribe_params(options_), stream_.interruptible());
     if (!subscribed) return std::move(subscribed).error();
     id_ = (*subscribed)["subscription"].u64_or(0);
-    hits_ = hits_of((*probes)["probes"], options_);
-    arrived_ = stream_.received() + stream_.missed();
+    const auto started = (*subscribed)["startedNs"].u64_or(0), hits = (*subscribed)["hits"].u64_or(0);
+    // The same daemon, when only the connection had ended: it has counted what this has been told of, too.
+    const auto known = started == daemon_started_ ? hits_then_ + (told() - told_then_) : 0;
+    hits_missed_ = hits - std::min(hits, known);
+    daemon_started_ = started, hits_then_ = hits;
+    probes_ = probes_of((*probes)["probes"], options_);
     return {};
   }
 
@@ -322,39 +345,51 @@ class Subscriber {
     if (connection_.alive() || !stream_.failure() || options_.reconnect == 0) return false;
     const auto lost = Clock::now();
     const auto path = socket_path(options_.socket);
-    const Hits before = hits_;
-    const std::uint64_t arrived = stream_.received() + stream_.missed() - arrived_;
-    note(fmt::format("the daemon at {} has gone; waiting {} s for another one", path, options_.reconnect));
+    const auto before = probes_;
+    note(fmt::format("the daemon at {} {}; waiting {} s for another one", path, stream_.how_daemon_went(),
+                     options_.reconnect));
     if (!stream_.reconnect(path, std::chrono::seconds(options_.reconnect))) return false;
     if (auto subscribed = subscribe(); !subscribed) return stream_.fail(std::move(subscribed).error()), false;
-    std::uint64_t counted = 0;
-    bool any = false;
-    for (const auto& [probe, hits] : before) {
-      const auto now = hits_.find(probe);
-      if (now == hits_.end()) continue;
-      any = true;
-      counted += now->second - std::min(now->second, hits);
-    }
-    if (!before.empty() && !any)
+    const auto is_back = [this](const auto& probe) { return probes_.contains(probe.first); };
+    if (!before.empty() && std::ranges::none_of(before, is_back))
       return stream_.fail({Reason::no_such_probe,
                            "the daemon that is back has none of the probes",
                            "add them again; probed --keep-probes keeps those of probectl add",
                            {}}),
              false;
+    stream_.add_missed(hits_missed_);
+    told_then_ = told();
     const std::chrono::duration<double> gap = Clock::now() - lost;
-    note(fmt::format("a daemon is back after {:.3f} s: hits that it has not counted are missed{}", gap.count(),
-                     counted > arrived ? fmt::format(", and {} that it has", counted - arrived) : ""));
+    const std::string told =
+        hits_missed_ > 0 ? fmt::format("; {} that were counted are missed here", count_of(hits_missed_, "hit")) : "";
+    note(fmt::format("a daemon is back after {:.3f} s: what was hit without one is not counted{}", gap.count(), told));
     return true;
   }
 
   std::uint64_t id() const { return id_; }
 
  private:
+  std::uint64_t told() const { return stream_.received() + stream_.missed(); }
+  // Behind a restart: those that were there before.
+  void note_what_has_gone(JsonView probes) const {
+    probes.each_element([this](JsonView probe) {
+      const auto before = probes_.find(probe["id"].u64_or(0));
+      if (before == probes_.end() || before->second || probe["state"].raw_string() != "gone") return true;
+      const auto why = display(probe["stateReason"].string());
+      note(fmt::format("{} is gone{}", probe_reference(probe), why.empty() ? "" : ": " + why));
+      return true;
+    });
+  }
+
   Connection& connection_;
   Stream& stream_;
   const Options& options_;
-  std::uint64_t id_ = 0, arrived_ = 0;
-  Hits hits_;
+  std::uint64_t id_ = 0;
+  std::uint64_t daemon_started_ = 0;  // the one that it listens to
+  std::uint64_t hits_then_ = 0;       // that it had counted when this began
+  std::uint64_t told_then_ = 0;       // events that had come or been missed by then
+  std::uint64_t hits_missed_ = 0;     // that were counted, with nobody listening, just before
+  std::map<std::uint64_t, bool> probes_;
 };
 
 // What a stream is told of the ends of its probes.
@@ -381,18 +416,19 @@ int run_stream(Connection& connection, const Options& options) {
   auto output = open_output(options);
   if (!output) return fail(output.error(), options.json());
   Stream stream(connection, *output, *signals, options);
-  stream.on_other([&stream, &options](const Notification& notification) {
+  Subscriber subscriber(connection, stream, options);
+  stream.on_other([&](const Notification& notification) {
     take_end(notification, stream, options);
     if (notification.method == "probe.added") stream.learn_added(notification.params);
     if (notification.method == "probe.returned") stream.learn(notification.params["probes"]);
     if (notification.method == "probe.unplaced")
       stream.say("still pending: " + display(notification.params["message"].string()));
     if (notification.method == "probe.switched") stream.say(display(notification.params["message"].string()));
+    if (notification.method == "probe.gone") stream.say(how_they_went(notification.params, false));
     if (notification.method == "daemon.switched") stream.say(how_it_was_switched(notification.params));
     if (notification.method == "probe.disabled")
       stream.say("disabled: " + display(notification.params["message"].string()));
   });
-  Subscriber subscriber(connection, stream, options);
   // Nobody tells of the end of a process in which there are no probes.
   const UniqueFd process = options.pid ? open_pidfd(*options.pid) : UniqueFd();
   stream.watch(process.get(), [&stream] { stream.end_soon(End::target_gone); });

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <vector>
 
+#include "client/probectl/answer.hpp"
 #include "client/probectl/process.hpp"
 
 namespace probed::client {
@@ -38,11 +39,17 @@ struct Child {
 }
 
 Error cannot_run(std::string_view name, int error) {
-  const bool in_path = error == ENOENT && name.find('/') == name.npos;
-  return {Reason::bad_params,
-          fmt::format("cannot run {}: {}", name.empty() ? "''" : name, text_of_errno(error)),
-          in_path ? "it was looked for in $PATH: a file beside you is ./NAME" : "",
-          {}};
+  std::string hint;
+  if (error == ENOENT && name.find('/') == name.npos)
+    hint = "it was looked for in $PATH: a file beside you is ./NAME";
+  else if (error == ENOENT && ::access(std::string(name).c_str(), F_OK) == 0)
+    hint = "the file is there; what is to run it, its #! line's program or its dynamic loader, is not";
+  else if (error == ENOEXEC)
+    hint = "it is no program; a script begins with #!/bin/sh";
+  else if (error == ENOENT && name[0] != '/')
+    hint = "it was looked for from the current directory";
+  return {
+      Reason::bad_params, fmt::format("cannot run {}: {}", name.empty() ? "''" : name, text_of_errno(error)), hint, {}};
 }
 
 }  // namespace
@@ -99,10 +106,15 @@ void HeldCommand::kill() {
   reap();
 }
 
-bool HeldCommand::reap() {
-  if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == 0) return false;
+std::optional<std::string> HeldCommand::reap(int patience) {
+  int status = 0;
+  if (patience > 0 && pid_ > 0 && pidfd_) wait_for_exit(pidfd_, patience);
+  const pid_t got = pid_ > 0 ? ::waitpid(pid_, &status, WNOHANG) : -1;
+  if (got == 0) return std::nullopt;
   pid_ = -1;
-  return true;
+  if (got < 0) return "";
+  if (WIFSIGNALED(status)) return how_it_ended({}, WTERMSIG(status));
+  return how_it_ended(WEXITSTATUS(status), {});
 }
 
 }  // namespace probed::client

@@ -28,8 +28,9 @@ class HeldCommand {
   Result<void> release(const WaitLimit& limit);
   // Ends it; for a program that has not begun to run.
   void kill();
-  // False: it still runs.
-  bool reap();
+  // How it has ended: " (exit code 3)", " (killed by signal 9)", or nothing where that isn't known any more. nullopt:
+  // it still runs `patience` ms later.
+  std::optional<std::string> reap(int patience = 0);
 
  private:
   HeldCommand() = default;

@@ -1,6 +1,8 @@
 // See options.hpp. CLI11 reports through exceptions; they end here.
 #include "client/probectl/options.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -391,8 +393,8 @@ struct Parser {
     app.footer(kFooter);
   }
 
-  bool format_given() const {
-    const auto* option = app.get_subcommands().front()->get_option_no_throw("--format");
+  bool is_given(const char* name) const {
+    const auto* option = app.get_subcommands().front()->get_option_no_throw(name);
     return option && option->count() > 0;
   }
 
@@ -411,6 +413,9 @@ struct Parser {
       const auto given = option ? option->results() : std::vector<std::string>();
       if (given.empty() && unused.front().find_first_not_of("0123456789") == std::string::npos)
         return "a process is given with -p: write -p " + unused.front();
+      if (!is_given("--pid") && !is_given("--name") && (!given.empty() || ::access(unused.front().c_str(), X_OK) == 0))
+        return "a program to be started follows --: put -- in front of " + unused.front() +
+               (given.empty() ? ", and what to probe after -e" : ", behind all options");
       if (given.empty()) return "what to probe is given with -e: write -e '" + unused.front() + "'";
       // The rest of a definition that the shell has divided.
       return "what follows -e must be one word for the shell: put the definition in quotes, -e '" + given.back() + " " +
@@ -446,7 +451,7 @@ std::variant<Options, Exit> parse_options(std::vector<std::string> args) {
   auto& options = parser.options;
   options.command = parser.chosen->command;
   unprotect_removals(options.probes);
-  if (parser.json && parser.format_given() && !options.json())
+  if (parser.json && parser.is_given("--format") && !options.json())
     return usage_error("--json and --format text contradict each other", parser.sub_command(), json);
   if (parser.json) options.format = OutputFormat::json;
   if (command_line) options.command_line = *command_line;

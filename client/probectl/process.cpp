@@ -32,6 +32,26 @@ ProcessName read_name(pid_t pid) {
   return process;
 }
 
+// What follows the name in /proc/PID/stat, which may have blanks and parentheses in it.
+std::string stat_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line, '\0');
+  const auto name_end = line.rfind(") ");
+  return name_end == line.npos ? "" : line.substr(name_end + 2);
+}
+
+template <class F>
+void each_process(F take) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const auto name = entry->path().filename().string();
+    pid_t pid = 0;
+    const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (bad == std::errc() && rest == name.data() + name.size()) take(pid);
+  }
+}
+
 }  // namespace
 
 bool has_name(const ProcessName& process, std::string_view name) {
@@ -57,15 +77,27 @@ Result<pid_t> choose_by_name(std::span<const ProcessName> processes, std::string
 
 std::vector<ProcessName> all_processes() {
   std::vector<ProcessName> processes;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
-    const auto name = entry->path().filename().string();
-    pid_t pid = 0;
-    const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (bad == std::errc() && rest == name.data() + name.size() && pid != ::getpid())
-      processes.push_back(read_name(pid));
-  }
+  each_process([&](pid_t pid) {
+    if (pid != ::getpid()) processes.push_back(read_name(pid));
+  });
   return processes;
+}
+
+char state_of(pid_t pid) {
+  const auto stat = stat_of(pid);
+  return stat.empty() ? '?' : stat[0];
+}
+
+std::vector<pid_t> children_of(pid_t pid) {
+  const auto parent = fmt::format(" {} ", pid);
+  std::vector<pid_t> found;
+  each_process([&](pid_t other) {
+    if (other == ::getpid()) return;
+    if (const auto stat = stat_of(other); stat.size() > 1 && std::string_view(stat).substr(1).starts_with(parent))
+      found.push_back(other);
+  });
+  std::ranges::sort(found);
+  return found;
 }
 
 UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }

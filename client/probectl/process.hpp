@@ -27,6 +27,11 @@ Result<pid_t> choose_by_name(std::span<const ProcessName> processes, std::string
 // Every process in /proc except this one.
 std::vector<ProcessName> all_processes();
 
+// Of /proc/PID/stat (proc(5)): 'R', 'S', 'T' (stopped), ...; '?': it can't be read.
+char state_of(pid_t pid);
+// Those that are there, but this process, ascending.
+std::vector<pid_t> children_of(pid_t pid);
+
 // A pidfd; empty when the process is gone or the kernel has none.
 UniqueFd open_pidfd(pid_t pid);
 // True when it ended in time.

@@ -8,6 +8,7 @@
 
 #include "client/display.hpp"
 #include "client/utf8.hpp"
+#include "client/views.hpp"
 #include "proto/error.hpp"
 #include "proto/json.hpp"
 
@@ -64,6 +65,15 @@ std::string_view failure_word(const Connection* connection, const Error& error) 
 int fail(const Error& error, bool json, std::string_view word, const Typed& typed) {
   std::fputs(error_report(error, json, word, typed).c_str(), stderr);
   return 1;
+}
+
+void note_missed(std::uint64_t count, bool of_returns) {
+  if (count > 0)
+    note(
+        fmt::format("{} missed: faster than they could be sent and written (--filter, or fewer probes, make them "
+                    "fewer){}",
+                    count == 1 ? "1 event is" : fmt::format("{} events are", count),
+                    of_returns ? ", or of calls beyond the N of rN" : ""));
 }
 
 void note(std::string_view text) { std::fputs(fmt::format("probectl: {}\n", display_sentence(text)).c_str(), stderr); }

@@ -30,5 +30,8 @@ int fail(const Error& error, bool json, std::string_view word = {}, const Typed&
 
 // "probectl: TEXT" on stderr: something worth knowing that is no failure.
 void note(std::string_view text);
+// Why events are missed, and what to do. No-op for none.
+// of_returns: there are return probes.
+void note_missed(std::uint64_t count, bool of_returns);
 
 }  // namespace probed::client

@@ -60,6 +60,7 @@ void Stream::watch(int fd, std::function<void()> on_exit) {
 
 void Stream::handle(const Notification& notification) {
   if (notification.method == "events") return take_events(notification.params);
+  if (notification.method == "daemon.stopping") stopped_ = true;
   if (!other_) return;
   // What is said of it comes after the events that came before it.
   output_.flush({next_deadline(), wake_.get(), {}});
@@ -176,6 +177,7 @@ void Stream::wait_once() {
   if (output_.state() != Output::State::open) end(End::output);
   if (!woken) {
     failure_ = std::move(woken).error();
+    if (stopped_) failure_ = Error{Reason::internal, "the daemon has been stopped", "", {}};
     end(End::daemon_gone);
   } else if (*woken == Wake::interrupt) {
     handle_interrupt();
@@ -194,11 +196,19 @@ bool Stream::reconnect(const std::string& socket, Clock::duration patience) {
       connection_ = std::move(connection).value();
       connection_.on_notification([this](const Notification& notification) { handle(notification); });
       failure_.reset();
+      stopped_ = false;
       calls_end_ = Clock::now() + kAnswerLimit;
       return true;
     }
     const auto now = Clock::now();
-    if (now >= deadline) return end(End::daemon_gone), false;
+    if (now >= deadline) {
+      fail({Reason::internal,
+            fmt::format("the daemon at {} {}, and none came within {} s", socket, how_daemon_went(),
+                        patience / std::chrono::seconds(1)),
+            "start one and try again; --reconnect SEC waits longer",
+            {}});
+      return false;
+    }
     const auto again = std::min(now + kTryAgain, deadline);
     const auto woken = poll_fd(-1, 0, {std::min(again, next_deadline().value_or(again)), wake_.get(), {}});
     if (!woken) return end(End::daemon_gone), false;
@@ -206,6 +216,10 @@ bool Stream::reconnect(const std::string& socket, Clock::duration patience) {
   }
   failure_.reset();  // it is not why this stream ends
   return false;
+}
+
+std::string Stream::how_daemon_went() const {
+  return stopped_ ? "has been stopped" : "has gone, and with it what was hit and not sent yet";
 }
 
 void Stream::fail(Error error) {
@@ -222,6 +236,7 @@ void Stream::look_for_end() {
 }
 
 End Stream::run() {
+  calls_end_.reset();
   if (options_.seconds && !duration_end_) {
     constexpr double kForever = 1e9;  // seconds; the clock's own range ends at nine times that
     const std::chrono::duration<double> length(std::min(*options_.seconds, kForever));

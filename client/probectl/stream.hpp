@@ -32,7 +32,13 @@ class Stream {
   // Notifications other than events go here, from within calls and run().
   void on_other(Connection::Handler handler) { other_ = std::move(handler); }
   // The probe's events are printed by the types it has.
-  void learn(JsonView probe_views) { text_.learn(probe_views); }
+  void learn(JsonView probe_views) {
+    text_.learn(probe_views);
+    probe_views.each_element([this](JsonView probe) {
+      has_returns_ |= probe["kind"].raw_string() == "r";
+      return true;
+    });
+  }
   void learn_added(JsonView params) { text_.learn_added(params); }  // probe.added's
 
   // Streams until something ends it: a signal, --duration (counted from the first call), --count, the output, the
@@ -60,10 +66,24 @@ class Stream {
   // if bytes are left over, and if events came too late to be put in order.
   void finish();
 
+  bool was_signalled() const { return end_ == End::signal; }
   // Events that came over the connection; printed() of them were asked for.
   std::uint64_t received() const { return received_; }
   std::uint64_t printed() const { return printed_; }
   std::uint64_t missed() const { return missed_; }
+  // Of those that were hit while nothing was received.
+  void add_missed(std::uint64_t count) {
+    missed_ += count;
+    missed_apart_ += count;
+  }
+  // Return probes have been among those learnt.
+  bool has_returns() const { return has_returns_; }
+  // The others, which came too fast.
+  std::uint64_t missed_in_stream() const { return missed_ - missed_apart_; }
+  // The daemon that has gone was stopped: it had sent or counted every event before. One that is killed doesn't.
+  bool daemon_stopped() const { return stopped_; }
+  // "the daemon has been stopped", or what else its end was, and what became of its events.
+  std::string how_daemon_went() const;
   // Why run() failed: the connection's error for daemon_gone.
   const std::optional<Error>& failure() const { return failure_; }
   // A limit for calls made before run(): a signal ends them, and after reconnect() a daemon that doesn't answer.
@@ -97,7 +117,9 @@ class Stream {
   int watched_fd_ = -1;
   std::function<void()> on_watched_;
   std::deque<std::function<void()>> tasks_;
-  std::uint64_t received_ = 0, missed_ = 0, printed_ = 0;
+  bool stopped_ = false;  // daemon.stopping has come
+  bool has_returns_ = false;
+  std::uint64_t received_ = 0, missed_ = 0, missed_apart_ = 0, printed_ = 0;
   End end_ = End::none;
   End soon_ = End::none;
   std::optional<Clock::time_point> duration_end_, soon_end_, calls_end_;

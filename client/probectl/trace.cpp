@@ -32,7 +32,8 @@ namespace {
 
 constexpr auto kCleanUpLimit = std::chrono::seconds(15);  // for all calls of the clean-up together
 constexpr auto kReadyLimit = std::chrono::seconds(15);
-constexpr int kAttempts = 3;  // to go on with daemons that end as soon as they are there
+constexpr int kDyingPatience = 300;  // ms, for CMD, whose memory may take a while to be given back
+constexpr int kAttempts = 3;         // to go on with daemons that end as soon as they are there
 
 // What a trace is made of, in the order in which it is put together; taken apart the other way round.
 struct Parts {
@@ -75,6 +76,8 @@ class Trace {
  private:
   Result<void> arm();
   Result<void> start_command();
+  Result<void> resume(pid_t pid);
+  void note_at_start(bool was_stopped) const;
   Result<void> wait_for_program();
   Result<void> add_probes();
   Result<void> subscribe();
@@ -90,6 +93,7 @@ class Trace {
   Result<void> attach();
   void take_program(pid_t pid, JsonView params);
   void take_end(pid_t pid, JsonView params);
+  void count_let_go(pid_t pid, JsonView told);
   void arm_in_program(pid_t pid);
   std::vector<std::uint64_t> add_in_program(pid_t pid, std::size_t& pending, std::optional<Error>& refused);
   void forget_program(pid_t pid);
@@ -109,6 +113,7 @@ class Trace {
   void take_added(JsonView params);
   void take_disabled(JsonView params);
   void take_execed(JsonView params);
+  void note_unprivileged(pid_t pid, JsonView params);
   void note_own_end(JsonView params, std::uint64_t left);
   void take_removed(JsonView params);
   void take_switched(const Notification& notification);
@@ -143,6 +148,7 @@ class Trace {
   std::string_view word_;  // for an error that the protocol has no reason for
   Clock::time_point clean_up_end_;
   bool attached_ = false, ready_ = false, denied_ = false, armed_ = false, cleaning_up_ = false;
+  bool own_end_told_ = false, loss_told_ = false;
   bool gone_ = false;  // the process has ended; its target (see targets_) ends with the last child that has its probes
 };
 
@@ -160,11 +166,7 @@ void Trace::take(const Notification& notification) {
     if (!cleaning_up_) note_armed_more(count, "");
     params["notes"].each_element([this](JsonView text) { return stream_.say(display(text.string())), true; });
   }
-  if (method == "probe.gone" && !cleaning_up_ && names_ours(params))
-    stream_.say(!params["message"].string().empty() ? "probes are gone: " + display(params["message"].string())
-                : options_.pending
-                    ? "probed code was unloaded; its probes wait for it"
-                    : "probed code was unloaded, moved or rewritten; its probes are gone (--pending waits for it)");
+  if (method == "probe.gone" && names_ours(params)) stream_.say(how_they_went(params, options_.pending));
   const auto pid = static_cast<pid_t>(params["pid"].u64_or(0));
   if (!targets_.contains(pid)) return;
   if (method == "target.left") return take_program(static_cast<pid_t>(params["child"].u64_or(0)), params);
@@ -189,6 +191,7 @@ void Trace::note_own_end(JsonView params, std::uint64_t left) {
   if (std::exchange(gone_, true)) return;
   if (left > 0) stream_.go_on();
   if (!armed_ || cleaning_up_) return;
+  own_end_told_ = true;
   auto text = fmt::format("PID {} ended{}", pid_, how_it_ended(params));
   if (left == 1) text += "; the trace goes on with 1 process that it has made";
   if (left > 1) text += fmt::format("; the trace goes on with {} processes that it has made", left);
@@ -226,9 +229,19 @@ bool Trace::none_can_be_hit() const {
   });
 }
 
+void Trace::note_unprivileged(pid_t pid, JsonView params) {
+  if (!params["unprivileged"].boolean_or(false)) return;
+  stream_.say(
+      fmt::format("PID {}, {}, runs without the privileges that its file gives (set-user-ID, capabilities): the kernel "
+                  "withholds them under a tracer that has none; run this as root",
+                  pid, display(params["comm"].string())));
+}
+
 // What isn't said to go on elsewhere. Where `attached` is false before the probes are in place, the command is a
 // program that we may not trace (set-user-ID, say).
 void Trace::take_execed(JsonView params) {
+  note_unprivileged(pid_, params);
+  count_let_go(pid_, params);
   denied_ = parts_.command && !params["attached"].boolean_or(true);
   if (!armed_) return;
   stream_.say(
@@ -239,14 +252,20 @@ void Trace::take_execed(JsonView params) {
 
 // ---- programs that our processes execute ----------------------------------------------------------------------------
 
+void Trace::count_let_go(pid_t pid, JsonView told) {
+  if (const auto children = told["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
+}
+
 void Trace::take_end(pid_t pid, JsonView params) {
-  if (const auto children = params["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
+  count_let_go(pid, params);
   targets_.erase(pid);
 }
 
 // `pid`, a target of ours or a child of one, runs another program. Held there it is heard of again: target.ready.
 void Trace::take_program(pid_t pid, JsonView params) {
   const auto comm = display(params["comm"].string());
+  note_unprivileged(pid, params);
+  count_let_go(pid, params);
   const bool attached = params["attached"].boolean_or(false);
   if (attached) {
     targets_[pid] = comm;
@@ -286,11 +305,17 @@ void Trace::arm_in_program(pid_t pid) {
     if (!subscribed || !armed) refused = subscribed ? armed.error() : subscribed.error();
   }
   note_program(pid, ids.size() - pending, pending, refused);
-  // Also when something has gone wrong, or a signal came: nobody else would let it go on as long as we live.
-  const auto resumed = connection_.call("target.resume", pid_params(pid), {Clock::now() + kReadyLimit, -1, {}});
-  // One that has ended meanwhile has nothing to be told of; a connection that has ended says so itself.
-  if (!resumed && connection_.alive() && resumed.error().reason != Reason::not_attached)
+  // A connection that has ended says so itself.
+  if (const auto resumed = resume(pid); !resumed && connection_.alive())
     stream_.say(fmt::format("PID {} could not be let go on: {}", pid, display(resumed.error().message)));
+}
+
+// Also when something has gone wrong, or a signal came: nobody else would let it go on as long as we live. Of one that
+// has ended meanwhile the stream tells.
+Result<void> Trace::resume(pid_t pid) {
+  const auto resumed = connection_.call("target.resume", pid_params(pid), {Clock::now() + kReadyLimit, -1, {}});
+  if (!resumed && resumed.error().reason != Reason::not_attached) return resumed.error();
+  return {};
 }
 
 // One by one: that one definition has no place there doesn't hinder the others.
@@ -523,6 +548,7 @@ void Trace::note_starved() {
 
 Result<void> Trace::arm() {
   learn_starved();
+  const bool was_stopped = !parts_.command && state_of(pid_) == 'T';  // it is the daemon's then
   if (parts_.command)
     if (auto started = start_command(); !started) return started;
   if (!parts_.command && goes_on_in_programs())
@@ -531,10 +557,25 @@ Result<void> Trace::arm() {
   if (!enabled) return std::move(enabled).error();
   armed_at_ = Clock::now();
   print_armed((*enabled)["probes"]);
-  if (!parts_.command) return {};
-  auto resumed = connection_.call("target.resume", pid_params(pid_), stream_.interruptible());
-  if (!resumed) return std::move(resumed).error();
+  if (parts_.command) return resume(pid_);
+  note_at_start(was_stopped);
   return {};
+}
+
+// Why nothing may be seen of a process that runs already.
+void Trace::note_at_start(bool was_stopped) const {
+  if (was_stopped)
+    note(fmt::format("PID {} is stopped: it does nothing until somebody lets it go on (kill -CONT {})", pid_, pid_));
+  const auto children = options_.follow_fork ? children_of(pid_) : std::vector<pid_t>();
+  if (children.empty()) return;
+  constexpr std::size_t kMostNamed = 8;
+  std::string pids;
+  for (std::size_t i = 0; i < std::min(children.size(), kMostNamed); ++i)
+    pids += fmt::format("{}{}", i == 0 ? "" : ", ", children[i]);
+  if (children.size() > kMostNamed) pids += ", ...";
+  note(fmt::format("{} that PID {} has already {} not followed: trace {} by its own PID ({})",
+                   children.size() == 1 ? "the child" : fmt::format("the {} children", children.size()), pid_,
+                   children.size() == 1 ? "is" : "are", children.size() == 1 ? "it" : "each", pids));
 }
 
 // What it answers says how many there are.
@@ -562,8 +603,10 @@ Result<Document> Trace::add_and_enable() {
 bool Trace::come_back() {
   if (parts_.daemon || connection_.alive() || !stream_.failure() || options_.reconnect == 0) return false;
   const auto lost = Clock::now();
+  loss_told_ = true;
   const auto path = socket_path(options_.socket);
-  note(fmt::format("the daemon at {} has gone; waiting {} s for another one", path, options_.reconnect));
+  note(fmt::format("the daemon at {} {}; waiting {} s for another one", path, stream_.how_daemon_went(),
+                   options_.reconnect));
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (!stream_.reconnect(path, std::chrono::seconds(options_.reconnect))) return false;
     before_ = stream_.received() + stream_.missed();
@@ -579,6 +622,7 @@ bool Trace::come_back() {
     auto enabled = attached ? add_and_enable() : Result<Document>(std::move(attached).error());
     const std::chrono::duration<double> gap = Clock::now() - lost;
     if (enabled) {
+      loss_told_ = false;
       note(fmt::format(
           "a daemon is back: {} in PID {} again; what was hit in {:.3f} s without them is missed, uncounted",
           count_of(probes_.size(), "probe"), pid_, gap.count()));
@@ -654,9 +698,7 @@ void Trace::each_own_target(const std::function<void(pid_t pid, JsonView target)
 }
 
 void Trace::count_children() {
-  each_own_target([this](pid_t pid, JsonView target) {
-    if (const auto children = target["childrenLetGo"].u64()) untraced_.let_go(pid, *children);
-  });
+  each_own_target([this](pid_t pid, JsonView target) { count_let_go(pid, target); });
 }
 
 // Everybody's probes go with a detach, so it is left to whoever else has some in this target.
@@ -701,15 +743,18 @@ Error Trace::in_context(Error error) {
   };
   const bool may_be_elsewhere = error.column && (error.reason == Reason::no_such_module ||
                                                  (error.reason == Reason::no_such_symbol && !names_module()));
-  if (parts_.command && !armed_ && may_be_elsewhere) {
-    const char* elsewhere =
-        "if it is of a program that CMD starts: write MODULE:NAME, with --pending, for a child's with --follow-fork";
-    error.hint += (error.hint.empty() ? "" : "; ") + std::string(elsewhere);
-  }
   // The process that its hint is about is one we have ended.
   if (parts_.command && error.hint.find("probectl functions -p") != std::string::npos)
     error.hint = fmt::format("start {} by itself: `probectl functions -p PID` then lists what can be probed",
                              options_.command_line[0]);
+  if (parts_.command && !armed_ && may_be_elsewhere) {
+    constexpr std::string_view kPending = "with --pending a probe waits for a library that isn't loaded yet";
+    if (error.hint.find(kPending) == error.hint.npos)
+      error.hint += (error.hint.empty() ? "" : "; ") + std::string(kPending);
+    error.hint +=
+        ", and written MODULE:NAME also for a program that CMD executes (one that a child of it executes: with "
+        "--follow-fork, too)";
+  }
   return error;
 }
 
@@ -738,9 +783,12 @@ void Trace::print_account() {
   const bool explained = account.missed == stream_.missed() || account.missed == stream_.missed() + sum.missed;
   if (connection_.alive() && !explained)
     note(fmt::format("the probes counted {} hits, the stream reported {} missed", sum.hits, stream_.missed()));
+  if (!connection_.alive() && !stream_.daemon_stopped() && !loss_told_)
+    note("what was hit and not sent yet when the daemon ended is lost, uncounted");
+  note_missed(stream_.missed_in_stream(), stream_.has_returns());
   note_starved();
   if (const auto untraced = untraced_.text(options_.follow_fork); !untraced.empty()) note(untraced);
-  if (sum.filtered > 0) note(fmt::format("a filter turned {} away", count_of(sum.filtered, "hit")));
+  if (sum.filtered > 0) note(fmt::format("--filter turned {} more away", sum.filtered));
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)
     note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",
@@ -753,8 +801,12 @@ void Trace::print_account() {
 
 int Trace::conclude() {
   stream_.finish();
-  if (parts_.command && !parts_.command->reap() && !gone_)
-    note(fmt::format("{} (PID {}) goes on, untraced", options_.command_line[0], pid_));
+  if (parts_.command && !own_end_told_) {
+    // The signal that has ended us may have been meant for both: ^C at a terminal.
+    const auto ended = parts_.command->reap(stream_.was_signalled() ? kDyingPatience : 0);
+    if (ended) note(fmt::format("{} (PID {}) ended{}", options_.command_line[0], pid_, *ended));
+    if (!ended && !gone_) note(fmt::format("{} (PID {}) goes on, untraced", options_.command_line[0], pid_));
+  }
   print_account();
   if (parts_.output.state() == Output::State::failed) return fail(parts_.output.error(), options_.json());
   const auto& failure = stream_.failure();

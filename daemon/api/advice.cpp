@@ -56,7 +56,10 @@ OtherDaemon describe_daemon(std::string_view cmdline, std::string_view environ) 
   return daemon;
 }
 
-Error with_advice(Error error, pid_t pid) {
+Error with_advice(Error error, pid_t pid, uid_t asker) {
+  if (error.reason == Reason::permission_denied && asker == 0 && geteuid() != 0)
+    error.hint = "this daemon runs as user " + std::to_string(geteuid()) +
+                 ": use one that root has started (probectl without --socket and $PROBED_SOCKET finds or starts it)";
   if (error.reason != Reason::already_traced) return error;
   const pid_t tracer = tracing_daemon(pid);
   if (tracer == 0) return error;

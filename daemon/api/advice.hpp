@@ -14,8 +14,9 @@
 namespace probed::api {
 
 // A process held by another probed is to be asked of that one: killing it, the general advice about tracers, would take
-// everybody's probes away. Errors about anything else come back as they are.
-Error with_advice(Error error, pid_t pid);
+// everybody's probes away. What this daemon may not trace root is to ask another one for, not to "run this as root".
+// Errors about anything else come back as they are. `asker`: the client's user.
+Error with_advice(Error error, pid_t pid, uid_t asker);
 
 // How another probed was started, from its /proc/PID/cmdline and environ (NUL between the strings).
 struct OtherDaemon {

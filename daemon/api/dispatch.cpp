@@ -13,6 +13,7 @@
 
 #include "daemon/api/advice.hpp"
 #include "daemon/api/views.hpp"
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "proto/framing.hpp"
@@ -211,7 +212,7 @@ void attach(const Call& call) {
   // ours. The tracer, being privileged, was not stopped by the kernel.
   auto checked = [&services = call.services, connection = call.connection, done = call.done, pid,
                   before](Result<control::TargetView> target) {
-    if (!target) return done(with_advice(std::move(target).error(), pid));
+    if (!target) return done(with_advice(std::move(target).error(), pid, connection->peer().uid));
     if (!connection->open()) return;
     auto allowed = services.authorizer.may_trace(connection->peer(), pid);
     if (allowed) return done(target_json(*target));
@@ -268,7 +269,7 @@ void add(const Call& call) {
   // As for attach: what the process has become meanwhile decides.
   auto checked = [&services = call.services, connection = call.connection, done = call.done,
                   pid](Result<control::Added> added) {
-    if (!added) return done(with_advice(std::move(added).error(), pid));
+    if (!added) return done(with_advice(std::move(added).error(), pid, connection->peer().uid));
     if (!connection->open()) return;
     auto allowed = services.authorizer.may_trace(connection->peer(), pid);
     if (allowed) return done(added_json(*added));
@@ -355,8 +356,13 @@ void subscribe(const Call& call) {
   if (auto nobody = refuse_nobody(pid_of(call.params))) return call.done(std::move(*nobody));
   auto subscription = call.controller().subscribe(*call.connection, subscribe_request_of(call.params));
   if (!subscription) return call.done(std::move(subscription).error());
-  call.connection->subscribed(*subscription);
-  call.done("{\"subscription\":" + std::to_string(*subscription) + "}");
+  call.connection->subscribed(subscription->id);
+  const bool with_hits = flag_of(call.params, "withHits");
+  call.done("{\"subscription\":" + std::to_string(subscription->id) +
+            (with_hits ? ",\"hits\":" + std::to_string(subscription->hits) +
+                             ",\"startedNs\":" + std::to_string(call.services.started_ns)
+                       : "") +
+            "}");
 }
 
 void unsubscribe(const Call& call) {
@@ -456,36 +462,42 @@ enum class Access : std::uint8_t {
 
 enum class Does : std::uint8_t { read, change };  // what is changed is told, whatever room there is for answers
 
+constexpr std::size_t kSpare = 64;  // descriptors: what all workers together may have open, with something to spare
+
+// Opens files of processes: without descriptors to spare what is there would not be found, and called missing.
+enum class Needs : std::uint8_t { nothing, descriptors };
+
 struct Row {
   std::string_view method;
   Access access;
   Does does;
   void (*handler)(const Call&);
+  Needs needs = Needs::nothing;
 };
 
 constexpr std::array kRows{
     Row{"initialize", Access::open, Does::read, initialize},
-    Row{"target.attach", Access::target, Does::change, attach},
+    Row{"target.attach", Access::target, Does::change, attach, Needs::descriptors},
     Row{"target.detach", Access::act, Does::change, detach},
     Row{"target.list", Access::open, Does::read, list_targets},
     Row{"target.resume", Access::act, Does::change, resume},
-    Row{"probe.add", Access::target, Does::change, add},
+    Row{"probe.add", Access::target, Does::change, add, Needs::descriptors},
     Row{"probe.remove", Access::open, Does::change, remove},
-    Row{"probe.enable", Access::open, Does::change, enable<true>},
+    Row{"probe.enable", Access::open, Does::change, enable<true>, Needs::descriptors},
     Row{"probe.disable", Access::open, Does::change, enable<false>},
     Row{"probe.list", Access::target, Does::read, show_probes<probes_json>},
     Row{"probe.profile", Access::target, Does::read, show_probes<profile_json>},
     Row{"probe.format", Access::open, Does::read, format},
     Row{"events.subscribe", Access::act, Does::change, subscribe},
     Row{"events.unsubscribe", Access::open, Does::change, unsubscribe},
-    Row{"daemon.arm", Access::admin, Does::change, arm<true>},
+    Row{"daemon.arm", Access::admin, Does::change, arm<true>, Needs::descriptors},
     Row{"daemon.disarm", Access::admin, Does::change, arm<false>},
     Row{"daemon.optimize", Access::admin, Does::change, optimize},
     Row{"daemon.status", Access::open, Does::read, status},
-    Row{"symbols.functions", Access::target, Does::read, functions},
-    Row{"symbols.usdt", Access::target, Does::read, usdt},
-    Row{"symbols.variables", Access::target, Does::read, variables},
-    Row{"symbols.lines", Access::target, Does::read, lines},
+    Row{"symbols.functions", Access::target, Does::read, functions, Needs::descriptors},
+    Row{"symbols.usdt", Access::target, Does::read, usdt, Needs::descriptors},
+    Row{"symbols.variables", Access::target, Does::read, variables, Needs::descriptors},
+    Row{"symbols.lines", Access::target, Does::read, lines, Needs::descriptors},
     Row{"rpc.discover", Access::open, Does::read, discover},
 };
 
@@ -521,6 +533,12 @@ Completion told_if_allowed(const Call& call, pid_t pid) {
   };
 }
 
+Error too_few_descriptors() {
+  return {Reason::limit_exceeded,
+          "the daemon has fewer than " + std::to_string(kSpare) + " file descriptors left to look at processes with",
+          kMoreDescriptors};
+}
+
 Error unknown_method(std::string_view name) {
   return {Reason::unknown_method, "there is no method \"" + std::string(name.substr(0, 64)) + "\"",
           "rpc.discover describes those there are"};
@@ -540,6 +558,7 @@ void dispatch(const Services& services, const std::shared_ptr<Connection>& conne
   if (row == kRows.end() || !method) return done(unknown_method(request.method));
   if (auto valid = proto::validate(*method, request.params); !valid) return done(std::move(valid).error());
   Call call{services, connection, request.params, std::move(done)};
+  if (row->needs == Needs::descriptors && !descriptors_left(kSpare)) return call.done(too_few_descriptors());
   if (auto allowed = authorize(*row, call); !allowed) return call.done(std::move(allowed).error());
   if (const auto pid = pid_of(call.params); pid && row->access == Access::target)
     call.done = told_if_allowed(call, *pid);

@@ -4,6 +4,7 @@
 // must be allowed; only then is anything done. An answer comes through the completion, during the call or later.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,9 @@ struct Services {
   std::size_t event_buffer = 0;               // bytes, for initialize to tell
   std::size_t max_subscriptions = 256;        // of one connection
   std::size_t max_user_subscriptions = 1024;  // of all connections of a user; root is exempt
+  // CLOCK_MONOTONIC, ns: tells this daemon from the ones before and after it.
+  std::uint64_t started_ns =
+      static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 };
 
 using Completion = std::function<void(Result<std::string>)>;  // the result as JSON text

@@ -116,6 +116,7 @@ class Outbox {
 
   std::size_t unsent_answers() const { return answers_unsent_.bytes() + sealed_bytes_; }
   std::size_t unsent_events() const { return event_bytes_; }
+  std::size_t sealed_events() const { return sealed_bytes_; }  // among unsent_answers()
   bool overflowed() const { return notification_bytes_ > limits_.notifications; }
   bool empty() const { return answers_.empty() && stream_.empty(); }
 

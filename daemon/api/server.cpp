@@ -58,12 +58,40 @@ Server::~Server() { stop(); }
 
 void Server::start() { wait_for_client(); }
 
-void Server::stop() {
+void Server::close_door() {
   if (std::exchange(stopped_, true)) return;
   boost::system::error_code ignored;
   listener_.remove();  // while nobody can take its place, and have his own removed
   acceptor_.close(ignored);
   pause_.cancel(ignored);
+  for (const auto& [id, session] : Sessions(sessions_)) session->stop_reading();
+}
+
+void Server::say_farewell(std::string_view why, std::chrono::milliseconds limit, std::function<void()> done) {
+  close_door();
+  farewell_said_ = std::move(done);
+  pause_.expires_after(limit);
+  pause_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (cancelled || !farewell_said_) return;
+    std::size_t clients = 0, bytes = 0;
+    for (const auto& [id, session] : sessions_) {
+      clients += session->unsent_events() > 0 ? 1 : 0;
+      bytes += session->unsent_events();
+    }
+    if (clients > 0)
+      options_.log(std::to_string(clients) + " client(s) have not read their last events in time: " +
+                   std::to_string(bytes) + " bytes of them are lost");
+    stop();
+  });
+  std::string text;
+  proto::append_json_string(text, why);
+  const std::string params = "{\"message\":" + text + "}";
+  for (const auto& [id, session] : Sessions(sessions_)) session->say_farewell(params);
+  look_for_last();
+}
+
+void Server::stop() {
+  close_door();
   while (!sessions_.empty()) std::shared_ptr<Session>(sessions_.begin()->second)->close();
 }
 
@@ -71,6 +99,14 @@ void Server::session_closed(ClientId id) {
   const auto closed = sessions_.find(id);
   leaving_.push_back(closed->second);
   sessions_.erase(closed);
+  look_for_last();
+}
+
+void Server::look_for_last() {
+  if (!sessions_.empty() || !farewell_said_) return;
+  boost::system::error_code ignored;
+  pause_.cancel(ignored);
+  boost::asio::post(io_, std::exchange(farewell_said_, nullptr));
 }
 
 void Server::wait_for_client() {

@@ -37,7 +37,14 @@ class Server final : public SessionOwner {
   ~Server() override;
 
   void start();
-  // Ends every session, stops accepting, removes the socket file. The controller must still live. Idempotent.
+  // The first step of an orderly end: accepts no clients and reads no requests any more, removes the socket file.
+  // Sessions with subscriptions stay, for their last events, and others until their answers are written. The controller
+  // must still live. Idempotent.
+  void close_door();
+  // The last one: tells those with subscriptions `why` the daemon ends, and calls `done` when all that is for them is
+  // written, or isn't within `limit`; no session is left then.
+  void say_farewell(std::string_view why, std::chrono::milliseconds limit, std::function<void()> done);
+  // Ends every session, at once. Idempotent.
   void stop();
 
   std::size_t session_count() const { return sessions_.size(); }
@@ -47,12 +54,15 @@ class Server final : public SessionOwner {
   void session_closed(ClientId id) override;
 
  private:
+  using Sessions = std::map<ClientId, std::shared_ptr<Session>>;
+
   void wait_for_client();
   void accept_some();
   bool accept_one();
   void back_off(int error);
   void admit(UniqueFd fd);
   void turn_away(int fd, const Error& why);
+  void look_for_last();
   static bool scarce(int fd);
   std::size_t living() const { return sessions_.size() + leaving_.size(); }
   bool room_for(const Peer& peer) const;
@@ -66,13 +76,14 @@ class Server final : public SessionOwner {
   Listener listener_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   boost::asio::steady_timer pause_;
-  std::map<ClientId, std::shared_ptr<Session>> sessions_;
+  Sessions sessions_;
   // Their clients have gone, and a request of theirs is still under way: what it holds is limited as theirs is.
   std::vector<std::weak_ptr<Session>> leaving_;
   std::map<uid_t, std::weak_ptr<UserShare>> shares_;
   std::uint64_t last_id_ = 0;
   std::uint64_t turned_away_ = 0;  // since the log was told last
   std::chrono::steady_clock::time_point tell_turned_away_{};
+  std::function<void()> farewell_said_;  // once sessions_ is empty
   bool stopped_ = false, short_of_files_ = false;
 };
 

@@ -69,7 +69,7 @@ void Session::close() {
 // ---- messages ----
 
 bool Session::can_run() const {
-  return known_ && !ending_ && !run_ && outbox_.unsent_answers() <= limits_.answer_limit;
+  return known_ && !ending_ && !stopped_ && !run_ && outbox_.unsent_answers() <= limits_.answer_limit;
 }
 
 // Runs what has been read, as far as it may, and sees to it that it goes on when there is more to do.
@@ -109,21 +109,24 @@ bool Session::run_next_frame() {
     fail(frame.error());
     return false;
   }
-  const auto text = *frame || !eof_ ? *frame : reader_.rest();
-  if (text) begin(*text);
+  const bool is_rest = !*frame && eof_;
+  const auto text = is_rest ? reader_.rest() : *frame;
+  if (text) begin(*text, is_rest);
   return text.has_value() && !ending_;
 }
 
 // Whoever has never sent a request speaks something else: the first fault ends that.
-void Session::begin(std::string_view text) {
+void Session::begin(std::string_view text, bool is_rest) {
   proto::Message message = proto::parse_message(text);
   const auto is_request = [](const auto& item) { return std::holds_alternative<proto::Request>(item); };
-  spoke_ = spoke_ || std::ranges::any_of(message.items, is_request);
-  if (!spoke_) {
+  const bool has_requests = std::ranges::any_of(message.items, is_request);
+  spoke_ = spoke_ || has_requests;
+  // A last line without its end that is no message: the client has closed its side in the middle of one.
+  if (!spoke_ || (is_rest && !has_requests)) {
     const auto& refused = std::get<proto::Refused>(message.items.front());
     return fail(refused.error, refused.id);
   }
-  run_.emplace();
+  run_ = Run();
   run_->charge = std::make_unique<AnswerCharge>(outbox_.share());
   run_->message = std::move(message);
   advance();
@@ -316,10 +319,36 @@ void Session::fail(const proto::RpcError& error, std::string_view id) {
   write_more();
 }
 
+void Session::stop_reading() {
+  if (closed_) return;
+  stopped_ = true;
+  ++ticket_;
+  if (run_) finish_run();  // of a batch, what has been answered
+  if (!ending_ && !subscriptions_.empty()) return;
+  ending_ = true;
+  leave_controller();
+  wind_down();
+}
+
+void Session::say_farewell(std::string_view params_json) {
+  if (closed_) return;
+  if (ending_) return unsent_events() == 0 ? close() : void();  // it has had its time
+  notify("daemon.stopping", params_json);
+  ending_ = true;
+  leave_controller();
+}
+
 // Closes what has nothing more to write and nothing more to come.
 void Session::wind_down() {
   if (closed_ || writing_ || !outbox_.empty()) return;
-  if (ending_) return drain();
+  if (ending_ && !stopped_) return drain();
+  if (ending_) {
+    // Unread input would make the other end's next call fail before it has read our last words.
+    boost::system::error_code ignored;
+    socket_.shutdown(Socket::shutdown_send, ignored);
+    while (::recv(socket_.native_handle(), input_.data(), input_.size(), MSG_DONTWAIT) > 0) continue;
+    return close();
+  }
   if (eof_ && !run_ && !resume_posted_ && reader_.buffered() == 0 && subscriptions_.empty()) close();
 }
 

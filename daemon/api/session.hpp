@@ -61,6 +61,15 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   void start();
   // Ends it now. Tells the controller (client_gone) and the owner, once.
   void close();
+  // The daemon is ending: no request is read any more, and the one under way gets no answer. What has subscriptions
+  // stays for the events still to come, until say_farewell(); the rest is closed as soon as all answers are written, at
+  // say_farewell() at the latest.
+  void stop_reading();
+  // Behind them: daemon.stopping, then the end of the connection as soon as that is written.
+  void say_farewell(std::string_view params_json);
+
+  // Bytes of events that wait, or are on their way.
+  std::size_t unsent_events() const { return outbox_.unsent_events() + outbox_.sealed_events(); }
 
   // control::Client
   ClientId id() const override { return id_; }
@@ -95,7 +104,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
   void pump();
   bool can_run() const;
   bool run_next_frame();
-  void begin(std::string_view text);
+  void begin(std::string_view text, bool is_rest);
   void advance();
   void run_item();
   void complete(std::uint64_t ticket, const std::string& id, bool notify, Result<std::string> result);
@@ -135,6 +144,7 @@ class Session final : public Connection, public std::enable_shared_from_this<Ses
 
   bool known_ = false;  // to the controller
   bool closed_ = false;
+  bool stopped_ = false;  // no request is run any more
   bool ending_ = false;   // nothing is read any more; what is queued is still written
   bool eof_ = false;      // the client writes no more
   bool spoke_ = false;    // it has sent a request

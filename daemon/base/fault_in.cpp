@@ -23,6 +23,7 @@
 #include "daemon/base/alone.hpp"
 #include "daemon/base/descriptor_message.hpp"
 #include "daemon/base/fetchers.hpp"
+#include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/visits.hpp"
 #include "proto/base/fd.hpp"
@@ -94,7 +95,7 @@ bool answers(const Fetcher& fetcher) {
   bool there = becomes_readable(fd, begun + PresentPages::kPatience);
   while (!there && process::state(fetcher.pid) == 'R' && Clock::now() - begun < kForProcessor)
     there = becomes_readable(fd, Clock::now() + PresentPages::kPatience / 4);
-  return there;
+  return there || becomes_readable(fd, Clock::now());  // it has, just before its state was looked at
 }
 
 // Those that there are, as this process knows them.
@@ -324,13 +325,7 @@ std::uint64_t PresentPages::Process::of_no_file(std::uint64_t at, For what) {
 // The same from the text, which is one of whole lines in the order of addresses (fs/proc/task_mmu.c).
 std::uint64_t PresentPages::Process::of_no_file_by_text(std::uint64_t at) {
   std::string text;
-  for (std::array<char, 16 << 10> piece;;) {
-    const ssize_t n = ::pread(maps.get(), piece.data(), piece.size(), static_cast<off_t>(text.size()));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return at;
-    if (n == 0) break;
-    text.append(piece.data(), static_cast<std::size_t>(n));
-  }
+  if (read_whole(maps.get(), text) != 0) return at;
   for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
     end = std::min(text.find('\n', begin), text.size());
     std::uint64_t first = 0, behind = 0, inode = 0;

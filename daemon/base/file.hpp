@@ -11,5 +11,7 @@ namespace probed {
 int read_file(const std::string& path, std::string& content, std::size_t limit);
 // The same of an open file, from where it stands.
 int read_rest(int fd, std::string& content, std::size_t limit);
+// The same from its beginning, without moving where it stands: for what others read, too. No limit.
+int read_whole(int fd, std::string& content);
 
 }  // namespace probed

@@ -5,7 +5,9 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include "daemon/base/file.hpp"
 #include "daemon/base/momentary.hpp"
 #include "daemon/base/mounts.hpp"
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/base/visits.hpp"
 #include "proto/base/fd.hpp"
 
@@ -42,6 +45,7 @@ Error proc_error(pid_t pid, std::string_view name, int why) {
             "cannot read " + proc_path(pid, name) + ": " + std::strerror(why),
             "run as the owner of the process or as root",
             {}};
+  if (lacks_descriptors(why)) return no_descriptors(pid);
   return {Reason::internal, "cannot read " + proc_path(pid, name) + ": " + std::strerror(why), "", {}};
 }
 
@@ -287,6 +291,38 @@ Result<Credentials> credentials(pid_t pid) {
   const auto uid = four_ids(*text, "Uid"), gid = four_ids(*text, "Gid");
   if (!uid || !gid) return garbled(pid, "status");
   return Credentials{(*uid)[0], (*uid)[1], (*uid)[2], (*uid)[3], (*gid)[0], (*gid)[1], (*gid)[2], (*gid)[3]};
+}
+
+Error no_longer_there(pid_t pid) {
+  const std::string who = "process " + std::to_string(pid);
+  if (has_ended(pid)) return {Reason::target_gone, who + " has ended", "", {}};
+  return {Reason::target_gone,
+          who + " has just started another program",
+          "see whether that is the one to trace, and try again",
+          {}};
+}
+
+bool lacks_privileges_of_program(pid_t pid) {
+  Mounts mounts(pid);
+  const Opened program = open_link(proc_path(pid, "exe"), mounts);
+  struct stat file {};
+  struct statvfs mount {};
+  if (!program || ::fstat(program.fd.get(), &file) != 0 || ::fstatvfs(program.fd.get(), &mount) != 0) return false;
+  const auto text = read_status(pid);
+  if (!text) return false;
+  const auto uid = four_ids(*text, "Uid"), gid = four_ids(*text, "Gid");
+  if (!uid || !gid) return false;
+  constexpr std::size_t kSaved = 2;
+  const auto is_zero = [&](std::string_view key) {
+    const auto value = status_line(*text, key);
+    return value && value->find_first_not_of(" \t0") == std::string_view::npos;
+  };
+  if ((mount.f_flag & ST_NOSUID) != 0 || !is_zero("NoNewPrivs")) return false;
+  if ((file.st_mode & S_ISUID) != 0 && (*uid)[kSaved] != file.st_uid) return true;
+  // Without the group's execute bit it means mandatory locking (fs/exec.c, bprm_fill_uid()).
+  constexpr mode_t kSetGroup = S_ISGID | S_IXGRP;
+  if ((file.st_mode & kSetGroup) == kSetGroup && (*gid)[kSaved] != file.st_gid) return true;
+  return ::fgetxattr(program.fd.get(), "security.capability", nullptr, 0) > 0 && is_zero("CapPrm");
 }
 
 Result<bool> is_32bit(pid_t pid) {

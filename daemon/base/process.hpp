@@ -89,6 +89,15 @@ struct Credentials {
 // Errors: no_such_process, permission_denied.
 Result<Credentials> credentials(pid_t pid);
 
+// Why a process that was attached a moment ago isn't any more, or isn't what it was: it has ended, or has executed
+// another program (target_gone, both).
+Error no_longer_there(pid_t pid);
+
+// The program gives whoever executes it privileges (set-user-ID, set-group-ID, capabilities of its file) that this
+// process, at its first instruction, doesn't have, and a tracer without CAP_SYS_PTRACE is to blame (execve(2)): not
+// no_new_privs, nor a file system mounted nosuid. False also when that can't be read.
+bool lacks_privileges_of_program(pid_t pid);
+
 // By the ELF class of /proc/PID/exe; x32 programs count as 32-bit. Errors: no_such_process, permission_denied,
 // unsupported_target (no program, or not an ELF file).
 Result<bool> is_32bit(pid_t pid);

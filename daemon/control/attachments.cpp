@@ -44,7 +44,8 @@ void Attachments::enqueue(pid_t pid, std::function<void(std::function<void()>)> 
   run_next(pid);
 }
 
-// Nothing is done for clients that have gone: those that come and go in a loop would hold up all others.
+// Nothing is done for clients that have gone: those that come and go in a loop would hold up all others. Nor is
+// anything when all targets are let go for good.
 void Attachments::run_next(pid_t pid) {
   while (true) {
     const auto it = registry_.targets.find(pid);
@@ -52,10 +53,11 @@ void Attachments::run_next(pid_t pid) {
     if (it->second.operations.empty()) return forget_if_idle(pid);
     const Target::Operation operation = std::move(it->second.operations.front());
     it->second.operations.pop_front();
-    const bool runs = operation.whose == ClientId::none || registry_.clients.contains(operation.whose);
+    const bool wanted = operation.whose == ClientId::none || registry_.clients.contains(operation.whose);
+    const bool runs = wanted && !parts_.shutdown_timer;
     it->second.busy = runs;
     if (runs) return operation.run();
-    operation.drop();
+    if (operation.drop) operation.drop();
   }
 }
 
@@ -266,6 +268,11 @@ static std::string how_params(const std::optional<tracer::WaitStatus>& how) {
   return "";
 }
 
+// Only of one that is held at its first instruction: others may have given them up.
+static std::string unprivileged_param(pid_t pid, bool held) {
+  return held && process::lacks_privileges_of_program(pid) ? R"(,"unprivileged":true)" : "";
+}
+
 void Attachments::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::WaitStatus> how) {
   const auto it = registry_.targets.find(root);
   if (it == registry_.targets.end() || it->second.members.erase(pid) == 0) return;
@@ -279,7 +286,7 @@ void Attachments::on_process_gone(pid_t root, pid_t pid, std::optional<tracer::W
   const std::set<ClientId> interested = t.interested;
   spdlog::info("process {} has ended{}{}", root, t.own_end ? how_text(*t.own_end) : "",
                with_its_probes(registry_.probe_count(root)));
-  parts_.changes.mark_gone(root);
+  parts_.changes.mark_gone(root, "its process has ended");
   const std::string params = fmt::format(R"({{"pid":{}{}{}}})", root, how_params(t.own_end), children_let_go(t));
   for (const ClientId id : interested)
     if (const auto client = registry_.clients.find(id); client != registry_.clients.end())
@@ -295,12 +302,14 @@ void Attachments::on_process_execed(pid_t root, pid_t pid, bool kept, std::strin
   Target& t = it->second;
   const std::set<ClientId> interested = t.interested;
   spdlog::info("process {} runs another program{}", root, with_its_probes(registry_.probe_count(root)));
-  parts_.changes.mark_gone(root);
+  parts_.changes.mark_gone(root, "its process runs another program");
   t.loader_watch = {};
   t.exe = process::exe(root);
   if (parts_.keeping) t.mark = process::program_mark(root);
   std::string name;
   proto::append_json_string(name, comm);
+  const bool held = t.holder != ClientId::none || t.holds_execs != ClientId::none;
+  const std::string unprivileged = unprivileged_param(root, held);
   std::set<ClientId> denied;
   const bool ended = process::has_ended(root);  // told next; nobody may trace what isn't there
   for (const ClientId id : interested) {
@@ -308,8 +317,8 @@ void Attachments::on_process_execed(pid_t root, pid_t pid, bool kept, std::strin
     if (client == registry_.clients.end()) continue;
     const bool allowed = ended || client->second->may_trace(root);
     if (!allowed) denied.insert(id);
-    client->second->notify("target.execed",
-                           fmt::format(R"({{"pid":{},"attached":{},"comm":{}}})", root, kept && allowed, name));
+    client->second->notify("target.execed", fmt::format(R"({{"pid":{},"attached":{},"comm":{}{}{}}})", root,
+                                                        kept && allowed, name, unprivileged, children_let_go(t)));
   }
   if (!ended) parts_.access.forget_denied(t, denied);
   parts_.keeper.keep(root);
@@ -326,7 +335,8 @@ void Attachments::on_child_execed(Target& parent, pid_t pid, bool kept, std::str
   std::string name;
   proto::append_json_string(name, comm);
   notify_interested(parent, "target.left",
-                    fmt::format(R"({{"pid":{},"child":{},"comm":{},"attached":{}}})", root, pid, name, allowed));
+                    fmt::format(R"({{"pid":{},"child":{},"comm":{},"attached":{}{}}})", root, pid, name, allowed,
+                                unprivileged_param(pid, kept)));
   if (kept) {
     Target& t = registry_.target(pid);
     if (const auto id = process::target_id(pid)) t.id = *id;

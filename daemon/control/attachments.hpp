@@ -22,12 +22,10 @@ class Attachments : public Part {
   void enqueue(pid_t pid, std::function<void(std::function<void()> next)> operation, ClientId whose = ClientId::none,
                std::function<void()> drop = {});
   // Within an operation: attaches, or merges the parameters. One that is just being detached is waited for, for some
-  // seconds or `until`.
+  // seconds.
   void ensure_attached(pid_t pid, tracer::AttachParams params, Reply<void> reply) {
     ensure_attached(pid, params, std::chrono::steady_clock::now() + kDetachPatience, std::move(reply));
   }
-  void ensure_attached(pid_t pid, tracer::AttachParams params, std::chrono::steady_clock::time_point until,
-                       Reply<void> reply);
   // Queues what is to be done when the last probe of a target that nobody keeps attached has gone, or nobody keeps it
   // attached any more. `done`: it is free, or stays.
   void detach_if_unused(pid_t pid, std::function<void()> done);
@@ -43,6 +41,8 @@ class Attachments : public Part {
 
  private:
   static constexpr std::chrono::seconds kDetachPatience{5};
+  void ensure_attached(pid_t pid, tracer::AttachParams params, std::chrono::steady_clock::time_point until,
+                       Reply<void> reply);
   void run_next(pid_t pid);
   void forget_if_idle(pid_t pid);
   TargetView target_view(const Target& target) const;

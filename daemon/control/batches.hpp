@@ -5,18 +5,66 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "daemon/control/planner.hpp"
 #include "daemon/control/registry.hpp"
 #include "daemon/tracer/requests.hpp"
+#include "proto/json.hpp"
 
 namespace probed::control {
 
-// "GROUP/NAME was removed", "GROUP/NAME and 2 more were removed": of `count` probes, this the first of them.
+// "GROUP/NAME (process 12)", for people: a name may be that of probes in many processes.
+inline std::string full_name_in_process(const Probe& probe) {
+  return fmt::format("{} (process {})", probe.full_name(), probe.pid);
+}
+
+// "GROUP/NAME (process 12) was removed", "... and 2 more were removed": of `count` probes, this the first of them.
 inline std::string was_done(const std::string& first, std::size_t count, std::string_view what) {
   return count == 1 ? fmt::format("{} was {}", first, what)
                     : fmt::format("{} and {} more were {}", first, count - 1, what);
+}
+
+// What one client is to be told of several probes.
+struct ToldOfProbes {
+  std::vector<ProbeId> ids;
+  std::string first;  // the first one's full_name_in_process()
+
+  // {"ids":[...], and open for more.
+  void put_ids(proto::JsonWriter& w) const {
+    w.begin_object().key("ids").begin_array();
+    for (const ProbeId id : ids) w.number(std::uint64_t{number(id)});
+    w.end_array();
+  }
+};
+
+// Its owner, and whoever gets its events.
+inline std::set<Client*> owner_and_audience(const Registry& registry, const Probe& probe) {
+  std::set<Client*> clients;
+  if (const auto owner = registry.clients.find(probe.owner); owner != registry.clients.end())
+    clients.insert(owner->second);
+  probe.audience.each([&](const Subscription& s) { clients.insert(s.client); });
+  return clients;
+}
+
+// Of those that people know of. hearers(probe): the std::set<Client*> that is to be told of it.
+template <class F>
+std::map<Client*, ToldOfProbes> sort_by_hearer(const Registry& registry, const std::vector<ProbeId>& ids, F hearers) {
+  std::map<Client*, ToldOfProbes> told;
+  for (const ProbeId id : ids) {
+    const auto it = registry.probes.find(id);
+    if (it == registry.probes.end() || !is_shown(it->second)) continue;
+    for (Client* client : hearers(it->second)) {
+      ToldOfProbes& t = told[client];
+      if (t.ids.empty()) t.first = full_name_in_process(it->second);
+      t.ids.push_back(id);
+    }
+  }
+  return told;
 }
 
 struct Plan {

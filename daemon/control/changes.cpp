@@ -122,7 +122,9 @@ void Changes::set_enabled(Client& client, Selector which, bool enabled, Reply<Ch
     for (const ProbeId id : ids) {
       const auto it = registry_.probes.find(id);
       if (it == registry_.probes.end()) continue;
-      if (it->second.enabled != enabled) switched.push_back(id);
+      // That whoever has added it enables it then is a part of adding it.
+      const bool begins = enabled && std::exchange(it->second.not_begun, false) && it->second.owner == who;
+      if (it->second.enabled != enabled && !begins) switched.push_back(id);
       it->second.enabled = enabled;
       it->second.why_disabled.clear();
       it->second.pace.since = {};
@@ -145,17 +147,28 @@ void Changes::set_enabled(Client& client, Selector which, bool enabled, Reply<Ch
       reply(std::move(changed));
     });
   };
-  parts_.tracer->post([this, ids = std::move(ids), enabled, done = std::move(done)](tracer::Engine& engine) {
+  // Of code that has gone unnoticed nothing was counted since: who ends his probes learns of it.
+  std::set<pid_t> looked_at;
+  if (!enabled)
+    for (const ProbeId id : ids)
+      if (const auto it = registry_.probes.find(id); it != registry_.probes.end() && !it->second.gone)
+        looked_at.insert(it->second.pid);
+  parts_.tracer->post([this, ids = std::move(ids), enabled, done = std::move(done),
+                       looked_at = std::move(looked_at)](tracer::Engine& engine) {
+    for (const pid_t pid : looked_at) engine.look_at_code(pid);
     // What couldn't be armed has been told to code_gone() when this is called.
     engine.set_enabled(ids, enabled, [this, done](const std::vector<tracer::NotArmed>&) { post(done); });
   });
 }
 
-void Changes::mark_gone(pid_t pid) {
+void Changes::mark_gone(pid_t pid, std::string_view why) {
   std::vector<ProbeId> ids, persistent;
   for (auto& [id, probe] : registry_.probes) {
     if (probe.pid != pid) continue;
-    if (!std::exchange(probe.ended, true)) parts_.stream.note_end(probe);
+    if (!std::exchange(probe.ended, true)) {
+      probe.why_gone = why;
+      parts_.stream.note_end(probe);
+    }
     probe.gone = true;
     ids.push_back(id);
     if (probe.owner == ClientId::none && probe.committed) persistent.push_back(id);
@@ -169,29 +182,18 @@ void Changes::mark_gone(pid_t pid) {
 
 // Whoever gets the events of probes that somebody else has switched.
 void Changes::tell_switched(ClientId by, const std::vector<ProbeId>& ids, bool enabled) {
-  struct Told {
-    std::vector<ProbeId> ids;
-    std::string first;
-  };
-  std::map<Client*, Told> told;
-  for (const ProbeId id : ids) {
-    const Probe& probe = registry_.probes.at(id);
-    if (!is_shown(probe) || !probe.committed) continue;
+  const auto others = [&](const Probe& probe) {
     std::set<Client*> clients;
+    if (!probe.committed) return clients;
     probe.audience.each([&](const Subscription& s) {
       if (s.client->id() != by) clients.insert(s.client);
     });
-    for (Client* client : clients) {
-      Told& t = told[client];
-      if (t.ids.empty()) t.first = probe.full_name();
-      t.ids.push_back(id);
-    }
-  }
-  for (const auto& [client, t] : told) {
+    return clients;
+  };
+  for (const auto& [client, t] : sort_by_hearer(registry_, ids, others)) {
     proto::JsonWriter w;
-    w.begin_object().key("ids").begin_array();
-    for (const ProbeId id : t.ids) w.number(std::uint64_t{number(id)});
-    w.end_array().key("enabled").boolean(enabled);
+    t.put_ids(w);
+    w.key("enabled").boolean(enabled);
     const char* what = enabled ? "enabled by another client" : "disabled by another client";
     w.key("message").string(was_done(t.first, t.ids.size(), what)).end_object();
     client->notify("probe.switched", w.text());

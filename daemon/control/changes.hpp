@@ -24,7 +24,7 @@ class Changes : public Part {
   // Takes a probe out of the registry alone, and adds what it has counted to the totals. No-op for an unknown one.
   void erase_probe(ProbeId id);
   // The process has ended, or runs another program: so have its probes, of which persistent ones are erased.
-  void mark_gone(pid_t pid);
+  void mark_gone(pid_t pid, std::string_view why);
 
  private:
   std::vector<ProbeId> select(const Client& client, const Selector& which) const;

@@ -149,6 +149,13 @@ struct SubscribeRequest {
   std::optional<std::vector<std::string>> probes;  // names, or ids as decimal strings
 };
 
+struct Subscribed {
+  std::uint64_t id = 0;
+  // What the probes that it begins with have counted since this daemon runs: none of these hits is this subscription's,
+  // all later ones are. (Of a probe that is being hit at this very moment, give or take that hit.)
+  std::uint64_t hits = 0;
+};
+
 struct SubscriptionTotals {
   std::uint64_t delivered = 0, missed = 0;
 };
@@ -213,7 +220,7 @@ class Controller {
   virtual void look(std::optional<pid_t> pid, std::function<void()> done) = 0;
   virtual std::vector<ProbeView> probes(std::optional<pid_t> pid) const = 0;
 
-  virtual Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) = 0;
+  virtual Result<Subscribed> subscribe(Client& client, SubscribeRequest request) = 0;
   // Everything delivered so far has been offered to the client when this returns.
   virtual Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) = 0;
 

@@ -47,6 +47,7 @@ void ControllerImpl::shut_down(std::chrono::milliseconds limit, std::function<vo
   auto once = std::make_shared<std::function<void()>>(std::move(done));
   const auto finish = [this, once] {
     if (!*once) return;
+    parts_->stream.drain_all();
     parts_->keeper.end();
     std::exchange(*once, nullptr)();
   };
@@ -77,6 +78,7 @@ void ControllerImpl::client_gone(ClientId client) {
     parts_->stream.unlink(parts_->registry.subscriptions.at(id));
     parts_->registry.subscriptions.erase(id);
   }
+  if (parts_->shutdown_timer) return;  // everything goes
   std::vector<pid_t> left;
   for (auto& [pid, target] : parts_->registry.targets) {
     target.interested.erase(client);
@@ -115,7 +117,7 @@ void ControllerImpl::look(std::optional<pid_t> pid, std::function<void()> done) 
   parts_->reviver.look(pid, std::move(done));
 }
 std::vector<ProbeView> ControllerImpl::probes(std::optional<pid_t> pid) const { return parts_->views.probes(pid); }
-Result<std::uint64_t> ControllerImpl::subscribe(Client& client, SubscribeRequest request) {
+Result<Subscribed> ControllerImpl::subscribe(Client& client, SubscribeRequest request) {
   return parts_->stream.subscribe(client, std::move(request));
 }
 Result<SubscriptionTotals> ControllerImpl::unsubscribe(Client& client, std::uint64_t subscription) {

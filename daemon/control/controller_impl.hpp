@@ -35,7 +35,8 @@ class ControllerImpl final : public Controller {
   // in place when done is called, `limit` later at most.
   void readopt(std::chrono::milliseconds limit, std::function<void()> done);
 
-  // Detaches everything, then calls done; at most `limit` later it is called anyway. No other call after this one.
+  // Detaches everything, delivers what was hit until then, and calls done; at most `limit` later it is called anyway.
+  // From here on clients may only go (client_gone()). Never calls done itself.
   void shut_down(std::chrono::milliseconds limit, std::function<void()> done);
   // After that: gives the workers' jobs so long to end. How many don't: this must not be destroyed then.
   std::size_t finish_work(std::chrono::milliseconds patience);
@@ -51,7 +52,7 @@ class ControllerImpl final : public Controller {
   void set_enabled(Client& client, Selector which, bool enabled, Reply<Changed> reply) override;
   void look(std::optional<pid_t> pid, std::function<void()> done) override;
   std::vector<ProbeView> probes(std::optional<pid_t> pid) const override;
-  Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request) override;
+  Result<Subscribed> subscribe(Client& client, SubscribeRequest request) override;
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription) override;
   void set_armed(Client& client, bool armed, Reply<std::vector<Failed>> reply) override;
   void set_optimize(bool enabled, Reply<void> reply) override;

@@ -51,7 +51,9 @@ std::vector<std::string> FurtherPlaces::notes() const {
   const char* what = is_return_       ? "only returns from its own code are seen"
                      : by_convention_ ? "only its own code is probed, as %REG, $argN and $stackN have no meaning "
                                         "elsewhere; write the arguments' names, or none"
-                                      : "all that is this probe";
+                     : inlined_ == 0  ? "all that is this probe"
+                                      : "all that is this probe, whose hits may be more or fewer than its calls, as "
+                                        "compilers move and merge inlined code";
   out.push_back(fmt::format("{} {}: {}", name_, which, what));
   if (failed_ > 0) out.push_back(fmt::format("{} of them can't be probed; {}", failed_, failure_));
   return out;

@@ -367,7 +367,7 @@ void Keeper::enter(const KeptTarget& kept, std::uint64_t last_known) {
     if (k.expires) probe.expires = time_of(*k.expires);
     if (probe.enabled && probe.expires && now >= *probe.expires) {
       probe.enabled = false;
-      probe.why_disabled = "its time has come";
+      probe.why_disabled = "its time (expire) is over";
     }
     probe.unwatched = k.unwatched.value_or(Unwatched());
     ++probe.unwatched->times;
@@ -382,6 +382,7 @@ void Keeper::enter(const KeptTarget& kept, std::uint64_t last_known) {
     probe.program = shell_of(k, probe.parsed->kind == lang::Kind::return_probe, std::move(limit));
     probe.program->enabled = probe.enabled;
     probe.reported_missed = k.missed;
+    probe.hits_before = k.hits;
     registry_.last_probe = std::max(registry_.last_probe, number(probe.id));
     registry_.probes.emplace(probe.id, std::move(probe));
   }
@@ -428,8 +429,8 @@ void Keeper::adopt(FoundKept found, std::function<void()> done) {
 
 // Each that was tried is in place now, waits for its code, or is gone.
 void Keeper::settle(const KeptTarget& kept, std::uint64_t last_known, const std::vector<Failed>& failed) {
-  if (parts_.shutdown_timer) return;  // what is under way then fails for no reason of its own
-  std::size_t back = 0, waiting = 0;
+  if (parts_.shutdown_timer) return;             // what is under way then fails for no reason of its own
+  std::size_t shown = 0, back = 0, waiting = 0;  // as people count them: not a glob that has matches
   NotBack not_back(kept.id.pid);
   std::map<ProbeId, const std::string*> whys;
   for (const Failed& f : failed) whys.emplace(f.id, &f.why.message);
@@ -440,8 +441,11 @@ void Keeper::settle(const KeptTarget& kept, std::uint64_t last_known, const std:
     if (kept.followed > 0)
       probe.notes.push_back(
           fmt::format("{} children that its process was followed into are not probed any more", kept.followed));
-    back += probe.gone ? 0 : 1;
-    waiting += probe.pending && probe.gone ? 1 : 0;
+    if (is_shown(probe)) {
+      ++shown;
+      back += probe.gone ? 0 : 1;
+      waiting += probe.pending && probe.gone ? 1 : 0;
+    }
     if (!std::exchange(probe.awaited, false)) continue;
     const auto why = whys.find(probe.id);
     probe.why_gone = why != whys.end() ? *why->second : probe.pending ? "" : "its code is not there any more";
@@ -454,8 +458,8 @@ void Keeper::settle(const KeptTarget& kept, std::uint64_t last_known, const std:
     spdlog::warn("{} children that process {} was followed into are not probed any more", kept.followed, kept.id.pid);
   const std::uint64_t now = monotonic_now();
   const std::string others = waiting > 0 ? fmt::format(", {} wait for their code", waiting) : "";
-  spdlog::info("put back {} of {} probes of process {}{}; nobody counted for {:.3f} s", back, kept.probes.size(),
-               kept.id.pid, others, static_cast<double>(now - std::min(now, last_known)) / 1e9);
+  spdlog::info("put back {} of {} probes of process {}{}; nobody counted for {:.3f} s", back, shown, kept.id.pid,
+               others, static_cast<double>(now - std::min(now, last_known)) / 1e9);
 }
 
 void Keeper::note_watched(Probe& probe) const {

@@ -22,8 +22,6 @@ class Keeper : public Part {
   // Writes what is kept of that process, or removes its file when nothing is; of very many probes only keep_all() does.
   // Where that fails, note_unkept() says so. No-op when nothing is kept at all.
   void keep(pid_t pid);
-  // Writes this. Precondition: keep_probes() has been called, and end() hasn't.
-  void keep(const KeptTarget& target);
   void keep_all();
   // Adds to a persistent probe's notes why it won't outlive this daemon, if it won't.
   void note_unkept(ProbeView& view) const;
@@ -33,6 +31,9 @@ class Keeper : public Part {
   void note_watched(Probe& probe) const;
 
  private:
+  // Writes this. Precondition: keep_probes() has been called, and end() hasn't.
+  void keep(const KeptTarget& target);
+
   struct KeptFile {
     std::string path;
     std::size_t written = 0;       // hash of what stands there; 0: nothing

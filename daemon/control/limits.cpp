@@ -106,7 +106,7 @@ void Limits::look_at_limits() {
       ids.insert(ids.end(), probe.followers.begin(), probe.followers.end());
     };
     if (probe.expires && now >= *probe.expires) {
-      probe.why_disabled = "its time has come";
+      probe.why_disabled = "its time (expire) is over";
       add_to(expired);
       continue;
     }
@@ -139,35 +139,20 @@ void Limits::disable(std::vector<ProbeId> ids, std::string reason) {
 
 // Their owners, and who gets their events.
 void Limits::tell_disabled(const std::vector<ProbeId>& ids, std::string_view reason) {
-  struct Told {
-    std::string ids, message;
-    std::size_t more = 0;  // that the message doesn't name
-  };
-  std::map<Client*, Told> told;
-  for (const ProbeId id : ids) {
-    const auto it = registry_.probes.find(id);
-    if (it == registry_.probes.end() || !is_shown(it->second)) continue;
-    const Probe& probe = it->second;
+  const auto concerned = [&](const Probe& probe) {
     if (reason != "limit")
       spdlog::info("{} of process {} is disabled: {}", probe.full_name(), probe.pid, probe.why_disabled);
-    std::set<Client*> clients;
-    if (const auto owner = registry_.clients.find(probe.owner); owner != registry_.clients.end())
-      clients.insert(owner->second);
-    probe.audience.each([&](const Subscription& subscription) { clients.insert(subscription.client); });
-    for (Client* client : clients) {
-      Told& t = told[client];
-      if (t.ids.empty())
-        t.message = fmt::format("{}: {}", probe.full_name(), probe.why_disabled);
-      else
-        ++t.more;
-      t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
-    }
-  }
-  for (const auto& [client, t] : told) {
-    std::string message;
-    proto::append_json_string(message, t.more == 0 ? t.message : fmt::format("{} (and {} more)", t.message, t.more));
-    client->notify("probe.disabled",
-                   fmt::format(R"({{"ids":[{}],"reason":"{}","message":{}}})", t.ids, reason, message));
+    return owner_and_audience(registry_, probe);
+  };
+  for (const auto& [client, t] : sort_by_hearer(registry_, ids, concerned)) {
+    const Probe& first = registry_.probes.at(t.ids.front());
+    const std::size_t more = t.ids.size() - 1;
+    proto::JsonWriter w;
+    t.put_ids(w);
+    w.key("reason").string(reason);
+    w.key("message").string(fmt::format("{}: {}{}", first.full_name(), first.why_disabled,
+                                        more == 0 ? "" : fmt::format(" (and {} more)", more)));
+    client->notify("probe.disabled", w.end_object().text());
   }
 }
 

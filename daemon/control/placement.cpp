@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "daemon/base/process.hpp"
 #include "daemon/base/reserve.hpp"
 #include "daemon/control/batches.hpp"
 #include "daemon/control/parts.hpp"
@@ -33,14 +34,15 @@ bool names_functions(const lang::Location& location) {
   return std::holds_alternative<lang::SymbolLocation>(location.where) || (line && !line->function.empty());
 }
 
-// The name the language gives to the place found, which for a glob is not the place as written.
+// The name the language gives to the place found, which for a glob is not the place as written. Of a function that
+// exists only inlined it is that function's, not that of the one which the place is in.
 std::string generated_name(const lang::Definition& definition, const symbols::Site& where) {
   lang::Definition found;
   found.kind = definition.kind;
   found.location = definition.location;
   if (where.usdt)
     found.location.where = lang::UsdtLocation{where.usdt->provider, where.usdt->name};
-  else if (where.address && names_functions(definition.location))
+  else if (where.address && names_functions(definition.location) && where.instance != symbols::Site::Instance::inlined)
     found.location.where = lang::SymbolLocation{where.symbol, where.offset};
   return lang::generated_name(found);
 }
@@ -401,6 +403,7 @@ void Placement::describe(Probe& probe, const Plan& plan, const Target& t, Planne
   probe.notes = std::move(planned.notes);
   probe.address = planned.where.address;
   probe.enabled = !spec.disabled;
+  probe.not_begun = spec.disabled;
   probe.optimize = spec.optimize;
   probe.pace.most = request.max_rate;
   if (request.expire) probe.expires = std::chrono::steady_clock::now() + std::chrono::seconds(*request.expire);
@@ -409,7 +412,7 @@ void Placement::describe(Probe& probe, const Plan& plan, const Target& t, Planne
 Result<void> Placement::register_probes(Plan& plan) {
   const AddRequest& request = plan.request;
   Target& t = registry_.target(request.pid);
-  if (!t.attached) return Error{Reason::target_gone, fmt::format("process {} has gone", request.pid), "", {}};
+  if (!t.attached) return process::no_longer_there(request.pid);
   if (auto room = check_room(plan); !room) return room;
   Names names(registry_.probes, request.pid, plan.owner, plan.planned.size());
   plan.ids.reserve(plan.planned.size());

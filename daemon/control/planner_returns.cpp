@@ -11,7 +11,6 @@
 namespace probed::control {
 namespace {
 
-namespace native = arch::native;
 using Role = tracer::ProbeProgram::Role;
 
 constexpr const char* kBounded = "MAXACTIVE is counted by its breakpoints";
@@ -125,6 +124,20 @@ void note_late_strings(std::span<const lang::FetchArg> args, std::vector<std::st
   }
 }
 
+// GCC takes the result of a function away that no caller uses (-fipa-sra), and debug information doesn't say so.
+void note_lost_result(std::span<const lang::FetchArg> args, const std::string& function,
+                      std::vector<std::string>& notes) {
+  const auto is_result = [](const lang::FetchArg& arg) {
+    return arg.expr && std::holds_alternative<lang::RetvalExpr>(arg.expr->node);
+  };
+  const auto result = std::ranges::find_if(args, is_result);
+  if (result == args.end() || function.find(".isra.") == std::string::npos) return;
+  notes.push_back(
+      fmt::format("{} may be nothing but what the register holds: {} is a copy by the compiler, which returns nothing "
+                  "if no caller uses it (GCC, -fipa-sra)",
+                  result->name, function));
+}
+
 }  // namespace
 
 Result<PlannedProbe> return_without_place(std::size_t spec, const lang::Definition& definition,
@@ -188,6 +201,7 @@ Result<std::vector<PlannedProbe>> Planner::plan_return(std::size_t spec, const l
   auto args = arguments(definition, site, notes);
   if (!args) return std::move(args).error();
   note_late_strings(*args, notes);
+  note_lost_result(definition.args, site.symbol, notes);
   auto returns = compiled(definition, *args, filter, context_of(site));
   if (!returns) return std::move(returns).error();
   (*returns)->is_go = exits.is_go;

@@ -149,6 +149,7 @@ struct Probe {
   } pace;
   std::optional<std::chrono::steady_clock::time_point> expires;
   std::string why_disabled;  // by the daemon; empty: it wasn't, or has been enabled since
+  bool not_begun = false;    // added disabled, and never enabled since
   // One probe at many places (a static probe): the first place's entry is what people see and name, and the others
   // follow it: same name, its id in their events, enabled and removed with it.
   // So are those that have waited for their code: whatever the definition names then, but for a glob.
@@ -181,6 +182,7 @@ struct Probe {
     std::uint32_t index = 0;
   };
   std::vector<Source> sources;
+  std::uint64_t hits_before = 0;      // of program->counters->hits, that an earlier daemon has counted
   std::uint64_t reported_missed = 0;  // of program->counters->missed, told to the subscriptions
 
   std::string full_name() const { return group + "/" + name; }

@@ -129,7 +129,20 @@ std::vector<Failed> Reviver::failed(const std::vector<tracer::NotArmed>& not_arm
 
 // ---- gone -----------------------------------------------------------------------------------------------------------
 
-void Reviver::notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message) {
+// Their owners and whoever gets their events.
+void Reviver::tell_gone(const std::vector<ProbeId>& ids, const char* why) {
+  const auto concerned = [this](const Probe& probe) { return owner_and_audience(registry_, probe); };
+  for (const auto& [client, t] : sort_by_hearer(registry_, ids, concerned)) {
+    proto::JsonWriter w;
+    t.put_ids(w);
+    if (why) w.key("message").string(why);
+    const std::size_t more = t.ids.size() - 1;
+    w.key("what").string(more == 0 ? t.first : fmt::format("{} and {} more", t.first, more));
+    client->notify("probe.gone", w.end_object().text());
+  }
+}
+
+void Reviver::tell_returned(const std::vector<ProbeId>& ids) {
   struct Told {
     std::string ids, notes, probes;
   };
@@ -143,7 +156,6 @@ void Reviver::notify_owners(const std::vector<ProbeId>& ids, std::string_view me
     if (!is_shown(it->second)) continue;
     Told& t = told[it->second.owner];
     t.ids += (t.ids.empty() ? "" : ",") + std::to_string(number(id));
-    if (it->second.gone) continue;
     t.probes +=
         fmt::format(R"({}{{"id":{},"args":[{}]}})", t.probes.empty() ? "" : ",", number(id), args_of(it->second));
     for (const std::string& note : it->second.notes) {
@@ -151,11 +163,10 @@ void Reviver::notify_owners(const std::vector<ProbeId>& ids, std::string_view me
       proto::append_json_string(t.notes, fmt::format("{}: {}", it->second.full_name(), note));
     }
   }
-  const std::string said = message ? fmt::format(R"(,"message":"{}")", message) : "";
   for (const auto& [owner, t] : told)
     if (const auto client = registry_.clients.find(owner); client != registry_.clients.end())
-      client->second->notify(method, fmt::format(R"({{"ids":[{}]{}{}{}}})", t.ids, member("notes", t.notes),
-                                                 member("probes", t.probes), said));
+      client->second->notify("probe.returned", fmt::format(R"({{"ids":[{}]{}{}}})", t.ids, member("notes", t.notes),
+                                                           member("probes", t.probes)));
 }
 
 void Reviver::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const char* why) {
@@ -171,7 +182,7 @@ void Reviver::on_code_gone(pid_t root, const std::vector<ProbeId>& ids, const ch
     some_wait |= may_come_back(it->second);
     take_along(it->second);
   }
-  notify_owners(ids, "probe.gone", why);
+  tell_gone(ids, why);
   if (some_wait) look_for_pending(root);
 }
 
@@ -591,7 +602,7 @@ void Reviver::finish(const std::shared_ptr<Revival>& revival) {
   parts_.placement.analyse_code(revival->user, revival->pid, revival->execs, revival->symbols, std::move(sites));
   if (!ownerless.empty())
     parts_.tracer->post([ids = std::move(ownerless)](tracer::Engine& e) { e.remove(ids, nullptr); });
-  notify_owners(back, "probe.returned");
+  tell_returned(back);
   forget_watch_if_unneeded(revival->pid);
   revival->done(std::move(failed));
 }

@@ -39,7 +39,8 @@ class Reviver : public Part {
   void forget_match(const Probe& match, std::vector<ProbeId>& emptied);
 
  private:
-  void notify_owners(const std::vector<ProbeId>& ids, std::string_view method, const char* message = nullptr);
+  void tell_gone(const std::vector<ProbeId>& ids, const char* why);
+  void tell_returned(const std::vector<ProbeId>& ids);
   void take_along(const Probe& lost);
   Item item_of(const Probe& leader) const;
   std::optional<Error> why_not_revivable(const Probe& probe) const;

@@ -218,7 +218,7 @@ void Stream::tell_streaming(std::vector<ProbeId> ids) {
   if (!ids.empty()) parts_.tracer->post([ids = std::move(ids)](tracer::Engine& engine) { engine.refresh_modes(ids); });
 }
 
-Result<std::uint64_t> Stream::subscribe(Client& client, SubscribeRequest request) {
+Result<Subscribed> Stream::subscribe(Client& client, SubscribeRequest request) {
   drain_all();  // what was hit before is not this subscription's
   Subscription& subscription = registry_.subscriptions[++registry_.last_subscription];
   subscription.id = registry_.last_subscription;
@@ -229,6 +229,7 @@ Result<std::uint64_t> Stream::subscribe(Client& client, SubscribeRequest request
     if (const auto t = registry_.targets.find(*subscription.request.pid); t != registry_.targets.end())
       t->second.interested.insert(client.id());
   std::vector<ProbeId> changed;
+  Subscribed begun{subscription.id};
   Sight sight;
   for (auto& [id, probe] : registry_.probes) {
     if (!matches(subscription, probe, sight)) continue;
@@ -238,10 +239,12 @@ Result<std::uint64_t> Stream::subscribe(Client& client, SubscribeRequest request
     probe.program->streaming.store(true, std::memory_order_relaxed);
     // At once: from the answer on every hit is either delivered or missed.
     for (const Probe::Source& source : probe.sources) source.feed->feed->channel->start_recording(source.index);
+    const std::uint64_t hits = counts_of(probe).hits;
+    begun.hits += hits - std::min(hits, probe.hits_before);
     changed.push_back(id);
   }
   tell_streaming(std::move(changed));
-  return subscription.id;
+  return begun;
 }
 
 Result<SubscriptionTotals> Stream::unsubscribe(Client& client, std::uint64_t id) {
@@ -267,7 +270,7 @@ void Stream::note_end(const Probe& probe) {
     Ends& ends = ends_[subscription.id];
     if (probe.ended) ends.pid = probe.pid;
     if (probe.ended || !is_shown(probe)) return;
-    if (ends.removed.empty()) ends.first = probe.full_name();
+    if (ends.removed.empty()) ends.first = full_name_in_process(probe);
     ends.removed.push_back(probe.id);
   });
 }

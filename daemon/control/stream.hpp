@@ -20,7 +20,7 @@ class Stream : public Part {
   tracer::HitSink sink() { return {queue_, queue_event_.native_handle()}; }
 
   // Requests: controller.hpp says what they do.
-  Result<std::uint64_t> subscribe(Client& client, SubscribeRequest request);
+  Result<Subscribed> subscribe(Client& client, SubscribeRequest request);
   Result<SubscriptionTotals> unsubscribe(Client& client, std::uint64_t subscription);
 
   // Once, at the beginning: hits are taken from then on.
@@ -94,7 +94,7 @@ class Stream : public Part {
   // What subscriptions are still to be told: those of their probes that have ended.
   struct Ends {
     std::vector<ProbeId> removed;
-    std::string first;  // GROUP/NAME
+    std::string first;  // full_name_in_process()
     pid_t pid = 0;      // the process that has ended, or runs another program; 0: none
   };
   std::map<std::uint64_t, Ends> ends_;

@@ -109,8 +109,9 @@ Status Views::status() const {
   status.subscriptions = static_cast<std::uint32_t>(registry_.subscriptions.size());
   for (const auto& [id, probe] : registry_.probes) {
     if (!probe.committed) continue;
-    status.probes += is_shown(probe) ? 1 : 0;
-    status.optimized += is_shown(probe) && dearest(probe).optimized ? 1 : 0;
+    const bool there = is_shown(probe) && !probe.ended;
+    status.probes += there ? 1 : 0;
+    status.optimized += there && dearest(probe).optimized ? 1 : 0;
     const Counts counts = parts_.stream.counts_of(probe);
     status.hits += counts.hits;
     status.missed += counts.missed;

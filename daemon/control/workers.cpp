@@ -1,10 +1,12 @@
 // See workers.hpp.
 #include "daemon/control/workers.hpp"
 
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include "daemon/base/memory_limit.hpp"
@@ -92,10 +94,16 @@ void Workers::post(Job job) {
   more_.notify_one();
 }
 
-// With the lock. Detached: one that never comes back must not be waited for.
+// With the lock. Detached: one that never comes back must not be waited for. Where no thread can be made, those that
+// are there do the work; the first one has to be made.
 void Workers::start_thread() {
-  ++threads_;
-  std::thread([this] { work(); }).detach();
+  try {
+    std::thread([this] { work(); }).detach();
+    ++threads_;
+  } catch (const std::system_error& e) {
+    if (threads_ == 0) throw;
+    spdlog::warn("no further thread for look-ups can be made: {}; they wait for each other", e.what());
+  }
 }
 
 // One thread more than there are jobs waits here, and looks after those that don't come back.

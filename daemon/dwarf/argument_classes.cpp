@@ -10,8 +10,6 @@
 namespace probed::dwarf {
 namespace {
 
-namespace native = arch::native;
-
 constexpr std::uint64_t kPassByReference = 4;  // DW_CC_pass_by_reference: a class that isn't copied byte by byte
 constexpr std::size_t kMaxMembers = 32;        // who has more in 16 bytes is damaged
 constexpr unsigned kMaxDepth = 8;

@@ -487,6 +487,11 @@ std::optional<std::uint64_t> number_of(Die die, std::uint16_t name) {
   return value->number;
 }
 
+std::uint64_t language_of(Die die) {
+  const auto language = die.unit->attribute(0, AT_language);
+  return language ? language->number : 0;
+}
+
 bool flag_of(Die die, std::uint16_t name) { return number_of(die, name).value_or(0) != 0; }
 
 namespace {

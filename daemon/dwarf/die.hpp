@@ -176,6 +176,8 @@ std::string_view text_of(Die die, const Attribute& value);
 std::optional<std::uint64_t> address_of(Die die, const Attribute& value);
 std::optional<std::uint64_t> number_of(Die die, std::uint16_t name);  // a constant; inherited
 bool flag_of(Die die, std::uint16_t name);                            // inherited
+// Of its unit (DW_LANG_*); 0: not said.
+std::uint64_t language_of(Die die);
 
 // The code it stands for (AT_low_pc and AT_high_pc, or AT_ranges), in the file's addresses.
 std::vector<AddressInterval> intervals_of(Die die);

@@ -19,11 +19,6 @@ using Step = values::PlaceStep::Code;
 constexpr std::array<std::uint64_t, 15> kLikeC = {0x01, 0x02, 0x04, 0x0c, 0x10, 0x11, 0x1a,  0x1d,
                                                   0x21, 0x2a, 0x2b, 0x2c, 0x3a, 0x3e, 0x8001};
 
-std::uint64_t language_of(Die function) {
-  const auto language = function.unit->attribute(0, AT_language);
-  return language ? language->number : 0;
-}
-
 bool calls_like_c(Die function) {
   constexpr std::uint64_t kNormal = 1, kProgram = 2;  // DW_CC_normal, DW_CC_program
   const std::uint64_t convention = number_of(function, AT_calling_convention).value_or(kNormal);
@@ -301,7 +296,7 @@ Location result_in_registers(const Words& words) {
 
 // AAPCS64 6.9: in the registers that it would have as the first argument, or where the caller has said, which nothing
 // tells any more when the function returns.
-Location structure_at_return(const Type& type, Passing passing) {
+[[maybe_unused]] Location structure_at_return(const Type& type, Passing passing) {
   const auto in_memory = [] {
     const std::size_t address = native::kResultAddressRegister.value_or(0);
     return Location{piece_of({Step::load_entry_register, 8, 0, address}, true, 0, ~0ull)};

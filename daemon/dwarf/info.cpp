@@ -427,22 +427,47 @@ void DebugInfo::find_inlined() const {
   });
 }
 
-std::vector<LinePlace> DebugInfo::inlined(std::string_view name) const {
+// A constructor's versions are of one declaration; overloads aren't.
+DebugInfo::Inlined DebugInfo::inlined(std::string_view name) const {
   const std::lock_guard lock(mutex_);
   find_inlined();
   // Written with its parameters, C++ has overloads, which names alone don't tell apart: none is taken for another.
   const auto found = inlined_.find(std::string(last_name(name)));
-  std::vector<LinePlace> out;
+  Inlined out;
   if (found == inlined_.end()) return out;
+  std::set<std::tuple<std::string, std::uint64_t, std::uint64_t>> functions;
+  const auto declared = [](Die die, std::uint16_t at) {
+    const Die holder = holder_of(die, at);
+    return holder ? attribute(holder, at)->number : 0;
+  };
   for (const Die die : found->second) {
-    if (name.find("::") != name.npos && !fits_qualified(qualified_name(die), name)) continue;
+    std::string qualified = qualified_name(die);
+    if (name.find("::") != name.npos && !fits_qualified(qualified, name)) continue;
     const auto entry = low_pc(die);
-    if (entry && !intervals_of(die).empty()) out.push_back({*entry, 0, qualified_name(die)});
+    if (!entry || intervals_of(die).empty()) continue;
+    functions.emplace(qualified, declared(die, AT_decl_line), declared(die, AT_decl_column));
+    out.places.push_back({*entry, 0, std::move(qualified)});
   }
-  std::ranges::sort(out, {}, &LinePlace::address);
-  const auto same = std::ranges::unique(out, {}, &LinePlace::address);
-  out.erase(same.begin(), same.end());
+  out.functions = functions.size();
+  std::ranges::sort(out.places, {}, &LinePlace::address);
+  const auto same = std::ranges::unique(out.places, {}, &LinePlace::address);
+  out.places.erase(same.begin(), same.end());
   return out;
+}
+
+std::vector<std::string> DebugInfo::inlined_names(std::string_view glob, std::size_t most) const {
+  const std::lock_guard lock(mutex_);
+  find_inlined();
+  std::set<std::string> names;
+  for (const auto& [key, dies] : inlined_) {
+    for (const Die die : dies) {
+      if (names.size() >= most) return {names.begin(), names.end()};
+      if (intervals_of(die).empty()) continue;
+      std::string qualified = qualified_name(die);
+      if (names::glob_match(glob, qualified) || names::glob_match(glob, key)) names.insert(std::move(qualified));
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 const std::vector<DebugInfo::UnitInstance>& DebugInfo::instances_of(const Unit& unit) const {
@@ -459,8 +484,9 @@ const std::vector<DebugInfo::UnitInstance>& DebugInfo::instances_of(const Unit& 
 
 // Whether an inlined instance of a function is no call of it, but a piece: GCC splits functions (-fpartial-inlining),
 // and inlines the second half, which is of the same source, into the first again where it has no other callers. Nobody
-// has written that call: it has the line that the function is declared at, where a call of the function by itself
-// isn't.
+// has written that call: it has the place that the function is declared at, where a call of the function by itself
+// isn't. A function of one line has both in that line; compilers that don't tell columns (-gno-column-info) leave them
+// indistinguishable then.
 bool DebugInfo::is_own_half(Die inlined, Die source) const {
   const auto at = low_pc(inlined);
   const auto scope = at ? scope_at(*at) : std::nullopt;
@@ -470,9 +496,12 @@ bool DebugInfo::is_own_half(Die inlined, Die source) const {
   while (++outer != scope->blocks.end() && tag(*outer) == TAG_lexical_block) {
   }
   if (outer == scope->blocks.end() || abstract_instance(*outer) != source) return false;
-  const auto called = attribute(inlined, AT_call_line);
-  const Die declared = holder_of(source, AT_decl_line);
-  return !called || (declared && attribute(declared, AT_decl_line)->number == called->number);
+  const auto is_same = [&](std::uint16_t of_call, std::uint16_t of_declaration) {
+    const auto called = attribute(inlined, of_call);
+    const Die declared = holder_of(source, of_declaration);
+    return !called || (declared && attribute(declared, of_declaration)->number == called->number);
+  };
+  return is_same(AT_call_line, AT_decl_line) && is_same(AT_call_column, AT_decl_column);
 }
 
 FurtherInstances DebugInfo::further_instances(std::uint64_t entry, bool everywhere) const {

@@ -89,8 +89,14 @@ class DebugInfo {
   FileFunctions functions_of(std::string_view file, std::string_view function) const;
   // The file that the function is written in which is entered there; "": not known.
   std::string file_of(std::uint64_t entry) const;
-  // Where a function has been inlined, by address: by its name, as qualified as the user likes, or its linkage name.
-  std::vector<LinePlace> inlined(std::string_view name) const;
+  // Where a function has been inlined: by its name, as qualified as the user likes, or its linkage name.
+  struct Inlined {
+    std::vector<LinePlace> places;  // by address
+    std::size_t functions = 0;      // that they are of, by their declarations
+  };
+  Inlined inlined(std::string_view name) const;
+  // Qualified names of inlined functions that fit the glob; no more than `most`.
+  std::vector<std::string> inlined_names(std::string_view glob, std::size_t most) const;
   // Of the function that is entered at `entry`. everywhere: in all units, as inline functions of C++ are; else in its
   // own, and in others only if optimisation has crossed units.
   FurtherInstances further_instances(std::uint64_t entry, bool everywhere) const;

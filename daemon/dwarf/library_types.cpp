@@ -50,8 +50,7 @@ bool is_named(const Row& row, const Type& type) {
   const std::string_view name = name_of(type.die);
   if (!(row.type.ends_with(',') ? name.starts_with(row.type) : name == row.type)) return false;
   if (row.language == 0) return true;
-  const auto language = type.die.unit->attribute(0, AT_language);
-  return language && language->number == row.language;
+  return language_of(type.die) == row.language;
 }
 
 bool points_to_bytes(const Type& type) {

@@ -47,27 +47,86 @@ bool is_signed_base(Die die) {
   return encoding == ATE_signed || encoding == ATE_signed_char;
 }
 
-// Of one dimension; nullopt: the array's end isn't known.
-std::optional<std::uint64_t> count_of(Die subrange) {
-  if (const auto count = number_of(subrange, AT_count)) return *count;
-  const auto upper = attribute(subrange, AT_upper_bound);
-  if (!upper || upper->is_block()) return std::nullopt;
-  const std::uint64_t lower = number_of(subrange, AT_lower_bound).value_or(0);
-  // An upper bound that refers to a variable is a reference, not a number.
-  const auto last = number_of(subrange, AT_upper_bound);
-  if (!last || *last == ~0ull || *last == 0xffffffff || *last < lower) return std::nullopt;
-  return *last - lower + 1;
+// DWARF 5 table 7.17, and what was added since (dwarfstd.org/languages.html): where arrays begin that don't say it.
+// nullopt: a language that isn't known here.
+std::optional<std::int64_t> first_index_in(std::uint64_t language) {
+  // Ada, COBOL, Fortran, Pascal, Modula, PL/I, Julia.
+  constexpr std::uint64_t kOne[] = {0x03, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0d, 0x0e,
+                                    0x0f, 0x17, 0x1f, 0x22, 0x23, 0x2d, 0x2e, 0x2f, 0x3f};
+  constexpr std::uint64_t kLastKnown = 0x3f;
+  if (std::ranges::find(kOne, language) != std::end(kOne)) return 1;
+  return language <= kLastKnown || language == LANG_Assembler ? std::optional<std::int64_t>(0) : std::nullopt;
+}
+
+bool is_fortran(Die die) {
+  constexpr std::uint64_t kFortran[] = {0x07, 0x08, 0x0e, 0x22, 0x23, 0x2d, 0x3f};
+  return std::ranges::find(kFortran, language_of(die)) != std::end(kFortran);
+}
+
+struct Bounds {
+  std::optional<std::int64_t> lower;
+  std::optional<std::uint64_t> count;  // absent: the array's end isn't known
+};
+
+// A bound that is a block or refers to a variable is none that is known here.
+std::optional<std::int64_t> constant_of(Die subrange, std::uint16_t name) {
+  const auto number = number_of(subrange, name);
+  return number ? std::optional(static_cast<std::int64_t>(*number)) : std::nullopt;
+}
+
+// Of one dimension. Ada's may be those of the type that counts it.
+Bounds bounds_of(Die subrange) {
+  for (unsigned i = 0; i < kMaxChain; ++i) {
+    const Die counted_by = referenced(subrange, AT_type);
+    const bool says_nothing = !attribute(subrange, AT_upper_bound) && !attribute(subrange, AT_count);
+    if (!says_nothing || !counted_by || tag(counted_by) != TAG_subrange_type) break;
+    subrange = counted_by;
+  }
+  Bounds bounds;
+  bounds.lower = attribute(subrange, AT_lower_bound) ? constant_of(subrange, AT_lower_bound)
+                                                     : first_index_in(language_of(subrange));
+  if (const auto count = number_of(subrange, AT_count)) bounds.count = *count;
+  const auto upper = constant_of(subrange, AT_upper_bound);
+  if (bounds.count || !upper || !bounds.lower) return bounds;
+  const std::int64_t lower = *bounds.lower;
+  if (*upper >= lower)
+    bounds.count = static_cast<std::uint64_t>(*upper) - static_cast<std::uint64_t>(lower) + 1;
+  else if (lower != 0)  // C's T[] may be said to end at -1
+    bounds.count = 0;
+  constexpr std::uint64_t kEndless = 1ull << 32;  // T[] that ends at 0xffffffff
+  if (bounds.count == kEndless && lower == 0) bounds.count.reset();
+  return bounds;
+}
+
+constexpr std::string_view kDescribed = "where its elements are, only the running program knows: that isn't read yet";
+constexpr std::string_view kApart = "how far apart its elements are, only the running program knows";
+
+// Of the array's or a dimension's elements, bits; 0: nothing is said, nullopt: only the running program knows.
+std::optional<std::uint64_t> bit_stride_of(Die die) {
+  for (const auto& [name, bits] : {std::pair{AT_byte_stride, 8u}, std::pair{AT_bit_stride, 1u}}) {
+    if (!attribute(die, name)) continue;
+    const auto number = number_of(die, name);
+    std::uint64_t stride = 0;
+    if (!number || __builtin_mul_overflow(*number, bits, &stride)) return std::nullopt;
+    return stride;
+  }
+  return 0;
+}
+
+bool is_by_column(Die array) {
+  constexpr std::uint64_t kByColumns = 1;  // DW_ORD_col_major
+  const auto ordering = number_of(array, AT_ordering);
+  return ordering ? *ordering == kByColumns : is_fortran(array);
 }
 
 // The one whose elements are the furthest apart first.
 std::vector<Die> dimensions_of(Die array) {
-  constexpr std::uint64_t kByColumns = 1;  // DW_ORD_col_major
   std::vector<Die> out;
   each_child(array, [&](Die child) {
     if (tag(child) == TAG_subrange_type) out.push_back(child);
     return out.size() < kMaxDimensions;
   });
-  if (number_of(array, AT_ordering) == kByColumns) std::ranges::reverse(out);
+  if (is_by_column(array)) std::ranges::reverse(out);
   return out;
 }
 
@@ -91,15 +150,28 @@ Type array_type(Die die, unsigned dimension, unsigned depth) {
   type.die = die;
   type.dimension = dimension;
   type.element = referenced(die, AT_type);
+  for (const auto name : {AT_data_location, AT_allocated, AT_associated})
+    if (attribute(die, name)) type.absent = kDescribed;
   const std::vector<Die> dimensions = dimensions_of(die);
   if (dimension >= dimensions.size()) return type;
-  type.count = count_of(dimensions[dimension]);
-  std::uint64_t bytes = type_at(type.element, depth + 1).size;
-  for (std::size_t i = dimension; i < dimensions.size(); ++i) {
-    const auto count = count_of(dimensions[i]);
-    if (!count || __builtin_mul_overflow(bytes, *count, &bytes)) return type;
+  // From the inside outwards: bits that what is in the next dimension takes.
+  auto bits = bit_stride_of(die);
+  if (bits == 0 && __builtin_mul_overflow(type_at(type.element, depth + 1).size, 8u, &*bits)) bits = 0;
+  for (std::size_t i = dimensions.size(); i-- > dimension;) {
+    const Bounds bounds = bounds_of(dimensions[i]);
+    const auto own = bit_stride_of(dimensions[i]);
+    const auto apart = own == 0 ? bits : own;
+    if (!apart && type.absent.empty()) type.absent = kApart;
+    type.lower = bounds.lower;
+    type.count = bounds.count;
+    const std::uint64_t step = apart.value_or(0);
+    const bool is_packed = step % 8 != 0;
+    type.stride = is_packed ? 0 : step / 8;
+    type.bit_stride = is_packed && step < 64 ? static_cast<std::uint8_t>(step) : 0;
+    bits = apart;
+    if (!bounds.count || !bits || __builtin_mul_overflow(*bits, *bounds.count, &*bits)) bits = 0;
   }
-  type.size = bytes;
+  type.size = bits.value_or(0) / 8 + (bits.value_or(0) % 8 != 0 ? 1 : 0);
   return type;
 }
 
@@ -175,6 +247,19 @@ Type type_at(Die written, unsigned depth) {
       type.size = number_of(type.die, AT_byte_size).value_or(0);
       break;
     case TAG_array_type: return array_type(die, 0, depth);
+    case TAG_string_type:
+      if (attribute(die, AT_string_length)) type.size = 0;
+      type.kind = TypeKind::fixed_text;
+      break;
+    case TAG_subrange_type: {  // a number that is known to lie in a range
+      if (attribute(die, AT_GNU_bias)) break;
+      const Type counted = type_at(referenced(die, AT_type), depth + 1);
+      type.kind = counted.is_number() ? counted.kind : TypeKind::none;
+      type.is_signed = counted.is_signed;
+      type.die = counted.die ? counted.die : die;
+      if (type.size == 0) type.size = counted.size;
+      break;
+    }
     case TAG_subroutine_type: type.kind = TypeKind::function; break;
     case TAG_unspecified_type:  // decltype(nullptr)
       if (name_of(die) != "decltype(nullptr)") break;
@@ -187,6 +272,12 @@ Type type_at(Die written, unsigned depth) {
 }
 
 }  // namespace
+
+unsigned subscripts_by_column(const Type& array) {
+  if (array.kind != TypeKind::array || !is_by_column(array.die)) return 0;
+  const auto count = static_cast<unsigned>(dimensions_of(array.die).size());
+  return count > 1 ? count - std::min(array.dimension, count) : 0;
+}
 
 Type element_of(const Type& array) {
   if (array.dimension + 1 >= dimensions_of(array.die).size()) return type_itself(array.element);
@@ -209,8 +300,7 @@ std::string_view keyword_of(std::uint16_t t) {
 }
 
 bool says_keywords(Die type) {
-  const auto language = type.unit->attribute(0, AT_language);
-  const std::uint64_t l = language ? language->number : 0;
+  const std::uint64_t l = language_of(type);
   return l == LANG_C89 || l == LANG_C || l == 0x0c || l == 0x1d || l == 0x2c;  // C89, C, C99, C11, C17
 }
 
@@ -221,13 +311,20 @@ std::string with_suffix(Die type, std::string_view suffix, unsigned depth) {
   return name.append(" ").append(suffix);
 }
 
+// As the source has them: "[4]", "[2:9]" where the first isn't the language's usual one.
 std::string name_of_dimensions(Die array, std::size_t first) {
-  std::string out;
+  std::vector<std::string> names;
   const std::vector<Die> dimensions = dimensions_of(array);
   for (std::size_t i = first; i < dimensions.size(); ++i) {
-    const auto count = count_of(dimensions[i]);
-    out.append("[").append(count ? std::to_string(*count) : "").append("]");
+    const auto [lower, count] = bounds_of(dimensions[i]);
+    std::string name = count ? std::to_string(*count) : "";
+    if (lower && count && lower != first_index_in(language_of(array)))
+      name = std::to_string(*lower) + ":" + std::to_string(*lower + static_cast<std::int64_t>(*count) - 1);
+    names.push_back("[" + name + "]");
   }
+  if (is_by_column(array)) std::ranges::reverse(names);
+  std::string out;
+  for (const std::string& name : names) out += name;
   return out;
 }
 
@@ -256,6 +353,9 @@ std::string name_of_type(Die type, unsigned depth) {
       std::string out = name_of_type(referenced(type, AT_type), depth + 1) + " ";
       return out.append(name_of_dimensions(type, 0));
     }
+    case TAG_string_type:
+      if (!name.empty()) return std::string(name);
+      return "character(" + (attribute(type, AT_string_length) ? "*" : std::to_string(type_itself(type).size)) + ")";
     case TAG_subroutine_type: return "function";
     case 0: return "void";
     default: break;
@@ -377,6 +477,16 @@ std::vector<Member> members_of(const Type& structure) {
     return out.size() < kMaxMembers;
   });
   return out;
+}
+
+Member packed_element(const Type& array, std::uint64_t index) {
+  Member m{{}, {}, element_of(array), 0, {}, array.bit_stride, {}};
+  std::uint64_t first = 0;
+  if (!m.type.is_number() || __builtin_mul_overflow(array.bit_stride, index, &first))
+    m.absent = "it doesn't begin at a byte";
+  else
+    place_bits(m, first, array.size);
+  return m;
 }
 
 std::optional<Member> find_member(const Type& structure, std::string_view name) {

@@ -25,14 +25,20 @@ enum class TypeKind : std::uint8_t {
   structure,  // and class and union
   array,
   function,
+  fixed_text,  // Fortran's character(len=N): `size` bytes, no end that is marked
 };
 
 struct Type {
   TypeKind kind = TypeKind::none;
   bool is_signed = false;
-  std::uint64_t size = 0;              // bytes; 0: not known
-  std::optional<std::uint64_t> count;  // elements of an array; absent: not known
-  unsigned dimension = 0;              // of the array's dimensions, which its one entry may have several of, the first
+  std::uint64_t size = 0;  // bytes; 0: not known
+  // Of an array.
+  std::optional<std::uint64_t> count;  // elements; absent: not known
+  std::optional<std::int64_t> lower;   // the number of the first one; absent: not known
+  std::uint64_t stride = 0;            // bytes from one to the next; 0: not known
+  std::uint8_t bit_stride = 0;         // not 0: bits from one to the next, of 1 to 63, in place of `stride`
+  unsigned dimension = 0;              // of the dimensions, which its one entry may have several of, the first
+  std::string_view absent;             // why its elements can't be read; empty: they can
   Die die;                             // without qualifiers and typedefs
   Die element;                         // what a pointer points to, an array holds; as written; none: void
 
@@ -62,7 +68,13 @@ std::optional<Member> find_member(const Type& structure, std::string_view name);
 // Those it has itself, in order; bases are members with their type's name, anonymous ones have none.
 std::vector<Member> members_of(const Type& structure);
 
-// The elements of an array whose type is `array`; of several dimensions they are arrays themselves.
+// The elements of an array whose type is `array`; of several dimensions they are arrays themselves, those whose
+// elements are the furthest apart first.
 Type element_of(const Type& array);
+// One of an array with a bit stride, as a member of it.
+Member packed_element(const Type& array, std::uint64_t index);
+// Of an array whose first subscript counts what lies closest together (Fortran's), how many subscripts are still to
+// come; 0: of any other.
+unsigned subscripts_by_column(const Type& array);
 
 }  // namespace probed::dwarf

@@ -103,7 +103,7 @@ Object without_reference(Object object) {
 Object member_of(const Object& structure, const Member& m) {
   Object part;
   part.type = m.type;
-  part.written = tag(m.die) == TAG_inheritance ? m.type.die : referenced(m.die, AT_type);
+  if (m.die) part.written = tag(m.die) == TAG_inheritance ? m.type.die : referenced(m.die, AT_type);
   part.location = part_of(structure.location, m.offset, std::max<std::uint64_t>(1, m.type.size));
   part.bit_offset = m.bit_offset;
   part.bit_size = m.bit_size;
@@ -115,10 +115,21 @@ Object element_at(const Object& array, std::uint64_t index) {
   Object part;
   part.type = element_of(array.type);
   part.written = part.type.kind == TypeKind::array ? part.type.die : array.type.element;
+  if (array.type.bit_stride > 0 && array.type.absent.empty()) {
+    const Die written = part.written;
+    part = member_of(array, packed_element(array.type, index));
+    part.written = written;
+    return part;
+  }
   std::uint64_t offset = 0;
-  const bool fits = !__builtin_mul_overflow(part.type.size, index, &offset);
-  part.location = fits ? part_of(array.location, offset, std::max<std::uint64_t>(1, part.type.size))
-                       : absent("it lies outside of memory");
+  if (!array.type.absent.empty())
+    part.location = absent(std::string(array.type.absent));
+  else if (array.type.stride == 0 && index > 0)
+    part.location = absent("how far apart its elements are isn't known here");
+  else if (__builtin_mul_overflow(array.type.stride, index, &offset))
+    part.location = absent("it lies outside of memory");
+  else
+    part.location = part_of(array.location, offset, std::max<std::uint64_t>(1, part.type.size));
   return part;
 }
 

@@ -75,9 +75,15 @@ std::optional<values::Type> shown_as(const Type& type) {
   return out;
 }
 
+// Its elements lie one behind the other, where it is.
+bool is_dense(const Type& array) {
+  return array.absent.empty() && array.bit_stride == 0 && array.stride == element_of(array).size;
+}
+
 Shape shape_of(const Type& type) {
   if (type.kind == TypeKind::array)
-    return element_of(type).kind == TypeKind::character ? Shape::characters : Shape::array;
+    return element_of(type).kind == TypeKind::character && is_dense(type) ? Shape::characters : Shape::array;
+  if (type.kind == TypeKind::fixed_text) return type.size > 0 ? Shape::characters : Shape::other;
   if (type.kind == TypeKind::structure) return Shape::structure;
   if (!shown_as(type)) return Shape::other;
   if (is_text(type)) return Shape::text;
@@ -116,17 +122,20 @@ struct PathReader {
     }
     return text.substr(start, at - start);
   }
-  std::optional<std::uint64_t> index() {
+  // 0x10, 3, -2
+  std::optional<std::int64_t> index() {
     const std::size_t close = text.find(']', at);
     if (close == text.npos) return std::nullopt;
     std::string_view digits = text.substr(at, close - at);
+    const bool is_negative = digits.starts_with('-');
+    if (is_negative) digits.remove_prefix(1);
     const int base = digits.starts_with("0x") ? 16 : 10;
     if (base == 16) digits.remove_prefix(2);
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+    if (error != std::errc() || end != digits.data() + digits.size() || value >> 63 != 0) return std::nullopt;
     at = close + 1;
-    return value;
+    return is_negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
   }
 };
 
@@ -261,7 +270,10 @@ class Follower {
 
   Result<Object> dereference(Object object, std::string_view path) const {
     if (auto pointer = as_smart_pointer(object)) return dereference(*std::move(pointer), path);
-    if (object.type.kind == TypeKind::array) return element(std::move(object), 0, path);
+    if (object.type.kind == TypeKind::array) {
+      const std::int64_t first = object.type.lower.value_or(0);
+      return element(std::move(object), first, path);
+    }
     if (object.type.kind != TypeKind::pointer)
       return wrong("\"" + std::string(path) + "\": " + with_article(type_name(object)) + " is no pointer");
     const Die target = finder_.defined_anywhere(object.type.element);
@@ -274,7 +286,26 @@ class Follower {
     if (!reader.take("[")) return wrong("\"" + std::string(reader.text) + "\": expected ->, . or [N]");
     const auto index = reader.index();
     if (!index) return wrong("\"" + std::string(reader.text) + "\": expected a number in [ ]");
+    if (const unsigned count = subscripts_by_column(object.type))
+      return by_column(std::move(object), *index, count, reader);
     return element(std::move(object), *index, reader.text);
+  }
+
+  // As the source has them: the last subscript is of what lies the furthest apart.
+  Result<Object> by_column(Object object, std::int64_t first, unsigned count, PathReader& reader) const {
+    std::vector<std::int64_t> subscripts{first};
+    while (subscripts.size() < count && reader.take("["))
+      if (const auto index = reader.index())
+        subscripts.push_back(*index);
+      else
+        return wrong("\"" + std::string(reader.text) + "\": expected a number in [ ]");
+    if (subscripts.size() < count)
+      return wrong("\"" + std::string(reader.text) + "\": " + with_article(type_name(object)) + " takes " +
+                   std::to_string(count) + " subscripts");
+    Result<Object> found(std::move(object));
+    for (; found && !subscripts.empty(); subscripts.pop_back())
+      found = element(std::move(*found), subscripts.back(), reader.text);
+    return found;
   }
 
   // smart: how many smart pointers have been followed to get here; damaged ones may hold themselves.
@@ -335,10 +366,14 @@ class Follower {
     }
   }
 
-  Result<Object> element(Object object, std::uint64_t index, std::string_view path) const {
+  Result<Object> element(Object object, std::int64_t number, std::string_view path) const {
+    if (object.type.kind == TypeKind::array) return element_of_array(std::move(object), number, path);
+    if (number < 0 && object.type.kind != TypeKind::pointer)
+      return wrong("\"" + std::string(path) + "\": the first element is [0]");
+    const auto index = static_cast<std::uint64_t>(number);
     if (auto elements = as_elements(object)) {
       if (elements->end) return element_of_vector(*std::move(elements), index, path);
-      return element(std::move(elements->first), index, path);
+      return element(std::move(elements->first), number, path);
     }
     if (auto variant = as_variant(object)) {
       if (index < variant->values.size()) return without_reference(std::move(variant->values[index]));
@@ -346,12 +381,6 @@ class Follower {
       return wrong("\"" + std::string(path) + "\": " +
                    (count == 0 ? "of its alternatives only the index can be shown"
                                : "its last alternative is [" + std::to_string(count - 1) + "]"));
-    }
-    if (object.type.kind == TypeKind::array) {
-      if (object.type.count.value_or(0) > 0 && index >= *object.type.count)
-        return wrong("\"" + std::string(path) + "\": the last element is [" + std::to_string(*object.type.count - 1) +
-                     "]");
-      return without_reference(element_at(object, index));
     }
     if (object.type.kind != TypeKind::pointer) {
       const bool is_structure = object.type.kind == TypeKind::structure;
@@ -361,10 +390,23 @@ class Follower {
     }
     const Die target = finder_.defined_anywhere(object.type.element);
     const Type type = type_itself(target);
-    std::uint64_t offset = 0;
-    if (type.size == 0 || __builtin_mul_overflow(type.size, index, &offset))
+    std::int64_t offset = 0;
+    if (type.size == 0 || __builtin_mul_overflow(type.size, number, &offset))
       return wrong("\"" + std::string(path) + "\": the size of what it points to isn't known");
-    return without_reference({behind(object.location, offset), type, target, {}, 0});
+    return without_reference({behind(object.location, static_cast<std::uint64_t>(offset)), type, target, {}, 0});
+  }
+
+  // number: as the source counts them.
+  Result<Object> element_of_array(Object object, std::int64_t number, std::string_view path) const {
+    const auto refused = [&](const std::string& why) { return wrong("\"" + std::string(path) + "\": " + why); };
+    if (!object.type.absent.empty()) return without_reference(element_at(object, 0));
+    if (!object.type.lower) return refused("the number of the first element is only known to the running program");
+    std::int64_t lower = *object.type.lower, index = 0;
+    if (number < lower || __builtin_sub_overflow(number, lower, &index))
+      return refused("the first element is [" + std::to_string(lower) + "]");
+    if (const auto count = object.type.count.value_or(0); count > 0 && static_cast<std::uint64_t>(index) >= count)
+      return refused("the last element is [" + std::to_string(lower + static_cast<std::int64_t>(count) - 1) + "]");
+    return without_reference(element_at(object, static_cast<std::uint64_t>(index)));
   }
 
   // Null where the vector has fewer elements.
@@ -429,13 +471,14 @@ Value plain(const Object& object) {
 
 // char[N] and lists of what is shown at once.
 Value list(const Object& object, Value value) {
-  const Type element = element_of(object.type);
   if (value.shape == Shape::characters) {
+    const bool is_fixed = object.type.kind == TypeKind::fixed_text;
     value.type.base = BaseType::string;
-    const std::uint64_t count = object.type.count.value_or(0);
+    const std::uint64_t count = is_fixed ? object.type.size : object.type.count.value_or(0);
     value.type.text_limit = static_cast<std::uint16_t>(std::min<std::uint64_t>(count, 0xffff));
     return value;
   }
+  const Type element = element_of(object.type);
   value.type = *shown_as(element);
   const std::uint64_t count = object.type.count.value_or(0);
   value.type.array = static_cast<std::uint16_t>(std::min<std::uint64_t>(count, lang::kMaxArray));
@@ -484,7 +527,7 @@ class Expander {
     if (is_structure && depth < kMaxDepth) return add_members(object, path, depth, before);
     const bool has_elements = type.kind == TypeKind::array && type.count.value_or(0) > 0;
     if (has_elements && shape_of(type) == Shape::array && depth < kMaxDepth &&
-        (!shown_as(element_of(type)) || !is_one_memory(object.location)))
+        (!shown_as(element_of(type)) || !is_dense(type) || !is_one_memory(object.location)) && type.absent.empty())
       return add_elements(object, path, depth);
     Value value = value_of(object);
     value.path = path;
@@ -503,6 +546,11 @@ class Expander {
     Value value = plain(object);
     if (value.shape == Shape::characters) return list(object, std::move(value));
     if (value.shape != Shape::array) return value;
+    if (!object.type.absent.empty()) {
+      value.shape = Shape::other;
+      value.place.absent = object.type.absent;
+      return value;
+    }
     if (!object.type.count) return only_where(std::move(value));
     if (*object.type.count == 0) return empty_list(std::move(value));
     if (shown_as(element_of(object.type))) return list(object, std::move(value));

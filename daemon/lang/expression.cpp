@@ -88,9 +88,9 @@ class PathChecker {
     while (true) {
       if (take("->") || take(".")) {
         if (!identifier()) return false;
-      } else if (at('[')) {
+      } else if (take("[")) {
         const std::size_t close = text_.find(']', i_);
-        ++i_;
+        take("-");
         if (close == text_.npos || !parse_unsigned(text_.substr(i_, close - i_))) return false;
         i_ = close + 1;
       } else {

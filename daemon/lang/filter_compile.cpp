@@ -369,16 +369,22 @@ class Compiler {
     }
     for (const auto& [name, why] : kUnknownHere)
       if (name_ == name) return wrong(start, "the field " + quoted(name_) + " isn't there: " + why, field_hint());
-    if (rest().starts_with("->") || rest().starts_with("["))
-      return wrong(start, "expected the name of an argument, not an expression",
-                   "make it an argument, NAME=EXPRESSION, and compare NAME; " + field_hint());
+    if (rest().starts_with("->") || rest().starts_with("[") || name_.find('.') != name_.npos)
+      return not_an_expression(start);
     return wrong(start, "unknown field " + quoted(name_), field_hint());
+  }
+
+  bool not_an_expression(std::size_t column) {
+    return wrong(column, "expected the name of an argument, not an expression",
+                 "make it an argument, NAME=EXPRESSION, and compare NAME; " + field_hint());
   }
 
   std::string field_hint() const {
     std::string hint = "fields:";
     for (const FetchArg& arg : args_.first(std::min<std::size_t>(args_.size(), 16))) hint += " " + arg.name;
-    return hint + " pid tid cpu comm" + (is_return_ ? " duration" : "");
+    hint += std::string(" pid tid cpu comm") + (is_return_ ? " duration" : "");
+    return args_.empty() ? hint + "; what else is to be compared has to be an argument of the probe: `FUNCTION n`"
+                         : hint;
   }
 
   // ---- OP ----
@@ -400,6 +406,10 @@ class Compiler {
                      "use == != < <= > >= or &");
       return true;
     }
+    if (rest().starts_with("->")) return not_an_expression(start);
+    if (start < text_.size() && std::string_view("+-*/%^|").find(text_[start]) != std::string_view::npos)
+      return wrong(start, "a filter compares, it doesn't calculate",
+                   "operators: == != < <= > >= & ~; what is to be calculated is done with what the events say");
     return wrong(start, "expected an operator behind " + quoted(name_),
                  rest().starts_with('=') ? "did you mean ==?" : "operators: == != < <= > >= & ~");
   }

@@ -239,6 +239,21 @@ std::vector<Found> TargetSymbols::Impl::matching(const Instance& in, std::string
   return found;
 }
 
+bool TargetSymbols::Impl::has_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const {
+  const names::NameParts typed = names::split_name(query.name);
+  for (const Instance* in : stage) {
+    if (!ready(*in)) continue;
+    const SymbolTable& table = in->module->symbols();
+    const auto is_one = [&](const Symbol& s) {
+      if (!wanted_kind(s, true) || !names::is_mangled(s.name())) return false;
+      const names::NameParts parts = names::split_name(table.readable(s));
+      return names::leaves_out_scopes(typed.name, parts.name) || names::leaves_out_scopes(typed.name, parts.bare);
+    };
+    if (std::ranges::any_of(table.all(), is_one)) return true;
+  }
+  return false;
+}
+
 // ---- what went wrong
 // ----------------------------------------------------------------------------------------------------
 
@@ -282,6 +297,7 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   std::string hint = names.empty() ? list : "did you mean " + join(names) + "?";
   if (const std::string why = stripped(asked); want == Want::code && !why.empty())
     hint = names.empty() ? why : why + "; or " + hint;
+  if (module.empty() && !glob) hint += "; with --pending a probe waits for a library that isn't loaded yet";
   const auto unreadable = std::find_if(asked.begin(), asked.end(), [&](const Instance* in) { return !ready(*in); });
   if (unreadable != asked.end()) hint += "; " + (*unreadable)->module->path() + " can't be read any more";
   return {Reason::no_such_symbol, what + where, hint, {}};

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "daemon/base/file.hpp"
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/visits.hpp"
 #include "daemon/symbols/open_maps.hpp"
@@ -139,6 +140,7 @@ Result<Maps> open_maps(pid_t pid) {
                  "cannot read " + path + ": " + std::strerror(why),
                  "run as the owner of the process or as root",
                  {}};
+  if (lacks_descriptors(why)) return no_descriptors(pid);
   return Error{Reason::internal, "cannot read " + path + ": " + std::strerror(why), "", {}};
 }
 

@@ -155,12 +155,30 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
       const std::vector<Found> here = matching(*in, query.text);
       found.insert(found.end(), here.begin(), here.end());
     }
-    if (!found.empty()) return places_of_glob(found, where.offset);
+    if (found.empty()) continue;
+    Result<Places> places = places_of_glob(found, where.offset);
+    if (!places) return places;
+    if (&stage == &groups.front() || !location.module.empty())
+      note_inlined(places->sites.front(), found);
+    else
+      places->sites.front().note = libraries_note(*selected, query.text);
+    return places;
   }
-  if (!names::has_glob(query.text))
-    for (const auto& stage : groups)
-      if (Result<Places> inlined = inlined_places(stage, where); !inlined || !inlined->sites.empty()) return inlined;
-  return not_found(query, location.module, *selected, Want::code);
+  const auto none = [&] { return not_found(query, location.module, *selected, Want::code); };
+  if (names::has_glob(query.text)) {
+    Error error = none();
+    if (std::string inlined = only_inlined(*selected, query.text); !inlined.empty()) error.hint = std::move(inlined);
+    return error;
+  }
+  for (const auto& stage : groups) {
+    Result<Places> inlined = inlined_places(stage, where);
+    if (inlined && inlined->sites.empty()) continue;
+    // Without its first scopes it isn't taken for what is inlined of it while there is more of it.
+    const auto is_meant = [&](const Site& site) { return site.inlined == where.name; };
+    const bool is_whole = names::is_mangled(where.name) || (inlined && std::ranges::any_of(inlined->sites, is_meant));
+    return is_whole || !has_longer_names(stage, query) ? std::move(inlined) : Result<Places>(none());
+  }
+  return none();
 }
 
 Result<std::vector<Site>> TargetSymbols::Impl::sites_of_one(const NameQuery& query, std::vector<Found> found,

@@ -207,6 +207,7 @@ Result<Places> TargetSymbols::Impl::resolve_functions_of_file(const lang::Locati
     return Error{
         Reason::bad_definition, "a glob may be " + std::to_string(names::kMaxGlob) + " bytes long at most", "", {}};
   for (const auto& stage : stages(*selected, location.module.empty())) {
+    std::vector<Found> entered;
     for (const Instance* in : stage) {
       const auto info = debug_info(*in);
       if (!info) continue;
@@ -215,15 +216,23 @@ Result<Places> TargetSymbols::Impl::resolve_functions_of_file(const lang::Locati
       file_known |= found.file_known;
       for (const dwarf::LinePlace& function : found.places) {
         Result<Site> site = site_at(in->remote({function.address}));
-        if (!site && places.by_glob)
+        if (!site && !places.by_glob) return std::move(site).error();
+        if (!site) {
           places.left_out.push_back({function.function, in->remote({function.address}), std::move(site).error()});
-        else if (!site)
-          return std::move(site).error();
-        else
-          places.sites.push_back(std::move(site).value());
+          continue;
+        }
+        const auto bounds = in->module->function_at({function.address});
+        if (bounds && bounds->symbol && bounds->symbol->address == ElfAddr{function.address})
+          entered.push_back({in, bounds->symbol});
+        places.sites.push_back(std::move(site).value());
       }
     }
-    if (!places.sites.empty()) return places;
+    if (places.sites.empty()) continue;
+    if (places.by_glob)
+      note_inlined(places.sites.front(), entered);
+    else if (places.sites.size() == 1 && entered.size() == 1)
+      add_further_instances(places.sites, entered.front());
+    return places;
   }
   if (!places.left_out.empty()) return std::move(places.left_out.front().why);
   if (!file_known) return no_such_line(location, where, false, has_debug_info);
@@ -239,7 +248,14 @@ Result<Places> TargetSymbols::Impl::inlined_places(std::span<const Instance* con
   for (const Instance* in : selected) {
     const auto info = debug_info(*in);
     if (!info) continue;
-    for (const dwarf::LinePlace& inlined : info->inlined(where.name)) {
+    const dwarf::DebugInfo::Inlined found = info->inlined(where.name);
+    if (found.functions > 1)
+      return Error{Reason::ambiguous_symbol,
+                   where.name + " names " + std::to_string(found.functions) + " functions that exist only inlined",
+                   "write the one that is meant with all its namespaces and classes, or, of overloads, a line of it: "
+                   "FILE:LINE",
+                   {}};
+    for (const dwarf::LinePlace& inlined : found.places) {
       Result<Site> site = site_at(in->remote({inlined.address}));
       if (!site) continue;  // of an instance that the linker has dropped
       site->one_probe = where.name;
@@ -260,8 +276,63 @@ Result<Places> TargetSymbols::Impl::inlined_places(std::span<const Instance* con
   return places;
 }
 
+namespace {
+
+// "a, b and c", "a, b, c and 4 more".
+std::string listed(std::vector<std::string> names, std::size_t most) {
+  const std::size_t more = names.size() - std::min(names.size(), most);
+  names.resize(names.size() - more);
+  std::string out = names.front();
+  for (std::size_t i = 1; i < names.size(); ++i)
+    out += (i + 1 == names.size() && more == 0 ? " and " : ", ") + names[i];
+  return more == 0 ? out : out + " and " + std::to_string(more) + " more";
+}
+
+constexpr std::size_t kMostNamed = 3;
+
+}  // namespace
+
+std::string TargetSymbols::Impl::only_inlined(std::span<const Instance* const> selected, std::string_view glob) const {
+  constexpr std::size_t kMostAsked = 100;
+  for (const Instance* in : selected) {
+    const auto info = in->main ? debug_info(*in) : nullptr;
+    const auto names = info ? info->inlined_names(glob, kMostAsked) : std::vector<std::string>();
+    if (!names.empty())
+      return listed(names, kMostNamed) + (names.size() == 1 ? " exists" : " exist") +
+             " only inlined, which a glob leaves out: a name without one finds " +
+             (names.size() == 1 ? "it" : "each of them");
+  }
+  return "";
+}
+
+std::string TargetSymbols::Impl::libraries_note(std::span<const Instance* const> selected,
+                                                std::string_view glob) const {
+  const std::string inlined = only_inlined(selected, glob);
+  return "no function of the program itself matches, so its libraries are looked through" +
+         (inlined.empty() ? "" : "; " + inlined);
+}
+
+// The DWARF of all that a glob matches may take long: of many it isn't asked.
+void TargetSymbols::Impl::note_inlined(Site& site, std::span<const Found> matches) const {
+  constexpr std::size_t kMostAsked = 256;
+  if (matches.size() > kMostAsked) return;
+  std::vector<std::string> names;
+  std::size_t inlined = 0;
+  for (const Found& match : matches) {
+    const auto info = match.symbol->kind == SymbolKind::function ? debug_info(*match.in) : nullptr;
+    if (!info) continue;
+    const auto further = info->further_instances(match.symbol->address.value, match.symbol->binding == Binding::weak);
+    if (further.inlined.empty()) continue;
+    inlined += further.inlined.size();
+    names.push_back(further.name);
+  }
+  if (names.empty()) return;
+  site.note = listed(names, kMostNamed) + (names.size() == 1 ? " is" : " are") + " inlined at " +
+              std::to_string(inlined) + (inlined == 1 ? " place" : " places") +
+              ", too, which a glob leaves out: a name without one takes them in";
+}
+
 void TargetSymbols::Impl::add_further_instances(std::vector<Site>& sites, const Found& found) const {
-  constexpr std::size_t kMostNamed = 3;
   const Symbol& symbol = *found.symbol;
   const auto info = symbol.kind == SymbolKind::function ? debug_info(*found.in) : nullptr;
   const auto further =

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/base/visits.hpp"
 
 namespace probed::symbols {
@@ -86,6 +87,7 @@ Result<UniqueFd> TargetFiles::open_mapped(const Mapping& mapping, const SameBuil
   if (program && is_mapped_file(program.fd.get(), mapping)) return std::move(program.fd);
   Opened named = mapping.deleted ? Opened::failed(ENOENT) : open(mapping.path);
   if (named && (is_mapped_file(named.fd.get(), mapping) || same_build(named.fd.get()))) return std::move(named.fd);
+  if (out_of_descriptors()) return no_descriptors(pid_);
   if (mapped.error == EACCES || mapped.error == EPERM)
     return Error{Reason::permission_denied,
                  "cannot open " + mapping.path + " as process " + std::to_string(pid_) +

@@ -113,6 +113,8 @@ class TargetSymbols::Impl {
   std::vector<Found> unnamed(const Instance& in, const NameQuery& query, Want want) const;
   std::vector<Found> readable_ones(const Instance& in, const std::vector<const Symbol*>& symbols, Want want) const;
   std::vector<Found> matching(const Instance& in, std::string_view glob) const;
+  // Whether functions with code of their own have this name with more scopes in front: shop::Cart::add, of Cart::add.
+  bool has_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const;
   std::vector<std::string> in_other_modules(std::string_view name, std::span<const Instance* const> asked,
                                             Want want) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,
@@ -155,6 +157,12 @@ class TargetSymbols::Impl {
   Result<Places> inlined_places(std::span<const Instance* const> selected, const lang::SymbolLocation& where) const;
   // What else is executed when the function is called.
   void add_further_instances(std::vector<Site>& sites, const Found& found) const;
+  // Says at the first site of a glob which of the functions that it matches are inlined, too.
+  void note_inlined(Site& site, std::span<const Found> matches) const;
+  // Of functions that a glob fits, and that exist only inlined: "a and b exist only inlined, ..."; "": there are none.
+  std::string only_inlined(std::span<const Instance* const> selected, std::string_view glob) const;
+  // What is to be said of a glob that has matched in libraries alone.
+  std::string libraries_note(std::span<const Instance* const> selected, std::string_view glob) const;
   std::shared_ptr<const dwarf::DebugInfo> debug_info(const Instance& in) const;
   values::Placement thread_block(const Instance& in) const;
   std::optional<values::Placement> thread_object(const Instance& in, std::string_view name, std::uint64_t size,

@@ -110,7 +110,7 @@ std::optional<Waiter::Clock::time_point> Loop::next_deadline() const {
   }
   for (const auto& [pid, process] : targets_.processes) {
     if (const auto& going = process->letting_go) {
-      if (!process->detach_replies.empty()) consider(going->deadline);
+      if (!process->detach_replies.empty()) consider(std::min(going->look_at, going->deadline));
       consider(going->ask_all_at);
       if (going->together_until) consider(*going->together_until);
     }
@@ -141,8 +141,12 @@ void Loop::check_deadlines() {
   for (auto& [pid, process] : targets_.processes) {
     if (process->actions.look_at && now >= *process->actions.look_at) trapped.push_back(pid);
     if (process->give_back_at && now >= *process->give_back_at) givers.push_back(pid);
-    if (const auto& going = process->letting_go) {
+    if (auto& going = process->letting_go) {
       if (going->together_until && now >= *going->together_until) incomplete.push_back(pid);
+      if (now >= going->look_at) {
+        going->look_at = Waiter::Clock::time_point::max();
+        if (Jobs::none_can_stop(*process)) tell_late_detach(*process, late);
+      }
       if (now >= going->deadline) tell_late_detach(*process, late);
       if (now >= going->ask_all_at) stalled.push_back(pid);
     }
@@ -201,7 +205,15 @@ Act Loop::on_stop(Tracee& tracee, const WaitStatus& status) {
   tracee.group_stopped = false;
   rooms_.masks.note_mask(tracee, status);
   rooms_.restarts.note_restart(tracee, status);
-  if (tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop) ptrace::note_event_stop(tracee.tid);
+  const bool is_event_stop = tracee.stop == Kind::interrupt || tracee.stop == Kind::group_stop;
+  if (is_event_stop) ptrace::note_event_stop(tracee.tid);
+  if (is_event_stop && tracee.is_held() && !tracee.process->detaching()) {
+    settle_call_note(tracee.tid);
+    rooms_.rounds.looked_at(tracee);
+    tracee.interrupted_at.reset();
+    tracee.group_stopped = tracee.stop == Kind::group_stop;
+    return Act::stay(std::get<Held>(tracee.left).until, "it is held, and is back from a call for us");
+  }
   if (tracee.hidden && status.stopped()) rooms_.delivery.show_again(tracee);
   switch (status.kind()) {
     case Kind::exited:
@@ -240,7 +252,9 @@ bool Loop::give_back(Tracee& tracee, const WaitStatus& status) {
   if (has_gone || kind == Kind::interrupt || kind == Kind::group_stop) {
     const Away away = *tracee.away();
     tracee.left = away.listened ? Left(Listening{}) : Running{};
-    if (!has_gone) away.back.give_back(tracee.tid);
+    if (has_gone) return false;
+    if (away.held) tracee.left = Held{*away.held};
+    away.back.give_back(tracee.tid);
     return false;
   }
   // What can arrive with everything blocked is SIGSTOP.
@@ -297,8 +311,15 @@ void Loop::let_go_on(Tracee& tracee, int signal) {
     return;
   }
   tracee.left = Running{};
-  if (tracee.stepping()) return void(ptrace::step(tracee.tid, signal));
-  if (tracee.leaving() && tracee.leaving()->masked) return void(ptrace::resume_without_syscall(tracee.tid, signal));
+  if (const Stepping* const stepping = tracee.stepping()) {
+    ptrace::step(tracee.tid, signal);
+    if (stepping->held_signal != 0) rooms_.delivery.note_gone_on(tracee);
+    return;
+  }
+  if (tracee.leaving() && tracee.leaving()->masked) {
+    ptrace::resume_without_syscall(tracee.tid, signal);
+    return rooms_.delivery.note_gone_on(tracee);
+  }
   const bool watched = rooms_.masks.watches(tracee);
   const bool shows_call = tracee.restart || (tracee.in_slot && tracee.in_slot->filtered_call);
   if (!watched && !shows_call) return void(ptrace::resume(tracee.tid, signal));

@@ -22,6 +22,7 @@ struct Targets {
   std::unordered_map<std::uint32_t, ProgramPtr> programs;  // of all their probes, by number(id)
   // What the last processes we let go had in their text: a copy of it may still turn up.
   std::deque<std::shared_ptr<AddressSpace>> recent_spaces;
+  bool no_more = false;               // all have been let go for good: no process is attached to any more
   std::vector<Stop> ended_meanwhile;  // threads that died while making a call for us; handled after the current stop
 
   // null: it isn't traced.

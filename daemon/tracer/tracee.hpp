@@ -68,9 +68,10 @@ struct Held {         // stopped, on purpose
 struct Unclaimed {  // the first thread of a process whose creator's event hasn't come; `until`: it won't any more
   Waiter::Clock::time_point until;
 };
-struct Away {  // on a system call for us that takes too long; it goes on as soon as it is back, also if it was held
+struct Away {  // on a system call for us that takes too long
   Borrowed back;
-  bool listened = false;  // before
+  bool listened = false;     // before
+  std::optional<Hold> held;  // before, and is to be again
 };
 using Left = std::variant<Running, Listening, Held, Unclaimed, Away>;
 
@@ -222,6 +223,11 @@ struct Tracee : InProgram {
   bool listens() const { return std::holds_alternative<Listening>(left); }
   const Unclaimed* unclaimed() const { return std::get_if<Unclaimed>(&left); }
   const Away* away() const { return std::get_if<Away>(&left); }
+  Away* away() { return std::get_if<Away>(&left); }
+  // While it is away the wish to hold it is over.
+  void hold_no_longer(Hold until) {
+    if (Away* a = away(); a && a->held == until) a->held.reset();
+  }
   WaitStatus::Kind stop = WaitStatus::Kind::other;          // of the stop being handled
   bool group_stopped = false;                               // that stop is job control's: let go on with listen()
   std::optional<siginfo_t> sent_again;                      // a signal that we have sent it anew, as it was at first
@@ -244,14 +250,18 @@ struct BirthPlace {
 struct Job {
   std::function<void(Tracee&)> run;
   std::function<void(Error)> fail;
-  Waiter::Clock::time_point deadline;
+  Waiter::Clock::time_point deadline{};
+  bool somebody_waits = false;  // it is given up early when no thread can stop
+  bool looked_at = false;       // for that
 };
 
 // A process whose threads are being let go for good.
 struct LettingGo {
   static constexpr auto kTimeout = std::chrono::seconds(5);
+  static constexpr auto kStuckAfter = std::chrono::seconds(1);
 
   Waiter::Clock::time_point deadline{};    // who asked is told which threads can't be
+  Waiter::Clock::time_point look_at{};     // at once then, if none of them can stop (a frozen control group)
   std::vector<pid_t> to_ask;               // threads that haven't been asked to stop yet
   Waiter::Clock::time_point ask_all_at{};  // then they are; who isn't there any more is looked for, too
   std::optional<Waiter::Clock::time_point> together_until;  // the first to come wait for the others
@@ -261,7 +271,9 @@ struct Process {
   bool detaching() const { return letting_go.has_value(); }
   void begin_to_leave() {
     if (!letting_go) letting_go.emplace();
-    letting_go->deadline = Waiter::Clock::now() + LettingGo::kTimeout;
+    const auto now = Waiter::Clock::now();
+    letting_go->look_at = now + LettingGo::kStuckAfter;
+    letting_go->deadline = now + LettingGo::kTimeout;
   }
   // It is to be let go, and its turn to be stopped for that comes later.
   bool waits_to_be_asked(pid_t tid) const {

@@ -77,10 +77,12 @@ def script_of(tests, patience):
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
         command = " ".join(shlex.quote(part) for part in test["cmd"])
         directory = shlex.quote(test["workdir"] or "/")
+        # Programs wait up to `patience` times as long for one thing, and do a hundred of them.
+        limit = test["timeout"] * patience * 2
         lines += [
             f"echo 'guest: begin {number}'",
             "start=$(cut -d' ' -f1 /proc/uptime)",
-            f"(cd {directory} && env {variables} timeout -k 10 {test['timeout'] * patience} {command}) >/test-output 2>&1",
+            f"(cd {directory} && env {variables} timeout -k 10 {limit} {command}) >/test-output 2>&1",
             "code=$?",
             "cat /test-output",
             "echo",

@@ -480,6 +480,19 @@ TEST_CASE("a trace says how many calls of its return probes ended without a retu
   }
 }
 
+TEST_CASE("a count that is used up between two return probes of a function: the other one's call has returned, too") {
+  Daemon daemon;
+  for (const char* count : {"1", "2", "3"}) {
+    Watched target("family");
+    Trace trace(daemon, {"-p", text_of(target.pid()), "-e", "r:a work", "-e", "r:b work", "--count", count});
+    REQUIRE(trace.armed() != "");
+    CHECK(target.ask("call 9") == "called 9");
+    CHECK(trace.process().wait() == Exit{0, 0});
+    CHECK_MESSAGE(trace.process().errors().find("without a return") == std::string::npos, trace.process().errors());
+    CHECK(target.unharmed());
+  }
+}
+
 TEST_CASE("a trace ends when its target executes another program") {
   Daemon daemon;
   Watched target("family");
@@ -601,6 +614,46 @@ TEST_CASE("-- CMD goes on untraced and unharmed when the trace ends first") {
   CHECK(eventually([&] { return has_ended(pid); }));
 }
 
+TEST_CASE("-- CMD that ends by the signal which ends the trace, as by ^C at a terminal: that is said") {
+  Daemon daemon;
+  for (int i = 0; i < 4; ++i) {
+    Trace trace(daemon, {"-e", "p:w work", "--", target_path("family")});
+    const std::string armed = trace.armed();
+    REQUIRE(armed != "");
+    const pid_t pid = std::stoi(armed.substr(armed.find("PID ") + 4));
+    ::kill(pid, SIGINT);
+    trace.process().signal(SIGINT);
+    CHECK(trace.process().wait() == Exit{0, 0});
+    CHECK_MESSAGE(trace.process().errors().find("ended (killed by signal 2)") != std::string::npos,
+                  trace.process().errors());
+  }
+}
+
+TEST_CASE("a trace of a process that is stopped, or has children already, says so") {
+  Daemon daemon;
+  Target sleeper("sleeper");
+  const auto traced = [&](pid_t pid, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"trace", "-p", std::to_string(pid), "-e", "libc:getppid", "--duration", "0.05"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = probectl(daemon, arguments);
+    CHECK_MESSAGE(result.ok(), result.err);
+    return result.err;
+  };
+  const std::string pid = std::to_string(sleeper.pid());
+  CHECK(traced(sleeper.pid(), {"--follow-fork"}).find("PID " + pid + " is stopped") == std::string::npos);
+  sleeper.signal(SIGSTOP);
+  REQUIRE(eventually([&] { return thread_states(sleeper.pid())[sleeper.pid()] == 'T'; }));
+  CHECK(traced(sleeper.pid(), {}).find("PID " + pid + " is stopped") != std::string::npos);
+  sleeper.signal(SIGCONT);
+  Process parent({"/bin/sh", "-c", "sleep 1000 & echo $!; read line; kill $!; exit 0"});
+  const std::string child = parent.next_line().value_or("");
+  const std::string said = traced(parent.pid(), {"--follow-fork"});
+  CHECK_MESSAGE(said.find("not followed: trace it by its own PID (" + child + ")") != std::string::npos, said);
+  CHECK(traced(parent.pid(), {}).find("followed") == std::string::npos);
+  parent.send("end\n");
+  CHECK(parent.wait() == Exit{0, 0});
+}
+
 TEST_CASE("-- CMD whose probes are refused does not run") {
   Daemon daemon;
   TempDir dir;
@@ -708,7 +761,7 @@ TEST_CASE("trace --json prints the daemon's event objects, one a line; --filter 
   }
   CHECK(seen == std::vector<long>{5, 6, 8, 9});
   CHECK(trace.account().hits == 4);
-  CHECK_MESSAGE(trace.process().errors().find("a filter turned 6 hits away") != std::string::npos,
+  CHECK_MESSAGE(trace.process().errors().find("--filter turned 6 more away") != std::string::npos,
                 trace.process().errors());
 }
 
@@ -775,10 +828,10 @@ TEST_CASE("a trace is told when others switch or remove its probes, and a stream
   Daemon daemon;
   Watched target("family");
   const std::string pid = text_of(target.pid());
+  Process stream(probectl_argv(daemon, {"stream", "-p", pid}));
+  REQUIRE(eventually([&] { return probectl(daemon, {"status"}).out.find("subscriptions: 1\n") != std::string::npos; }));
   Trace trace(daemon, {"-p", pid, "-e", "p:mine work"});
   REQUIRE(trace.armed() != "");
-  Process stream(probectl_argv(daemon, {"stream", "-p", pid}));
-  REQUIRE(eventually([&] { return probectl(daemon, {"status"}).out.find("subscriptions: 2\n") != std::string::npos; }));
   const auto says = [](Process& who, const std::string& text) {
     return eventually([&] { return who.errors().find(text) != std::string::npos; });
   };
@@ -786,16 +839,19 @@ TEST_CASE("a trace is told when others switch or remove its probes, and a stream
     Arguments command;
     std::string said;
   };
-  for (const Row& row :
-       {Row{{"disable", "mine"}, "probes/mine was disabled by another client"},
-        Row{{"enable", "mine"}, "probes/mine was enabled by another client"},
-        Row{{"disarm"}, "another client has disarmed the daemon"}, Row{{"arm"}, "the daemon is armed again"},
-        Row{{"remove", "mine"}, "probes/mine was removed"}}) {
+  const std::string mine = "probes/mine (process " + pid + ")";
+  for (const Row& row : {Row{{"disable", "mine"}, mine + " was disabled by another client"},
+                         Row{{"enable", "mine"}, mine + " was enabled by another client"},
+                         Row{{"disarm"}, "another client has disarmed the daemon"},
+                         Row{{"arm"}, "the daemon is armed again"}, Row{{"remove", "mine"}, mine + " was removed"}}) {
     CAPTURE(row.said);
     CHECK(probectl(daemon, row.command).ok());
     CHECK(says(trace.process(), row.said));
     CHECK(says(stream, row.said));
   }
+  // That it was enabled when it was added goes without saying.
+  const std::string all = stream.errors();
+  CHECK_MESSAGE(all.find("enabled by") == all.rfind("enabled by"), all);
   // Nothing is left that could be hit.
   CHECK(trace.process().wait(Millis{20'000}) == Exit{0, 0});
   CHECK(trace.process().errors().find("no probe is left that could be hit") != std::string::npos);

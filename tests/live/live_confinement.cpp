@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -221,6 +222,48 @@ TEST_CASE("a process that may map little more memory keeps it: its probes stay b
 }
 
 // ---- other users ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a set-user-ID program that an unprivileged trace executes has no privileges, and that is said") {
+  if (::geteuid() != 0 || !::getpwnam("nobody")) SKIP_TEST("needs root and a user nobody");
+  const std::string command = required_environment("PROBECTL_BIN");
+  SpawnOptions options;
+  options.user = "nobody";
+  options.directory = "/";
+  if (!run_command({command, "--version"}, options).ok()) SKIP_TEST("nobody may not execute " + command);
+  TempDir dir;
+  REQUIRE(::chmod(dir.path().c_str(), 0755) == 0);
+  struct statvfs mount {};
+  if (::statvfs(dir.path().c_str(), &mount) != 0 || (mount.f_flag & ST_NOSUID) != 0)
+    SKIP_TEST(dir.path() + " is mounted nosuid");
+  // Where the tracer isn't to blame there is nothing to say.
+  const std::string plain = dir / "plain";
+  fs::copy_file(target_path("confined"), plain);
+  REQUIRE(::chmod(plain.c_str(), 04755) == 0);
+  const CommandResult restricted =
+      run_command({command, "trace", "--pending", "-e", "work", "--", "setpriv", "--reuid=nobody", "--regid=nogroup",
+                   "--clear-groups", "--no-new-privs", plain, "free"});
+  CHECK_MESSAGE(restricted.ok(), restricted.err);
+  CHECK_MESSAGE(restricted.err.find("runs without the privileges") == std::string::npos, restricted.err);
+  for (const auto& [mode, privileged] : {std::pair(04755, true), std::pair(02755, true), std::pair(0755, false)}) {
+    CAPTURE(mode);
+    const std::string path = dir / "confined";
+    fs::copy_file(target_path("confined"), path, fs::copy_options::overwrite_existing);
+    REQUIRE(::chmod(path.c_str(), static_cast<mode_t>(mode)) == 0);
+    for (const bool through_a_shell : {false, true}) {
+      CAPTURE(through_a_shell);
+      std::vector<std::string> argv{command, "trace", "--pending", "-e", "work", "--"};
+      if (through_a_shell)
+        argv.insert(argv.end(), {"/bin/sh", "-c", "exec \"$0\" free </dev/null", path});
+      else
+        argv.insert(argv.end(), {path, "free"});
+      const CommandResult result = run_command(argv, options);
+      CHECK(result.ok());
+      CHECK_MESSAGE(
+          (result.err.find("runs without the privileges that its file gives") != std::string::npos) == privileged,
+          result.err);
+    }
+  }
+}
 
 TEST_CASE("a setuid program is probed by root with its privileges, and refused to who may not trace it") {
   const passwd* user = ::getpwnam("nobody");

@@ -2,6 +2,11 @@
 // them is told.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tests/live/probing.hpp"
 
@@ -41,6 +46,42 @@ struct File {
 
 using Names = std::vector<std::string>;
 const Names kCat{"cat"}, kTwoCats{"cat", "cat"};
+
+// A control group whose processes can be frozen (cgroup v1's freezer or v2): what the kernel does for them waits.
+class Freezer {
+ public:
+  Freezer() {
+    const std::string name = "/probed-test-" + std::to_string(::getpid());
+    for (const char* root : {"/sys/fs/cgroup/freezer", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+      const bool first = std::string_view(root).ends_with("freezer");
+      if (!std::filesystem::exists(root + std::string(first ? "/cgroup.procs" : "/cgroup.controllers"))) continue;
+      if (::mkdir((root + name).c_str(), 0755) != 0) continue;
+      path_ = root + name;
+      switch_ = path_ + (first ? "/freezer.state" : "/cgroup.freeze");
+      off_ = first ? "THAWED" : "0";
+      on_ = first ? "FROZEN" : "1";
+      return;
+    }
+  }
+  ~Freezer() {
+    if (path_.empty()) return;
+    set(false);
+    CHECK(eventually([&] { return ::rmdir(path_.c_str()) == 0; }));
+  }
+  Freezer(const Freezer&) = delete;
+  Freezer& operator=(const Freezer&) = delete;
+  bool usable() const { return !path_.empty(); }
+  bool take(pid_t pid) const { return put(path_ + "/cgroup.procs", std::to_string(pid)); }
+  bool set(bool frozen) const { return put(switch_, frozen ? on_ : off_); }
+
+ private:
+  static bool put(const std::string& file, const std::string& text) {
+    std::ofstream out(file);
+    out << text << std::flush;
+    return out.good();
+  }
+  std::string path_, switch_, on_, off_;
+};
 
 TEST_CASE("U5: a command that executes another program is traced there, too") {
   const Daemon daemon;
@@ -125,6 +166,18 @@ TEST_CASE("children that weren't followed are told of while their parent lives, 
   CHECK(shell.wait());
 }
 
+TEST_CASE("children that weren't followed are told of when their parent's next program ends the trace, too") {
+  const Daemon daemon;
+  Process parent({"/bin/sh", "-c", "read x; for i in 1 2 3; do (exit 0); done; exec sleep 300"});
+  Process traced(probectl_argv(daemon, {"trace", "-p", std::to_string(parent.pid()), "-e", "libc:fork"}));
+  REQUIRE(eventually([&] { return traced.errors().find("armed 1 probe") != std::string::npos; }));
+  parent.send("go\n");
+  CHECK(traced.wait() == Exit{0, 0});
+  CHECK_MESSAGE(traced.errors().find("runs sleep now") != std::string::npos, traced.errors());
+  CHECK_MESSAGE(traced.errors().find("3 children were not traced (--follow-fork traces children)") != std::string::npos,
+                traced.errors());
+}
+
 TEST_CASE("what a definition names may come with a later program, or never; a program runs on in any case") {
   const Daemon daemon;
   const File file;
@@ -172,6 +225,68 @@ TEST_CASE("a program that is held for a client which is killed goes on, untraced
   trace.signal(SIGKILL);
   CHECK(eventually([&] { return read_file(file.path) == "done\n"; }, Millis{30'000}));
   CHECK(eventually([&] { return probectl(daemon, {"ps"}).out.empty(); }));
+}
+
+TEST_CASE("a program that is held at its entry is held still when its thread comes back late from a call for us") {
+  const Freezer freezer;
+  if (!freezer.usable()) SKIP_TEST("no control group can be made here");
+  for (const bool resumed_meanwhile : {false, true}) {
+    CAPTURE(resumed_meanwhile);
+    const Daemon daemon;
+    RpcClient client(daemon.socket()), other(daemon.socket());
+    Process shell({"/bin/sh", "-c", "echo here; read x; exec /bin/echo begun"});
+    REQUIRE(shell.next_line() == "here");
+    if (!freezer.take(shell.pid())) SKIP_TEST("the process can't be put into a control group here");
+    const Json pid = {{"pid", shell.pid()}};
+    client.call("target.attach", {{"pid", shell.pid()}, {"holdAtEntry", true}});
+    shell.send("go\n");
+    const auto is_ready = [&] {
+      const auto message = client.notification();
+      return message && message->at("method") == "target.ready";
+    };
+    REQUIRE(eventually(is_ready));
+    REQUIRE(freezer.set(true));
+    const Json add = {{"pid", shell.pid()}, {"probes", {{{"definition", "p:w libc:write"}}}}};
+    CHECK(client.refusal("probe.add", add) != "");
+    if (resumed_meanwhile) other.call("target.resume", pid);
+    REQUIRE(freezer.set(false));
+    if (resumed_meanwhile) {
+      CHECK(shell.next_line() == "begun");
+      CHECK(shell.wait() == Exit{0, 0});
+      continue;
+    }
+    client.call("probe.add", add);  // by the thread that has come back
+    CHECK(shell.output() == "here\n");
+    CHECK(thread_states(shell.pid()).begin()->second == 't');
+    Events events(client, {{"probes", {"w"}}});
+    client.call("target.resume", pid);
+    CHECK(shell.next_line() == "begun");
+    CHECK(shell.wait() == Exit{0, 0});
+    CHECK(events.reach(1));
+  }
+}
+
+TEST_CASE("a frozen process is refused before long, let go, and traced when it is thawed") {
+  const Freezer freezer;
+  if (!freezer.usable()) SKIP_TEST("no control group can be made here");
+  const Daemon daemon;
+  RpcClient client(daemon.socket());
+  Watched target("family");
+  if (!freezer.take(target.pid())) SKIP_TEST("the process can't be put into a control group here");
+  REQUIRE(freezer.set(true));
+  target.target.send("call 2\n");
+  const auto began = Clock::now();
+  const Json error = add_error(client, target.pid(), {"p:w work"});
+  CHECK(Clock::now() - began < scaled(Millis{4500}));
+  CHECK(reason_of(error) == "timed-out");
+  CHECK_MESSAGE(hint_of(error).find("froz") != std::string::npos, error.dump());
+  CHECK(client.call("target.list").at("targets").empty());
+  REQUIRE(freezer.set(false));
+  CHECK(target.target.next_line() == "called 2");
+  CHECK(target.unharmed());
+  const Json probe = add(client, target.pid(), {"p:w work"}).at(0);
+  CHECK(target.ask("call 3") == "called 3");
+  CHECK(counts_of(client, probe).hits == 3);
 }
 
 }  // namespace

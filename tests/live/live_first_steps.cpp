@@ -310,11 +310,11 @@ TEST_CASE("stream works with ids; what isn't there is refused, what goes is told
   Process both(probectl_argv(daemon, {"stream", "one", "two"}));
   REQUIRE(eventually([&] { return has(probectl(daemon, {"status"}).out, "subscriptions: 1\n"); }));
   CHECK(probectl(daemon, {"remove", "one"}).ok());
-  CHECK(both.next_error_line() == "probectl: probes/one was removed");
+  CHECK(both.next_error_line() == "probectl: probes/one (process " + text_of(target.pid()) + ") was removed");
   CHECK(target.ask("call 4") == "called 4");
   CHECK(probectl(daemon, {"remove", "two"}).ok());
   CHECK(both.wait() == Exit{0, 0});
-  CHECK(both.next_error_line() == "probectl: probes/two was removed");
+  CHECK(both.next_error_line() == "probectl: probes/two (process " + text_of(target.pid()) + ") was removed");
   CHECK(both.next_error_line() == "probectl: nothing is left to stream");
   CHECK(both.next_error_line() == "delivered=4 missed=0");
 

@@ -1,6 +1,7 @@
 // What keeps probes from doing harm by the number of their hits, or by being forgotten: rates, and an expiry.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -122,7 +123,7 @@ TEST_CASE("a probe with an expiry is disabled when its time has come") {
   CHECK(probe.at("expires").is_number_unsigned());
   Events events(client);
   CHECK(becomes_disabled(client, probe));
-  CHECK(listed(client, probe).at("stateReason") == "its time has come");
+  CHECK(listed(client, probe).at("stateReason") == "its time (expire) is over");
   check_told(events, probe, "expired");
   events.end();
   client.call("probe.enable", {{"ids", {probe.at("id")}}});
@@ -185,11 +186,12 @@ std::set<int> descriptors_of(pid_t pid) {
   return found;
 }
 
-// The daemon gets no further descriptor, except where one is closed.
-void allow_no_more_descriptors(pid_t daemon) {
+// The daemon gets no further descriptors than so many, except where one is closed.
+void allow_descriptors(pid_t daemon, int more) {
   const std::set<int> taken = descriptors_of(daemon);
   rlimit limit{0, 0};
-  for (const int fd : taken) limit.rlim_cur += fd == static_cast<int>(limit.rlim_cur) ? 1 : 0;
+  for (; taken.contains(static_cast<int>(limit.rlim_cur)) || more > 0; ++limit.rlim_cur)
+    more -= taken.contains(static_cast<int>(limit.rlim_cur)) ? 0 : 1;
   rlimit before{};
   REQUIRE(::prlimit(daemon, RLIMIT_NOFILE, nullptr, &before) == 0);
   limit.rlim_max = before.rlim_max;
@@ -211,12 +213,94 @@ TEST_CASE(
       client.call("daemon.optimize", {{"enabled", optimize}});
       Target target("lifecycle", {scenario, scenario == "threads" ? "200" : "12"});
       const Json probe = add(client, target.pid(), {"work"}).at(0);
-      allow_no_more_descriptors(daemon.pid());
+      allow_descriptors(daemon.pid(), 0);
       target.go();
       const TargetReport report = target.finish();
       CHECK_MESSAGE(report.ok(), report.out, report.exit);
       CHECK(counts_of(client, probe).hits == static_cast<std::uint64_t>(report.value("calls")));
     }
+}
+
+TEST_CASE("a daemon that may have too little to do anything says what it lacks, and doesn't start") {
+  const auto started = [](const std::string& limits, const std::string& user) {
+    TempDir directory;
+    std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
+    SpawnOptions options;
+    options.user = user;
+    return run_command({"/bin/bash", "-c", limits + " && exec \"$0\" --socket " + directory.path() + "/s",
+                        required_environment("PROBED_BIN")},
+                       options);
+  };
+  const CommandResult files = started("ulimit -n 100", "");
+  CHECK(files.exit == Exit{1, 0});
+  CHECK_MESSAGE(files.err.find("needs 128 file descriptors, and may have 100 (raise") != files.err.npos, files.err);
+  if (::geteuid() != 0) SKIP_TEST("needs root, to be another user");
+  const CommandResult timers = started("ulimit -i 0", "nobody");
+  CHECK(timers.exit == Exit{1, 0});
+  CHECK_MESSAGE(timers.err.find("needs timers, and can't make one") != timers.err.npos, timers.err);
+}
+
+// Each of its timers counts as a signal that waits, and root's programs may have any number of those waiting.
+TEST_CASE("a daemon that may raise its limits works where the usual ones allow nothing") {
+  if (::geteuid() != 0) SKIP_TEST("needs root");
+  const CommandResult traced =
+      run_command({"/bin/bash", "-c", "ulimit -Si 0 && exec \"$0\" --socket /nowhere trace -e work -- \"$1\" 1 100",
+                   required_environment("PROBECTL_BIN"), target_path("counter")},
+                  {}, Millis{30'000});
+  CHECK_MESSAGE(traced.err.find("armed 1 probe") != traced.err.npos, traced.err);
+}
+
+TEST_CASE("what a daemon has no descriptors left for is refused for that reason, and undone") {
+  struct Row {
+    std::string method, member;
+    const char* value;
+    std::string with_room;  // reason of its refusal; none: it succeeds
+  };
+  const Row rows[] = {{"probe.add", "definitions", "p:f libc:getppid", ""},
+                      {"probe.add", "definitions", "r:f work $retval", ""},
+                      {"probe.add", "definitions", "p:f nowhere:work", "no-such-module"},
+                      {"target.attach", "followFork", nullptr, ""},
+                      {"symbols.functions", "glob", "nowhere:*", "no-such-module"},
+                      {"symbols.variables", "location", "work", ""},
+                      {"symbols.lines", "file", "work.c", ""},
+                      {"symbols.usdt", "glob", "libc:*", ""}};
+  for (const Row& row : rows) {
+    CAPTURE(row.method);
+    CAPTURE(row.value);
+    bool answered = false;
+    for (const int spare : {0, 20, 60, 90}) {
+      if (answered) break;
+      CAPTURE(spare);
+      Daemon daemon;
+      RpcClient client(daemon.socket());
+      Watched target("family");
+      Json params = {{"pid", target.pid()}};
+      if (row.value == nullptr)
+        params[row.member] = true;
+      else if (row.member == "definitions")
+        params = add_params(target.pid(), {row.value});
+      else
+        params[row.member] = row.value;
+      client.call("daemon.status");
+      rlimit before{};
+      REQUIRE(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &before) == 0);
+      allow_descriptors(daemon.pid(), spare);
+      const Json answer = client.request(row.method, params);
+      REQUIRE(::prlimit(daemon.pid(), RLIMIT_NOFILE, &before, nullptr) == 0);
+      REQUIRE(answer.is_object());
+      const std::string reason = reason_of(answer.value("error", Json()));
+      answered = reason == row.with_room;
+      if (answered) continue;
+      CHECK_MESSAGE(reason == "limit-exceeded", answer.dump());
+      CHECK(client.call("probe.list").at("probes").empty());
+      CHECK(client.call("target.list").at("targets").empty());
+      CHECK(reason_of(client.request(row.method, params).value("error", Json())) == row.with_room);
+      client.request("target.detach", {{"pid", target.pid()}});  // what is not attached needs none
+      CHECK(target.unharmed());
+      CHECK(target.ask("call 2") == "called 2");
+    }
+    CHECK(answered);
+  }
 }
 
 TEST_CASE("clients that go before their requests are begun hold up nobody, and hold nothing for long") {

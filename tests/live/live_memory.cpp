@@ -1,6 +1,7 @@
 // U2, U6, U11, K6 on real processes: probed code that goes away, comes back, moves, or is rewritten; what is given
 // back.
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
+#include "tests/live/restarts.hpp"
 #include "tests/live/servers.hpp"
 
 namespace probed::live {
@@ -173,6 +175,45 @@ TEST_CASE("U6: code that has gone unnoticed does no harm when its probes are dis
     CHECK(mapper.does("check"));
     CHECK(mapper.ends_well());
   }
+}
+
+TEST_CASE(
+    "U6: code that has gone unnoticed is told of at the end of a trace, and of a stream of somebody else's probes") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  for (const std::string command : {"unmap", "over"}) {
+    CAPTURE(command);
+    Mapper mapper("file");
+    const std::string pid = std::to_string(mapper.pid());
+    const std::string gone =
+        " (process " + pid + ") and 1 more: the code was unloaded, moved or rewritten; what has run";
+    add(client, mapper.pid(), {"p:first " + mapper.first, "p:second " + mapper.second});
+    Process stream(probectl_argv(daemon, {"stream", "-p", pid}));
+    Process trace(
+        probectl_argv(daemon, {"trace", "-p", pid, "-e", "p:a " + mapper.first, "-e", "p:b " + mapper.second}));
+    REQUIRE(says(trace, "armed 2 probes"));
+    REQUIRE(eventually([&] { return client.call("daemon.status").at("subscriptions") == 2; }));
+    CHECK(mapper.does("call 2"));
+    CHECK(mapper.does(command));
+    trace.signal(SIGINT);
+    CHECK(trace.wait() == Exit{0, 0});
+    CHECK_MESSAGE(trace.errors().find("gone: probes/a" + gone) != std::string::npos, trace.errors());
+    CHECK(trace.errors().find("hits=4 delivered=4 missed=0") != std::string::npos);
+    CHECK_MESSAGE(says(stream, "gone: probes/first (process " + pid + ") and 3 more"), stream.errors());
+    CHECK(mapper.ends_well());
+    CHECK(stream.wait() == Exit{0, 0});
+  }
+  Mapper mapper("file");
+  const std::string pid = std::to_string(mapper.pid());
+  add(client, mapper.pid(), {"p:first " + mapper.first});
+  Process stream(probectl_argv(daemon, {"stream", "first"}));
+  REQUIRE(eventually([&] { return client.call("daemon.status").at("subscriptions") == 1; }));
+  CHECK(mapper.does("over"));
+  stream.signal(SIGINT);
+  CHECK(stream.wait() == Exit{0, 0});
+  CHECK_MESSAGE(stream.errors().find("gone: probes/first (process " + pid + "): ") != std::string::npos,
+                stream.errors());
+  CHECK(mapper.ends_well());
 }
 
 TEST_CASE("U6: code that is made inaccessible keeps its probes, which hit again when it is executable again") {

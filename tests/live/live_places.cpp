@@ -108,6 +108,62 @@ TEST_CASE("a function that exists only inlined is one probe at all its places, w
   }
 }
 
+std::string notes_of(const Json& probe) { return probe.contains("notes") ? probe.at("notes").dump() : ""; }
+
+// Of a function in one line a call of itself is where its declaration is, as is what GCC makes of its second half.
+TEST_CASE("a function that is inlined into itself is one probe at those places, too, also in one line") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("itself");
+  const Json all = add(client, target.pid(), {"p:all fib"}).at(0);
+  const Json own = add(client, target.pid(), {"p:own " + all.at("address").get<std::string>()}).at(0);
+  CHECK_MESSAGE(notes_of(all).find("fib is inlined at ") != std::string::npos, notes_of(all));
+  target.send("15\n");
+  REQUIRE(target.next_line().value_or("").starts_with("done "));
+  CHECK(counts_of(client, all).hits > 2 * counts_of(client, own).hits);
+  target.send("end\n");
+  CHECK(target.finish().ok());
+}
+
+TEST_CASE("a function of a file is one probe at all its places; a glob says what it leaves out of those") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("itself");
+  const Json by_file = add(client, target.pid(), {"p:f itself.cpp:saved"}).at(0);
+  const Json by_glob = add(client, target.pid(), {"p:g save*"}).at(0);
+  target.send("15\n");
+  REQUIRE(target.next_line().value_or("").starts_with("done "));
+  CHECK(counts_of(client, by_file).hits == 15);
+  CHECK(counts_of(client, by_glob).hits == 0);
+  const auto says = [](const Json& probe, const char* what) {
+    CHECK_MESSAGE(notes_of(probe).find(what) != std::string::npos, notes_of(probe));
+  };
+  says(by_file, "saved is inlined at 1 place, too: all that is this probe");
+  says(by_glob, "saved is inlined at 1 place, too, which a glob leaves out");
+  says(add(client, target.pid(), {"p:h itself.cpp:*"}).at(0), ", too, which a glob leaves out");
+  says(add(client, target.pid(), {"p:l getpi*"}).at(0), "no function of the program itself matches");
+  CHECK(add(client, target.pid(), {"only_inlined"}).at(0).at("name") == "probes/p_only_inlined_0");
+  const Json refused = add_error(client, target.pid(), {"p:o only_inl*"});
+  CHECK(reason_of(refused) == "no-such-symbol");
+  CHECK_MESSAGE(hint_of(refused).find("only_inlined exists only inlined") != std::string::npos, hint_of(refused));
+  target.send("end\n");
+  CHECK(target.finish().ok());
+}
+
+TEST_CASE("a name without its first scopes doesn't stand for the inlined places of several functions") {
+  Daemon daemon;
+  RpcClient client(daemon.socket());
+  Target target("itself");
+  for (const char* name : {"put", "Cart::put"}) {
+    const Json refused = add_error(client, target.pid(), {std::string("p:x ") + name});
+    CHECK(reason_of(refused) != "");
+    CAPTURE(refused.dump());
+    CHECK(refused.dump().find("shop::Cart::put(int)") != std::string::npos);
+  }
+  target.send("end\n");
+  CHECK(target.finish().ok());
+}
+
 // Its 1-based number.
 unsigned line_with(const std::string& path, std::string_view text) {
   std::ifstream file(path);

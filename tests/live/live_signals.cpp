@@ -120,7 +120,7 @@ TEST_CASE("a thread that blocks SIGTRAP alone before it is traced, at its defaul
 // goes on, with no breakpoint of ours in the text.
 TEST_CASE("a thread that blocks SIGTRAP alone goes on blocking it when probes are many, and switched off and on") {
   for (const bool step : kTiers)
-    for (const std::string many : {"", "libc:str*"}) {
+    for (const std::string many : {"", "libc:s*"}) {
       CAPTURE(step);
       CAPTURE(many);
       Daemon daemon;
@@ -159,7 +159,7 @@ TEST_CASE("a program's own SIGTRAP reaches its handler while another thread wait
                   {{"pid", target.pid()}, {"probes", {{{"definition", "work"}, {"optimize", false}}}}, {"maxRate", 0}})
             .at("probes");
     const auto is_hit = [&] { return counts_of(client, probes[0]).hits > 5000; };
-    CHECK(eventually([&] { return is_hit() || !target.running(); }));
+    CHECK(eventually([&] { return is_hit() || !target.running(); }, Millis{60'000}));  // an emulated machine's time
     target.send("end\n");
     const TargetReport report = target.finish();
     CHECK_MESSAGE(report.ok(), report.out, target.errors());

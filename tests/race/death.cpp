@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -26,45 +27,15 @@
 
 #include "arch/arch.hpp"
 #include "tests/live/probing.hpp"
+#include "tests/race/kills.hpp"
 
 namespace probed::live {
 namespace {
-
-unsigned from_environment(const char* name, unsigned otherwise) {
-  const char* text = std::getenv(name);
-  return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
-}
-
-unsigned seed() {
-  static const unsigned value = [] {
-    const unsigned chosen = from_environment("PROBED_TEST_SEED", std::random_device()());
-    MESSAGE("seed: PROBED_TEST_SEED=" << chosen);
-    return chosen;
-  }();
-  return value;
-}
-
-unsigned kills() { return from_environment("PROBED_TEST_KILLS", 30); }
-
-bool has_journals(const std::string& state) {
-  std::error_code error;
-  const auto is_journal = [](const auto& entry) { return entry.path().extension() == ".journal"; };
-  return std::ranges::any_of(std::filesystem::directory_iterator(state, error), is_journal);
-}
 
 void remove_journals(const std::string& state) {
   for (const auto& entry : std::filesystem::directory_iterator(state))
     if (entry.path().extension() == ".journal") std::filesystem::remove(entry.path());
 }
-
-struct Mode {
-  const char* name;
-  bool optimize;
-  std::vector<std::string> definitions;
-  Json options;
-  std::vector<std::string> program = {"counter", "3", "0"};
-  std::string last_word = "stop";
-};
 
 // What a client does until its daemon dies under it.
 void work_until_killed(const std::string& socket, pid_t pid, const Mode& mode, unsigned random_seed) try {
@@ -90,69 +61,6 @@ void work_until_killed(const std::string& socket, pid_t pid, const Mode& mode, u
 } catch (...) {  // its daemon has gone
 }
 
-// Sends a process signals that carry values from 1 on, as fast as the kernel lets it without losing any.
-class Sender {
- public:
-  explicit Sender(pid_t pid) {
-    constexpr rlimit few{4096, 4096};  // of this user's that wait: should they come to nothing, others go on
-    prlimit(pid, RLIMIT_SIGPENDING, &few, nullptr);
-    thread_ = std::thread([this, pid] { run(pid); });
-  }
-  ~Sender() { sent(); }
-  // Ends it; how many there were.
-  int sent() {
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
-    return sent_;
-  }
-  static int signal() { return SIGRTMIN + 2; }
-
- private:
-  void run(pid_t pid) {
-    while (!stop_) {
-      const sigval value{.sival_int = sent_ + 1};
-      if (sigqueue(pid, signal(), value) == 0) ++sent_;
-      std::this_thread::sleep_for(std::chrono::microseconds(20));  // the receiver is to get on, too
-    }
-  }
-
-  std::atomic<bool> stop_ = false;
-  int sent_ = 0;
-  std::thread thread_;
-};
-
-// One of the sets in /proc/PID/status, of the main thread; 0: it has ended.
-std::uint64_t signals_of(pid_t pid, const std::string& name) {
-  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
-  const auto at = status.find(name + ":\t");
-  return at == status.npos ? 0 : std::stoull(status.substr(at + name.size() + 2), nullptr, 16);
-}
-
-// What the main thread blocks, but for the signal whose handler it may be in.
-std::uint64_t blocked_but(pid_t pid, int handled) { return signals_of(pid, "SigBlk") & ~(1ULL << (handled - 1)); }
-
-// A daemon that has its guard and takes clients.
-std::unique_ptr<Process> start_daemon(const std::string& socket) {
-  auto daemon = std::make_unique<Process>(
-      std::vector<std::string>{required_environment("PROBED_BIN"), "--socket", socket, "--log-level", "warn"});
-  REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(socket + ".state") != 0; }));
-  REQUIRE(eventually([&] {
-    try {
-      RpcClient probe(socket);
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }));
-  return daemon;
-}
-
-// What a killed guard has left undone.
-void recover(const std::string& socket) {
-  const CommandResult recovered = run_command({required_environment("PROBED_BIN"), "--recover", "--socket", socket});
-  CHECK_MESSAGE(recovered.ok(), recovered.err);
-}
-
 const std::vector kAllKinds{Killed::daemon, Killed::with_tracer, Killed::with_guard};
 
 Killed in_turn(unsigned i, const std::vector<Killed>& kinds = kAllKinds) { return kinds[i % kinds.size()]; }
@@ -170,12 +78,7 @@ bool one_kill(Target& target, const std::string& directory, const Mode& mode, st
   REQUIRE(daemon->wait());
   if (target.wait(Millis{0}) || !target.errors().empty()) return false;
   if (whom == Killed::with_guard) recover(socket);
-  CHECK(eventually([&] { return !has_journals(state) && guard_of(state) == 0; }));
-  if (!target.running() || !target.errors().empty()) return false;
-  CHECK_MESSAGE(tracer_of(target.pid()) == 0, tracer_of(target.pid()));
-  const auto differences = text_differences(target.pid());
-  CHECK_MESSAGE(differences.empty(), joined(differences));
-  return target.running();
+  return is_unharmed(target, state);
 }
 
 void kill_again_and_again(const Mode& mode, unsigned times, const std::vector<Killed>& kinds = kAllKinds) {
@@ -213,15 +116,16 @@ void kill_again_and_again(const Mode& mode, unsigned times, const std::vector<Ki
 }  // namespace
 
 TEST_CASE("a daemon that is killed while threads hit its breakpoints leaves them alive, and their text whole") {
-  kill_again_and_again({"boosted", false, {"work a=$arg1:s32", "work+0", "libc:strlen"}, Json::object()}, kills() / 3);
-  kill_again_and_again({"stepped", false, {"work a=$arg1:s32"}, {{"x-step", true}}}, kills() / 3);
+  kill_again_and_again({"boosted", false, {"work a=$arg1:s32", "work+0", "libc:strlen"}, Json::object()},
+                       kills(30) / 3);
+  kill_again_and_again({"stepped", false, {"work a=$arg1:s32"}, {{"x-step", true}}}, kills(30) / 3);
 }
 
 TEST_CASE("a daemon that is killed while breakpoints become jumps, and are taken out, leaves every target alive") {
   kill_again_and_again({"jumps", true, {"work a=$arg1:s32", "work s=+0($arg3):string", "libc:strlen"}, Json::object()},
-                       kills() - 2 * (kills() / 3));
+                       kills(30) - 2 * (kills(30) / 3));
   kill_again_and_again(
-      {"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()}, kills() / 3);
+      {"returns", true, {"r:work work a=$arg1:s32 ret=$retval", "work", "libc:strlen"}, Json::object()}, kills(30) / 3);
 }
 
 // ---- the daemon alone -----------------------------------------------------------------------------------------------
@@ -261,13 +165,13 @@ TEST_CASE("a daemon that is killed under breakpoints of programs that handle or 
 TEST_CASE("a daemon that is killed under breakpoints of threads that block every signal leaves them alive") {
   kill_again_and_again(
       {"blocking", false, {"work a=$arg1:s32", "leaf"}, Json::object(), {"soaked", "3", "blocking"}, "quit"},
-      kills() / 3, {Killed::daemon});
+      kills(30) / 3, {Killed::daemon});
 }
 
 // So many that the landing's table is written together with the text that it speaks of.
 TEST_CASE("a daemon that is killed while thousands of probes come, become jumps and go leaves every target alive") {
   const Json options{{"maxRate", 0}};
-  kill_again_and_again({"thousands", true, {"crowd_*"}, options, {"crowd", "6"}}, kills() / 2);
+  kill_again_and_again({"thousands", true, {"crowd_*"}, options, {"crowd", "6"}}, kills(30) / 2);
 }
 
 // Its first byte is that of the jump that had replaced it.
@@ -335,6 +239,12 @@ void check_computes(Target& target) {
   const auto line = target.next_line();
   CHECK_MESSAGE((line && line->ends_with(" 0")), (line ? *line : "no answer"), target.wait(Millis{0}));
   CHECK(target.next_line());
+}
+
+void check_restored(Target& target, const TargetState& before) {
+  const auto differences = text_differences(target.pid());
+  CHECK_MESSAGE(differences.empty(), joined(differences));
+  CHECK(state_of(target.pid()).signals == before.signals);
 }
 
 bool handles_trap(pid_t pid) { return (signals_of(pid, "SigCgt") & 1ULL << (SIGTRAP - 1)) != 0; }
@@ -510,6 +420,129 @@ TEST_CASE("what a killed daemon has left where threads make calls for it goes wh
   }
 }
 
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+
+// A pad that a thread has been sent to for a call (arch/orphan.hpp).
+bool has_busy_pad(pid_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  std::istringstream maps(read_file(process + "/maps"));
+  std::ifstream memory(process + "/mem", std::ios::binary);
+  const auto is_busy = [&](std::uint64_t pad) {
+    arch::CallPadHead head{0, 0};
+    memory.clear();
+    memory.seekg(static_cast<std::streamoff>(pad + arch::native::kCallPadData));
+    memory.read(reinterpret_cast<char*>(&head), sizeof head);
+    return head.mark == arch::CallPadHead::kMark && head.busy != 0;
+  };
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start = 0, end = 0;
+    char may_write = 0, may_execute = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*c%c%c", &start, &end, &may_write, &may_execute) != 4) continue;
+    if (may_execute != 'x' || may_write == 'w' || line.find("[vsyscall]") != line.npos) continue;
+    const bool in_pages = line.find('/') == line.npos;  // a landing's page may be any of them
+    for (std::uint64_t last = in_pages ? start + kPage : end; last <= end; last += kPage)
+      for (std::uint64_t n = 1; n <= 2; ++n)
+        if (is_busy(last - n * arch::native::kCallPadSize)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// The signal comes when the way back unblocks it, and behind its handler the way goes on. Nobody else is sent there
+// meanwhile.
+TEST_CASE("a thread whose way back from a call is interrupted by a handler finds it, whoever cleans up meanwhile") {
+  TempDir directory;
+  const std::string socket = directory.path() + "/s";
+  std::mt19937 random(seed());
+  Target target("handling");
+  target.go();
+  const auto expect = [&](const std::string& what) {
+    const auto line = target.next_line();
+    REQUIRE_MESSAGE(line == what, (line ? *line : "no answer"), target.errors(), target.wait(Millis{0}));
+  };
+  const int times = 6;
+  for (int i = 1; i <= times; ++i) {
+    CAPTURE(i);
+    const auto daemon = start_daemon(socket);
+    const Mode mode{"returns", true, {"r:work work", "work"}, Json::object()};
+    std::thread client([&, s = random()] { work_until_killed(socket, target.pid(), mode, static_cast<unsigned>(s)); });
+    const bool borrowed = eventually([&] {
+      const pid_t tracer = tracer_process_of(daemon->pid());
+      if (tracer == 0) return false;
+      ::kill(tracer, SIGSTOP);
+      const bool stopped = eventually([&] { return thread_states(tracer)[tracer] == 'T'; });
+      if (stopped && has_busy_pad(target.pid())) return true;
+      ::kill(tracer, SIGCONT);
+      return false;
+    });
+    ::kill(target.pid(), SIGUSR1);
+    kill_daemon(daemon->pid(), Killed::with_tracer);
+    client.join();
+    CHECK(daemon->wait());
+    REQUIRE(borrowed);
+    expect("handling " + std::to_string(i));
+    REQUIRE(eventually([&] { return !has_journals(socket + ".state") && guard_of(socket + ".state") == 0; }));
+    target.send(i == times ? "stop\n" : "go on\n");
+    expect("back " + std::to_string(i));
+  }
+  const TargetReport report = target.finish();
+  CHECK_MESSAGE(report.ok(), report.out, report.exit);
+}
+
+namespace {
+
+class SmallFileSystem {
+ public:
+  explicit SmallFileSystem(const std::string& path, const char* size) : path_(path) {
+    std::filesystem::create_directory(path);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    mounted_ = ::mount("none", path.c_str(), "tmpfs", 0, (std::string("mode=0700,size=") + size).c_str()) == 0;
+  }
+  ~SmallFileSystem() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallFileSystem(const SmallFileSystem&) = delete;
+  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
+  bool mounted() const { return mounted_; }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("what there was no room for in the journal of a killed daemon is put right all the same, and told before") {
+  TempDir directory;
+  const std::string socket = directory.path() + "/s", state = directory.path() + "/state";
+  const SmallFileSystem small(state, "64k");
+  if (!small.mounted()) SKIP_TEST("needs to mount a tmpfs");
+  for (const bool optimize : {true, false}) {
+    CAPTURE(optimize);
+    Target target("soaked", {"2"});
+    const TargetState before = state_of(target.pid());
+    target.go();
+    Process daemon(
+        {required_environment("PROBED_BIN"), "--socket", socket, "--state-dir", state, "--log-level", "warn"});
+    REQUIRE(eventually([&] { return ::access(socket.c_str(), F_OK) == 0 && guard_of(state) != 0; }));
+    RpcClient client(socket);
+    client.call("daemon.optimize", {{"enabled", optimize}});
+    add(client, target.pid(), {"libc:*", "work"}, {{"maxRate", 0}});
+    kill_daemon(daemon.pid(), Killed::with_tracer);
+    REQUIRE(daemon.wait());
+    CHECK_MESSAGE(daemon.errors().find("can't grow: No space left") != std::string::npos, daemon.errors());
+    REQUIRE(eventually([&] { return guard_of(state) == 0; }));
+    CHECK_FALSE(has_journals(state));
+    check_restored(target, before);
+    check_computes(target);
+    target.send("quit\n");
+    CHECK(target.finish().ok());
+  }
+}
+
 // One that sleeps uninterruptibly can't be: the SIGTRAP action of the daemon that was killed stays, which is told, and
 // what says so, too. Without that the next daemon finds the action by itself.
 TEST_CASE("a target that could not be recovered whole survives the death of the next daemon, too") {
@@ -599,12 +632,6 @@ std::vector<std::string> plus(std::vector<std::string> left, const std::vector<s
   return left;
 }
 
-void check_restored(Target& target, const TargetState& before) {
-  const auto differences = text_differences(target.pid());
-  CHECK_MESSAGE(differences.empty(), joined(differences));
-  CHECK(state_of(target.pid()).signals == before.signals);
-}
-
 }  // namespace
 
 // By its journal, or, when that has gone, by what its landing tells.
@@ -618,7 +645,7 @@ TEST_CASE("a private daemon that was killed with its guard: the next one puts ri
   const TargetState before = state_of(target.pid());
   target.go();
   REQUIRE(eventually([&] { return thread_states(target.pid()).size() == 4; }));
-  const unsigned times = std::max(8u, kills() / 5);
+  const unsigned times = std::max(8u, kills(30) / 5);
   for (unsigned i = 0; i < times; ++i) {
     const Tier &first = tiers[i % 4], &second = tiers[i / 4 % 4];
     CAPTURE(i);
@@ -688,7 +715,7 @@ TEST_CASE("what can't be put right leads on as long as the process lives, whoeve
     killed.kill_all(directory.path());
   }
   std::filesystem::remove_all(directory.path() + "/probectl");
-  for (unsigned i = 0; i < std::max(3u, kills() / 20); ++i) {
+  for (unsigned i = 0; i < std::max(3u, kills(30) / 20); ++i) {
     CAPTURE(i);
     CHECK(computes());
     PrivateTrace refused(directory.path(), target.pid(), {"-e", hex(first), "--no-optimize"});
@@ -861,13 +888,13 @@ TEST_CASE(
   Target target("receiver");
   target.go();
   Sender sender(target.pid());
-  const unsigned times = kills();
+  const unsigned times = kills(30);
   const Mode boosted{"boosted", false, {"work a=$arg1:s32", "work+0"}, Json::object()};
   const Mode jumps{"jumps", true, {"work a=$arg1:s32", "work s=+0($arg3):string"}, Json::object()};
   for (unsigned i = 0; i < times; ++i) {
     CAPTURE(i);
     const bool alive = one_kill(target, directory.path(), i % 2 == 0 ? boosted : jumps, random, in_turn(i));
-    REQUIRE_MESSAGE(alive, target.wait(Millis{0}) << target.errors());
+    REQUIRE_MESSAGE(alive, target.wait(Millis{0}), target.errors(), static_cast<int>(in_turn(i)));
     const bool let_go = eventually([&] { return blocked_but(target.pid(), Sender::signal()) == 0; });
     CHECK_MESSAGE(let_go, std::hex << blocked_but(target.pid(), Sender::signal()));
   }

@@ -10,28 +10,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <random>
 #include <thread>
 
 #include "tests/live/probing.hpp"
+#include "tests/race/environment.hpp"
 
 namespace probed::live {
 namespace {
-
-unsigned from_environment(const char* name, unsigned otherwise) {
-  const char* text = std::getenv(name);
-  return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
-}
-
-unsigned seed() {
-  static const unsigned value = [] {
-    const unsigned chosen = from_environment("PROBED_TEST_SEED", std::random_device()());
-    MESSAGE("seed: PROBED_TEST_SEED=" << chosen);
-    return chosen;
-  }();
-  return value;
-}
 
 Clock::time_point end_of_storm() {
   return Clock::now() + std::chrono::seconds(from_environment("PROBED_TEST_SECONDS", 8));

@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "work.h"
 
@@ -34,13 +36,21 @@ static void leave_out(long value) {
   ++missing;
 }
 
+// The first time only; says what.
+static void go_wrong(const char* what, long got, long wanted, int code, pid_t from) {
+  if (wrong++ > 0) return;
+  char line[160];
+  const int length = snprintf(line, sizeof line, "%s: %ld behind %ld, si_code %d, from %d\n", what, got, wanted, code, from);
+  if (write(2, line, (size_t)length) != length) ++wrong;
+}
+
 static void on_signal(int number, siginfo_t* info, void* context) {
   (void)number;
   (void)context;
   const long value = info->si_value.sival_int;
   const int is_late = value <= last && was_left_out(value);
   if ((value <= last && !is_late) || info->si_code != SI_QUEUE || info->si_pid != sender) {
-    ++wrong;
+    go_wrong("a signal", value, last, info->si_code, info->si_pid);
     return;
   }
   ++received;
@@ -75,7 +85,8 @@ int main(void) {
   fcntl(0, F_SETFL, O_NONBLOCK);
   char line[64] = "";
   for (long i = 0;; ++i) {
-    if (work(1, i, work_text(i)) != expected_work(1, i, work_text(i))) ++wrong;
+    const long got = work(1, i, work_text(i)), wanted = expected_work(1, i, work_text(i));
+    if (got != wanted) go_wrong("work", got, wanted, 0, 0);
     if (i % 256 != 0 || !line_came(line, sizeof line)) continue;
     if (strcmp(line, "count\n") != 0) break;
     printf("received %ld missing %ld\n", atomic_load(&received), atomic_load(&missing));

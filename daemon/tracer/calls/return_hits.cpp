@@ -23,13 +23,13 @@ std::optional<std::uint64_t> return_address(const HitRecorder::Hit& hit) {
 
 }  // namespace
 
-void HitRecorder::run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place) {
-  if (program.limit && program.limit->remaining == 0) return;
+bool HitRecorder::run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place) {
+  if (program.limit && program.limit->remaining == 0) return false;
   const auto to = return_address(hit);
-  if (!to) return;
+  if (!to) return false;
   const ReturnProbe& probe = *program.returns;
   Activation* const call = calls.enter(program.returns, place, *to);
-  if (!call) return;
+  if (!call) return false;
   // Those that it has found to have ended don't count.
   const bool full = probe.max_active != 0 && calls.active(probe) > probe.max_active;
   call->tid = hit.tracee.tid;
@@ -39,22 +39,25 @@ void HitRecorder::run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks&
   const std::span<const std::byte> kept(packed_.data(), size);
   if (probe.entry_filter && !probe.entry_filter->matches(kept, common)) {
     program.counters->filtered.fetch_add(1, std::memory_order_relaxed);
-    return calls.reject(*call, Activation::Kind::filtered);
+    calls.reject(*call, Activation::Kind::filtered);
+    return false;
   }
   if (full) {
     program.counters->hits.fetch_add(1, std::memory_order_relaxed);
     program.counters->missed.fetch_add(1, std::memory_order_relaxed);
-    return calls.reject(*call, Activation::Kind::missed);
+    calls.reject(*call, Activation::Kind::missed);
+    return program.limit && --program.limit->remaining == 0;
   }
   call->kept.assign(kept.begin(), kept.end());
   call->time = now();
+  return false;
 }
 
 bool HitRecorder::run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place) {
-  if (program.limit && program.limit->remaining == 0) return false;
   ReturnProbe& probe = *program.returns;
   const auto to = return_address(hit);
   const Activation* const call = to ? calls.leave(probe, place, *to) : nullptr;
+  if (program.limit && program.limit->remaining == 0) return false;  // it has returned, and counts no more
   const bool tail_call = program.exit.kind != arch::ExitKind::ret;
   if (!call) {
     // An indirect jump of a function that leaves its stack behind (longjmp) is no return.

@@ -162,12 +162,14 @@ void Calls::run_return_probe(const HitRecorder::Hit& hit, const Site& site, Prob
   const StackPlace place = stack_place(hit.tracee, hit.regs, program.returns->is_go);
   settle_dispute(hit.tracee, place);
   take_calls(hit.tracee, hit.regs, place);
+  bool was_last = false;
   if (program.role == Role::entry) {
-    rooms_.recorder.run_entry(hit, program, space.returns(), place);
+    was_last = rooms_.recorder.run_entry(hit, program, space.returns(), place);
     mark_call(hit.tracee, hit.regs, place);
-  } else if (rooms_.recorder.run_exit(hit, program, space.returns(), place)) {
-    listener_.limit_reached(program.limit->probes);
+  } else {
+    was_last = rooms_.recorder.run_exit(hit, program, space.returns(), place);
   }
+  if (was_last) listener_.limit_reached(program.limit->probes);
 }
 
 // What is known of a probe's calls says nothing any more once some of them may come and go unseen. Those that threads

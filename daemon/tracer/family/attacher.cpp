@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/capability.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "daemon/base/capability.hpp"
+#include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/base/own_processes.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/tracer/kernel/interrupted_calls.hpp"
@@ -35,9 +37,13 @@ Error just_exited(pid_t pid) { return refuse(Reason::no_such_process, fmt::forma
 Error already_traced(pid_t pid, pid_t tracer_thread) {
   const auto group = process::thread_group(tracer_thread);
   const pid_t tracer = daemon_of(group ? *group : tracer_thread);
-  return refuse(Reason::already_traced,
-                fmt::format("process {} is already traced by {} (pid {})", pid, process::comm(tracer), tracer),
-                fmt::format("end that tracer (kill {}), or detach it, and try again", tracer));
+  const std::string name = process::comm(tracer);
+  struct stat owner {};
+  const bool is_daemon = name == "probed" && ::stat(fmt::format("/proc/{}", tracer).c_str(), &owner) == 0;
+  return refuse(Reason::already_traced, fmt::format("process {} is already traced by {} (pid {})", pid, name, tracer),
+                is_daemon ? fmt::format("as user {} trace with that daemon, or have it let go: `probectl detach {}`",
+                                        owner.st_uid, pid)
+                          : fmt::format("end that tracer (kill {}), or have it detach, and try again", tracer));
 }
 
 // io_uring's and vhost's workers are listed among the threads: the kernel's own code in the process's name. They can't
@@ -199,6 +205,11 @@ Result<void> Attacher::seize_sharers(Process& process) {
 // A thread that executes another program ends all the others, and has the leader's id from then on: who looks meanwhile
 // finds threads none of which is there any more a moment later.
 Result<AttachResult> Attacher::attach(pid_t pid, const AttachParams& params) {
+  if (targets_.no_more)
+    return Error{Reason::target_gone,
+                 fmt::format("process {} is not attached to: this daemon ends", pid),
+                 "try again when another one has taken its place",
+                 {}};
   const auto deadline = Waiter::Clock::now() + kExecTimeout;
   auto attached = try_attach(pid, params);
   const auto not_there = [&] { return !attached && attached.error().reason == Reason::no_such_process; };
@@ -271,6 +282,7 @@ Result<AttachResult> Attacher::try_attach(pid_t pid, const AttachParams& params)
     const int error = errno;
     rooms_.detacher.start_detach(process);
     if (error == ESRCH || error == ENOENT) return just_exited(pid);
+    if (lacks_descriptors(error)) return no_descriptors(pid);
     return refuse(Reason::permission_denied,
                   fmt::format("the memory of process {} can't be opened: {}", pid, std::strerror(error)),
                   "run probed as root");

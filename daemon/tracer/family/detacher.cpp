@@ -61,8 +61,7 @@ void Detacher::forget_tracee(pid_t tid) {
 }
 
 void Detacher::forget_process(Process& process) {
-  for (Job& job : process.jobs)
-    job.fail(refuse(Reason::target_gone, fmt::format("process {} has gone", process.id.pid)));
+  for (Job& job : process.jobs) job.fail(process::no_longer_there(process.id.pid));
   auto replies = std::move(process.detach_replies);
   const pid_t root = process.root;
   const std::shared_ptr<AddressSpace> space = process.space;
@@ -110,6 +109,7 @@ void Detacher::detach(pid_t pid, Done done) {
 }
 
 void Detacher::detach_all(std::function<void()> done) {
+  targets_.no_more = true;
   if (targets_.processes.empty()) return done();
   all_detached_.push_back(std::move(done));
   std::vector<pid_t> pids;

@@ -214,8 +214,7 @@ Act Family::on_exec(Tracee& tracee) {
     rooms_.jump_memory.close_feeds(*process.before_exec);
     process.before_exec->drop_journal();
   }
-  for (Job& job : std::exchange(process.jobs, {}))
-    job.fail(Error{Reason::target_gone, "process " + std::to_string(pid) + " has just started a new program", "", {}});
+  for (Job& job : std::exchange(process.jobs, {})) job.fail(process::no_longer_there(pid));
 
   const pid_t root = process.root;
   const bool own = root == pid;

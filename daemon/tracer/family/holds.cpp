@@ -91,8 +91,11 @@ void Holds::forget_keep(pid_t pid) {
 }
 
 void Holds::resume_held_threads(const Process& process) {
-  for (const pid_t tid : process.threads)
-    if (targets_.tracees.at(tid).is_held(Hold::entry)) rooms_.loop.carry_out(tid, Act::go_on("it is held no longer"));
+  for (const pid_t tid : process.threads) {
+    Tracee& tracee = targets_.tracees.at(tid);
+    tracee.hold_no_longer(Hold::entry);
+    if (tracee.is_held(Hold::entry)) rooms_.loop.carry_out(tid, Act::go_on("it is held no longer"));
+  }
 }
 
 // ---- a new program --------------------------------------------------------------------------------------------------
@@ -149,8 +152,9 @@ Act Holds::hold_for_loader(Tracee& tracee) {
 void Holds::loader_may_go_on(pid_t root, std::uint64_t ticket) {
   for (auto& [tid, tracee] : targets_.tracees) {
     const bool waits = tracee.loader_ticket != 0 && tracee.loader_ticket <= ticket;
-    if (waits && tracee.process && tracee.process->root == root && tracee.is_held(Hold::loader))
-      rooms_.loop.carry_out(tid, Act::go_on("its new libraries have been looked at"));
+    if (!waits || !tracee.process || tracee.process->root != root) continue;
+    tracee.hold_no_longer(Hold::loader);
+    if (tracee.is_held(Hold::loader)) rooms_.loop.carry_out(tid, Act::go_on("its new libraries have been looked at"));
   }
 }
 
@@ -158,6 +162,7 @@ void Holds::release_late_loaders() {
   const auto now = Waiter::Clock::now();
   for (auto& [tid, tracee] : targets_.tracees) {
     if (tracee.loader_ticket == 0 || now < tracee.loader_until) continue;
+    tracee.hold_no_longer(Hold::loader);
     if (!tracee.is_held(Hold::loader)) {
       tracee.loader_ticket = 0;
       continue;

@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 constexpr auto kJobTimeout = 5s;
 constexpr auto kWidenAfter = 20ms;        // one thread was asked to stop and didn't: ask all that a stop does no harm
 constexpr auto kWidenToAllAfter = 500ms;  // then those whose calls might fail
+constexpr auto kStuckAfter = 2s;          // none of them can stop: a frozen control group, a file server that is gone
 constexpr std::size_t kThreadsLookedAt = 64;  // when choosing the one to stop
 // Of a whole process, to be sure that nobody writes to a page that is about to be given back.
 constexpr auto kOthersPatience = 50ms;
@@ -63,13 +64,21 @@ void Jobs::interrupt_some(Process& process, Ask whom) {
   if (best != 0) ptrace::interrupt(best);
 }
 
+// Whether any thread can stop at all.
+static Waiter::Clock::time_point looks_at(const Job& job) { return job.deadline - kJobTimeout + kStuckAfter; }
+
 Waiter::Clock::time_point Jobs::widens_at(const Process& process, const Job& job) {
   switch (process.asked) {
     case Ask::best: return job.deadline - kJobTimeout + kWidenAfter;
     case Ask::harmless: return job.deadline - kJobTimeout + kWidenToAllAfter;
     case Ask::everyone: break;
   }
-  return job.deadline;
+  return job.somebody_waits && !job.looked_at ? looks_at(job) : job.deadline;
+}
+
+bool Jobs::none_can_stop(const Process& process) {
+  return !process.threads.empty() &&
+         std::ranges::all_of(process.threads, [](pid_t tid) { return process::state(tid) == 'D'; });
 }
 
 void Jobs::run_jobs(Tracee& tracee) {
@@ -96,12 +105,27 @@ void Jobs::look_after_jobs(Process& process, Waiter::Clock::time_point now, std:
   if (process.jobs.empty()) return;
   if (process.asked != Ask::everyone && now >= widens_at(process, process.jobs.front()))
     interrupt_some(process, process.asked == Ask::best ? Ask::harmless : Ask::everyone);
+  const auto give_up = [&](Job& job, Error error) {
+    late.push_back([fail = std::move(job.fail), error = std::move(error)] { fail(error); });
+  };
+  std::erase_if(process.jobs, [&](Job& job) {
+    const bool is_due = job.somebody_waits && !job.looked_at && now >= looks_at(job);
+    if (!is_due) return false;
+    job.looked_at = true;
+    if (!none_can_stop(process)) return false;
+    give_up(job, refuse(Reason::timed_out,
+                        fmt::format("no thread of process {} can be stopped: all are in an uninterruptible wait",
+                                    process.id.pid),
+                        "thaw it if it is frozen (docker pause, a cgroup's freezer); `ps -L -o tid,stat,wchan -p PID` "
+                        "shows where they wait"));
+    return true;
+  });
   while (!process.jobs.empty() && now >= process.jobs.front().deadline) {
-    const Error error = refuse(Reason::timed_out,
-                               fmt::format("no thread of process {} could make a system call for probed within {} s",
-                                           process.id.pid, kJobTimeout / 1s),
-                               "all of them are in an uninterruptible wait, or execute 32-bit code; try again later");
-    late.push_back([fail = std::move(process.jobs.front().fail), error] { fail(error); });
+    give_up(process.jobs.front(),
+            refuse(Reason::timed_out,
+                   fmt::format("no thread of process {} could make a system call for probed within {} s",
+                               process.id.pid, kJobTimeout / 1s),
+                   "all of them are in an uninterruptible wait, or execute 32-bit code; try again later"));
     process.jobs.pop_front();
   }
 }

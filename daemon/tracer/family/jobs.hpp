@@ -28,8 +28,11 @@ class Jobs : public Room {
   void request_job(Process& process, Job job);
   // Runs what jobs there are in a thread that stands in an event stop; it may be away, or gone, afterwards.
   void run_jobs(Tracee& tracee);
-  // When more threads are asked to stop for the job than have been; once all have been, its deadline.
+  // When more threads are asked to stop for the job than have been; once all have been, when it is given up, or whether
+  // to do so is looked at.
   static Waiter::Clock::time_point widens_at(const Process& process, const Job& job);
+  // All are in uninterruptible waits: frozen, say, or for a file server that is gone.
+  static bool none_can_stop(const Process& process);
   // Asks more threads to stop, or gives jobs up, as it is due. `late`: gets the calls that tell of those.
   void look_after_jobs(Process& process, Waiter::Clock::time_point now, std::vector<std::function<void()>>& late);
 

@@ -15,7 +15,9 @@ bool Jobs::with_remote_calls(Tracee& tracee, AddressSpace& space, F f, int put_b
     tracee.stop = remote.final_stop();
     tracee.group_stopped = remote.final_stop() == WaitStatus::Kind::group_stop;
   } else if (remote.late()) {
-    tracee.left = Away{*remote.late(), tracee.listens()};  // Loop::give_back()
+    const Held* held = std::get_if<Held>(&tracee.left);
+    tracee.left =
+        Away{*remote.late(), tracee.listens(), held ? std::optional(held->until) : std::nullopt};  // Loop::give_back()
   } else if (remote.exit_status()) {
     targets_.ended_meanwhile.push_back({tracee.tid, *remote.exit_status()});
   }

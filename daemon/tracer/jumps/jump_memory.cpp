@@ -160,7 +160,7 @@ void JumpMemory::ask_to_map(AddressSpace& space, Mapper mapper, bool alone) {
         tracee, here, [&](RemoteSyscalls& remote) { why = mapper(here, remote, *tracee.process); });
     if (here.optimisation().phase != Phase::mapping) return;
     if (back && why == RemoteSyscalls::kIn32BitCode) return map_later(here);
-    if (back && why) return void(rooms_.optimiser.refuse_all(here, why));
+    if (back && why) return rooms_.optimiser.refuse_all(here, why);
     here.optimisation().phase = here.optimisation().batch.empty() ? Phase::idle : Phase::building;
     here.optimisation().map_again = {};
     rooms_.optimiser.wake_optimiser(here, 0s);

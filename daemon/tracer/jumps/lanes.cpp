@@ -36,7 +36,7 @@ void Lanes::give_lanes(Tracee& tracee, const ptrace::Registers& regs) {
   if (tracee.thread_pointer == 0 && pointer != 0) {
     if (const auto it = work.thread_pointers.find(pointer); it != work.thread_pointers.end() && !tracee.vforked) {
       if (!process::is_exiting(it->second))
-        return void(rooms_.optimiser.refuse_all(space, "two of its threads have the same thread pointer"));
+        return rooms_.optimiser.refuse_all(space, "two of its threads have the same thread pointer");
       take_lanes(targets_.tracees.at(it->second));
     }
     if (work.thread_pointers.try_emplace(pointer, tracee.tid).second) tracee.thread_pointer = pointer;

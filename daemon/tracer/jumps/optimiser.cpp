@@ -212,7 +212,7 @@ void Optimiser::give_up(AddressSpace& space, RemoteAddr address, const char* why
   wake_optimiser(space, again);
 }
 
-bool Optimiser::refuse_all(AddressSpace& space, const char* why) {
+void Optimiser::refuse_all(AddressSpace& space, const char* why) {
   Optimisation& work = space.optimisation();
   work.refused = why;
   for (const auto& [address, site] : space.sites_in_order()) {
@@ -228,7 +228,6 @@ bool Optimiser::refuse_all(AddressSpace& space, const char* why) {
   work.built.clear();
   work.phase = Phase::idle;
   wake_optimiser(space, kDelay);
-  return false;
 }
 
 // A jump in 32-bit code would be a jump to 64-bit code, which that can't tell.
@@ -324,8 +323,10 @@ bool Optimiser::start_batch(AddressSpace& space) {
   gather_batch(space);
   if (work.batch.empty()) return false;
   for (const auto& [pid, process] : targets_.processes)
-    if (process->space.get() == &space && ignores_traps(*process))
-      return refuse_all(space, "the process ignores SIGTRAP: a signal could not be kept out of a detour");
+    if (process->space.get() == &space && ignores_traps(*process)) {
+      refuse_all(space, "the process ignores SIGTRAP: a signal could not be kept out of a detour");
+      return false;
+    }
   // In this order neighbours know of each other, and memory near one is near the next.
   std::ranges::sort(work.batch);
   work.phase = Phase::building;

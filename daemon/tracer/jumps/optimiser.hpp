@@ -32,8 +32,8 @@ class Optimiser : public Room {
 
   // The site gets no jump. `again`: after which time it is considered again; 0: not by itself.
   void give_up(AddressSpace& space, RemoteAddr site, const char* why, Waiter::Clock::duration again);
-  // Nothing is optimised in this address space any more. Always false.
-  bool refuse_all(AddressSpace& space, const char* why);
+  // Nothing is optimised in this address space any more.
+  void refuse_all(AddressSpace& space, const char* why);
   // Some thread executes 32-bit code: there are jumps only where that can't be any more.
   void note_other_code(AddressSpace& space);
 

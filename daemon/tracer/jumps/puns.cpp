@@ -110,8 +110,8 @@ void Puns::no_pun(Site& site, const char* why) {
 }
 
 void Puns::ask_for_pun(AddressSpace& space, const Site& site, const arch::PunRange& range) {
-  const auto map = [this, address = site.plan.address, range](AddressSpace& here, RemoteSyscalls& remote,
-                                                              Process& process) -> const char* {
+  const auto map = [address = site.plan.address, range](AddressSpace& here, RemoteSyscalls& remote,
+                                                        Process& process) -> const char* {
     const char* why = map_pun(here, remote, process, range);
     if (remote.refusal()) why = remote.refusal();
     if (!why && !here.detours().room_for_pun(range)) why = kNoRoom;

@@ -39,18 +39,17 @@ bool has_left(std::span<const symbols::Mapping> maps, std::uint64_t frame, std::
 
 // ---- rounds ---------------------------------------------------------------------------------------------------------
 
-bool Rounds::looked_at(Tracee& tracee) {
+void Rounds::looked_at(Tracee& tracee) {
   AddressSpace* space = tracee.process ? tracee.process->space.get() : nullptr;
-  if (!space || !space->optimisation().round) return false;
+  if (!space || !space->optimisation().round) return;
   Round& round = *space->optimisation().round;
-  if (!round.awaited.contains(tracee.tid)) return false;
+  if (!round.awaited.contains(tracee.tid)) return;
   ptrace::Registers regs;
-  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return false;
+  if (ptrace::get_registers(tracee.tid, regs) != Outcome::ok) return;
   round.awaited.erase(tracee.tid);
   if (!native::executes_native_code(regs)) rooms_.optimiser.note_other_code(*space);
   if (!passes(*space, tracee, regs.pc(), regs.sp())) round.to_look_at.push_back(tracee.tid);
   rooms_.optimiser.wake_optimiser(*space, 0s);
-  return true;
 }
 
 // From when it was asked to stop, or from when we last had nothing to do if that is later, until now. That a thread

@@ -19,8 +19,8 @@ class Rounds : public Room {
   void start_round(AddressSpace& space, bool scan);
   // Looks at some threads more; when the last one has been seen, or it takes too long, the round is over.
   void go_on_with_round(AddressSpace& space);
-  // A stopped thread. True: a round was waiting for it.
-  bool looked_at(Tracee& tracee);
+  // A stopped thread, for which a round may be waiting.
+  void looked_at(Tracee& tracee);
   // As a thread is let go on that has been asked to stop (Tracee::interrupted_at): how long that was.
   void note_pause(const Tracee& tracee);
 

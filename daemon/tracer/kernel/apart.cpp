@@ -18,6 +18,7 @@
 
 #include "arch/lock_wait.hpp"
 #include "daemon/base/alone.hpp"
+#include "daemon/base/last_words.hpp"
 #include "daemon/base/own_processes.hpp"
 
 namespace probed::tracer {
@@ -114,8 +115,8 @@ class Stack {
     spdlog::critical("the tracer has ended with status {}: so does the daemon", end.si_status);
     ::_exit(EXIT_FAILURE);
   }
-  spdlog::critical("the tracer was killed by signal {} ({}): so is the daemon", end.si_status,
-                   strsignal(end.si_status));
+  spdlog::critical("the tracer was killed by signal {} ({}): so is the daemon{}", end.si_status,
+                   strsignal(end.si_status), last_words());
   ::signal(end.si_status, SIG_DFL);
   ::kill(::getpid(), end.si_status);
   ::kill(::getpid(), SIGKILL);

@@ -33,11 +33,22 @@ CallPadHead head_of(const Bytes& bytes) {
   return head;
 }
 
+// The head, by which others find it, comes first.
 bool write_pad(TargetMemory& memory, RemoteAddr at) {
   const auto code = native::build_call_pad(at.value);
   const CallPadHead head;
-  return !code.empty() && memory.write_at_once(at, std::as_bytes(std::span(code))) &&
-         memory.write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1)));
+  return !code.empty() && memory.write_at_once(at + kCallPadData, std::as_bytes(std::span(&head, 1))) &&
+         memory.write_at_once(at, std::as_bytes(std::span(code)));
+}
+
+bool has_code(const Bytes& bytes, RemoteAddr at) {
+  const auto code = native::build_call_pad(at.value);
+  return !code.empty() && std::equal(code.begin(), code.end(), bytes.begin());
+}
+
+// Who was to write it was killed in the middle.
+bool has_head_alone(const Bytes& bytes) {
+  return head_of(bytes).mark == CallPadHead::kMark && all_zero(std::span(bytes).first(kCallPadData));
 }
 
 bool holds_landing(TargetMemory& memory, RemoteAddr page) {
@@ -85,7 +96,8 @@ RemoteAddr pad_in(TargetMemory& memory, const symbols::Mapping& mapping) {
     Bytes bytes{};
     if (!memory.read(at, std::as_writable_bytes(std::span(bytes)))) return {};
     if (const CallPadHead head = head_of(bytes); head.mark == CallPadHead::kMark) {
-      if (head.busy == 0) return at;
+      const bool whole = head.busy == 0 && (has_code(bytes, at) || (has_head_alone(bytes) && write_pad(memory, at)));
+      if (whole) return at;
       continue;
     }
     std::array<std::uint8_t, kMargin> margin{};
@@ -174,8 +186,7 @@ void erase_call_pad(TargetMemory& memory, RemoteAddr pad, Erase which) {
   Bytes bytes{};
   if (!memory.read(pad, std::as_writable_bytes(std::span(bytes)))) return;
   const CallPadHead head = head_of(bytes);
-  const auto code = native::build_call_pad(pad.value);
-  const bool is_ours = head.mark == CallPadHead::kMark && std::equal(code.begin(), code.end(), bytes.begin());
+  const bool is_ours = head.mark == CallPadHead::kMark && (has_code(bytes, pad) || has_head_alone(bytes));
   if (!is_ours || (which == Erase::free && head.busy != 0)) return;
   const Bytes zeros{};
   memory.write_at_once(pad, std::as_bytes(std::span(zeros)));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "arch/arch.hpp"
+#include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
 #include "daemon/base/visits.hpp"
 #include "daemon/tracer/kernel/ptrace.hpp"
@@ -48,18 +49,9 @@ bool TargetMemory::read_thread_pointer(std::int32_t tid, std::uint64_t& pointer)
 }
 
 std::string TargetMemory::maps_text() const {
-  constexpr std::size_t kPiece = 64 * 1024;
   std::string text;
   const Visit visit(task_);
-  for (std::size_t got = 0; maps_;) {
-    text.resize(got + kPiece);
-    const ssize_t n = pread(maps_.get(), text.data() + got, kPiece, static_cast<off_t>(got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return {};
-    got += static_cast<std::size_t>(n);
-    text.resize(got);
-    if (n == 0) break;
-  }
+  if (maps_) read_whole(maps_.get(), text);
   return text;
 }
 

@@ -262,15 +262,26 @@ Outcome poke_word(pid_t tid, std::uint64_t address, std::uint64_t word) {
 Outcome get_siginfo(pid_t tid, siginfo_t& info) { return call(PTRACE_GETSIGINFO, tid, 0, pointer(&info)); }
 Outcome set_siginfo(pid_t tid, const siginfo_t& info) { return call(PTRACE_SETSIGINFO, tid, 0, pointer(&info)); }
 
-bool signal_queued(pid_t tid, int signal) {
+template <class F>
+static bool any_queued(pid_t tid, std::uint32_t queue, F wanted) {
   std::array<siginfo_t, 32> some;
-  __ptrace_peeksiginfo_args which{.off = 0, .flags = 0, .nr = some.size()};
+  __ptrace_peeksiginfo_args which{.off = 0, .flags = queue, .nr = some.size()};
   for (long got = 1; got > 0; which.off += static_cast<std::uint64_t>(got)) {
     got = raw(PTRACE_PEEKSIGINFO, tid, pointer(&which), pointer(some.data()));
-    const auto found = std::span(some).first(static_cast<std::size_t>(std::max(got, 0L)));
-    if (std::ranges::find(found, signal, &siginfo_t::si_signo) != found.end()) return true;
+    if (std::ranges::any_of(std::span(some).first(static_cast<std::size_t>(std::max(got, 0L))), wanted)) return true;
   }
   return false;
+}
+
+bool signal_queued(pid_t tid, int signal) {
+  return any_queued(tid, 0, [signal](const siginfo_t& info) { return info.si_signo == signal; });
+}
+
+bool signal_queued(pid_t tid, const siginfo_t& info) {
+  // The kernel fills all of it (kernel/signal.c, copy_siginfo_to_user).
+  const auto bytes_of = [](const siginfo_t& one) { return std::as_bytes(std::span(&one, 1)); };
+  const auto same = [&](const siginfo_t& other) { return std::ranges::equal(bytes_of(other), bytes_of(info)); };
+  return any_queued(tid, 0, same) || any_queued(tid, PTRACE_PEEKSIGINFO_SHARED, same);
 }
 
 Outcome get_sigmask(pid_t tid, std::uint64_t& mask) {

@@ -87,6 +87,8 @@ Outcome set_siginfo(pid_t tid, const siginfo_t& info);
 
 // Whether the signal waits in the stopped thread's own queue, not in its process's (PTRACE_PEEKSIGINFO).
 bool signal_queued(pid_t tid, int signal);
+// Whether one that is like this in every byte waits in either.
+bool signal_queued(pid_t tid, const siginfo_t& info);
 
 // The kernel's 64-bit signal mask.
 Outcome get_sigmask(pid_t tid, std::uint64_t& mask);

@@ -72,7 +72,7 @@ void DetourThreads::give_up_load(Tracee& tracee) {
   constexpr const char* kWhy = "an argument's memory didn't become readable within a second";
   AddressSpace& owner = *tracee.process->space;
   if (!place->detour)
-    return void(rooms_.optimiser.refuse_all(owner, kWhy));  // in the routine that copies strings: for whom isn't known
+    return rooms_.optimiser.refuse_all(owner, kWhy);  // in the routine that copies strings: for whom isn't known
   const RemoteAddr address = place->detour->site;
   if (Site* site = owner.find(address); site && site->jump) owner.drop_jump(*site);
   rooms_.optimiser.give_up(owner, address, kWhy, {});

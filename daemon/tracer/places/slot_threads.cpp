@@ -184,7 +184,8 @@ Act SlotThreads::continue_past(Tracee& tracee, Site& site, ptrace::Registers& re
     if (is_of_trap_size(site.plan.insn)) tracee.sent = regs;
     regs.set_pc(site.slot.value);
     enter_slot(tracee, site.slot);
-    if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee)) tracee.in_slot->filtered_call.emplace();
+    if (site.plan.insn.flow == arch::Flow::syscall && has_filter(tracee))
+      tracee.in_slot->filtered_call = Tracee::FilteredCall();
     // One that is leaving a detour has held signals of its own, and isn't to have two masks to get back.
     if (step && !tracee.leaving() && !must_not_wait(site.plan.insn))
       tracee.way_out = Stepping{.slot = site.slot, .own = native::steps_itself(regs)};

@@ -63,7 +63,7 @@ class HitRecorder {
   bool run(const Hit& hit, ProbeProgram& program);
 
   // The same for a return probe: a call begins, or ends. return_hits.cpp
-  void run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place);
+  bool run_entry(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place);
   bool run_exit(const Hit& hit, ProbeProgram& program, ReturnStacks& calls, const StackPlace& place);
 
   CpuFollower& cpu_follower() { return follower_; }

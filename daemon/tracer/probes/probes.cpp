@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "daemon/base/process.hpp"
 #include "daemon/symbols/maps.hpp"
 #include "daemon/tracer/family/remote_calls.hpp"
 #include "daemon/tracer/kernel/interrupted_calls.hpp"
@@ -89,15 +90,10 @@ Error in_use(RemoteAddr address) {
                {}};
 }
 
-Error not_attached(pid_t pid) {
-  return Error{Reason::not_attached, fmt::format("process {} is not attached", pid), "", {}};
-}
-
-Error started_another(pid_t pid) {
-  return Error{Reason::target_gone,
-               fmt::format("process {} has just started another program", pid),
-               "see whether that is the one to trace, and try again",
-               {}};
+// `process`: null, or it is being let go.
+Error not_attached(const Process* process, pid_t pid) {
+  if (!process) return process::no_longer_there(pid);
+  return Error{Reason::not_attached, fmt::format("process {} is being let go at this moment", pid), "try again", {}};
 }
 
 // Whether this thread, which stands in a stop of ours (0: none does), has left a call for it that the kernel doesn't
@@ -117,11 +113,20 @@ Result<void> check_places(AddressSpace& space, std::span<const SiteRequest> requ
                    fmt::format("address {:#x}: {}", address, kIsOtherCode),
                    "leave it out, or probe the 64-bit code that goes there",
                    {}};
-    if (space.xol().contains(request.plan.address))
-      return Error{Reason::blacklisted,
-                   fmt::format("address {:#x} is in the code that probed itself has injected", address),
-                   "probe the program's own instruction",
+    if (!space.xol().contains(request.plan.address)) continue;
+    // A library that was unloaded since it was looked at leaves room, where our memory may be now.
+    std::array<std::uint8_t, arch::kMaxInsnLength> now{};
+    const auto code = request.plan.code();
+    const auto there = std::span(now).first(code.size());
+    if (!space.memory().read(request.plan.address, std::as_writable_bytes(there)) || !std::ranges::equal(there, code))
+      return Error{Reason::unmapped_address,
+                   fmt::format("address {:#x} was unmapped meanwhile", address),
+                   "try again, or use --pending, which waits for it",
                    {}};
+    return Error{Reason::blacklisted,
+                 fmt::format("address {:#x} is in the code that probed itself has injected", address),
+                 "probe the program's own instruction",
+                 {}};
   }
   return {};
 }
@@ -153,8 +158,8 @@ void Probes::add(pid_t pid, std::uint32_t execs, std::vector<SiteRequest> reques
 
 void Probes::continue_batch(std::shared_ptr<Batch> batch) {
   Process* process = targets_.find_process(batch->pid);
-  if (!process || process->detaching()) return batch->done(not_attached(batch->pid));
-  if (process->execs != batch->execs) return batch->done(started_another(batch->pid));
+  if (!process || process->detaching()) return batch->done(not_attached(process, batch->pid));
+  if (process->execs != batch->execs) return batch->done(process::no_longer_there(batch->pid));
   rooms_.actions.begin_journal(*process);
   process->actions.with_faults |= std::ranges::any_of(batch->requests, may_follow_bad_pointers);
   if (!std::exchange(batch->actions_learned, true) && rooms_.actions.must_learn_actions(*process))
@@ -222,8 +227,8 @@ void Probes::answer(const std::shared_ptr<Batch>& batch) {
     return batch->done({});
   rooms_.optimiser.when_fast({process}, [this, batch] {
     const Process* now = targets_.find_process(batch->pid);
-    if (!now || now->detaching()) return batch->done(not_attached(batch->pid));
-    batch->done(now->execs == batch->execs ? Result<void>() : started_another(batch->pid));
+    if (!now || now->detaching()) return batch->done(not_attached(now, batch->pid));
+    batch->done(now->execs == batch->execs ? Result<void>() : process::no_longer_there(batch->pid));
   });
 }
 
@@ -398,7 +403,7 @@ void Probes::learn_actions_first(std::shared_ptr<Batch> batch) {
     roll_back(*batch);
     batch->done(std::move(error));
   };
-  rooms_.jobs.request_job(*targets_.find_process(batch->pid), Job{learn, fail, {}});
+  rooms_.jobs.request_job(*targets_.find_process(batch->pid), Job{.run = learn, .fail = fail, .somebody_waits = true});
 }
 
 // Where threads go on without us is to be there before the first of them can be sent there.
@@ -411,7 +416,8 @@ void Probes::prepare_landing_first(std::shared_ptr<Batch> batch) {
     roll_back(*batch);
     batch->done(std::move(error));
   };
-  rooms_.jobs.request_job(*targets_.find_process(batch->pid), Job{prepare, fail, {}});
+  rooms_.jobs.request_job(*targets_.find_process(batch->pid),
+                          Job{.run = prepare, .fail = fail, .somebody_waits = true});
 }
 
 // Maps an area with room for `bytes` of slots near an address, then goes on with the batch.
@@ -455,12 +461,13 @@ void Probes::grow_xol(std::shared_ptr<Batch> batch, RemoteAddr near, std::uint64
                         fmt::format("process {}: the thread that was to map memory has not come back", batch->pid),
                         "is it frozen (docker pause, cgroup.freeze)? try again when it runs",
                         {}});
-    if (!alive) return fail(Error{Reason::target_gone, fmt::format("process {} has gone", batch->pid), "", {}});
+    if (!alive) return fail(process::no_longer_there(batch->pid));
     if (refused) return fail(no_call(batch->pid, refused));
     if (!mapped) return fail(no_room(batch->pid, near, why));
     continue_batch(batch);
   };
-  rooms_.jobs.request_job(*targets_.find_process(batch->pid), Job{map_area, fail, {}});
+  rooms_.jobs.request_job(*targets_.find_process(batch->pid),
+                          Job{.run = map_area, .fail = fail, .somebody_waits = true});
 }
 
 bool Probes::update_arming(AddressSpace& space, Site& site, const Layout& layout) {

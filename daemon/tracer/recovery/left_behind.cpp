@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -26,7 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 500ms;  // for a process that another tracer is just letting go
+constexpr auto kBegunWithin = 60s;  // a private daemon, after its directory was made
+constexpr auto kPatience = 500ms;   // for a process that another tracer is just letting go
 constexpr const char* kSystemState = "/run/probed/probed.sock.state";
 
 bool nobody_listens(const std::string& path) {
@@ -56,10 +59,18 @@ bool recover_state(const std::string& state, std::vector<Recovered>& all) {
   return !has_journals(state);
 }
 
+// Of one whose daemon was killed before it had anything to keep there; a younger one's may be about to begin.
+bool never_had_state(const std::string& directory, const std::string& state) {
+  struct stat status {};
+  const bool has_none = ::lstat(state.c_str(), &status) != 0 && errno == ENOENT;
+  return has_none && ::lstat(directory.c_str(), &status) == 0 && ::time(nullptr) - status.st_mtime > kBegunWithin / 1s;
+}
+
 // The directory of a private daemon that was killed. One that has just begun listens before it locks.
 void tidy(const std::string& directory, std::vector<Recovered>& all) {
   const std::string socket = directory + "/" + kPrivateSocket, state = socket + kStateEnding;
-  if (!recover_state(state, all) || !nobody_listens(socket)) return;
+  if (!never_had_state(directory, state) && !recover_state(state, all)) return;
+  if (!nobody_listens(socket)) return;
   remove_own_file(state + "/lock");
   ::rmdir(state.c_str());
   ::unlink(socket.c_str());

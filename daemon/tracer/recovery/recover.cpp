@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <thread>
 
@@ -35,7 +36,7 @@ using Kind = WaitStatus::Kind;
 
 constexpr auto kMostPatience = 5s;     // for threads that only wait for a processor, on a machine that is full
 constexpr auto kTryAgain = 2ms;        // a process that can't be had yet
-constexpr auto kMaskPatience = 200ms;  // for what the program does with a mask of ours
+constexpr auto kStayPatience = 200ms;  // for what the program's handlers come back to
 
 // ---- one target -----------------------------------------------------------------------------------------------------
 
@@ -94,14 +95,13 @@ std::set<RemoteAddr> pads_in_stacks(TargetMemory& memory, const StoppedThreads& 
   return found;
 }
 
-// No thread stands in one, nor comes back to one; `on_way_back`: those that threads went through when the daemon died.
-void erase_call_pads(TargetMemory& memory, const StoppedThreads& threads, const std::set<std::uint64_t>& on_way_back) {
-  if (!pads_in_stacks(memory, threads, on_way_back).empty()) return;
-  const std::set<std::uint64_t> places = threads.places();
-  const auto stands_in = [&](std::uint64_t pad) {
-    return std::ranges::any_of(places, [&](std::uint64_t pc) { return in_call_pad(RemoteAddr{pad}, RemoteAddr{pc}); });
-  };
-  if (std::ranges::none_of(on_way_back, stands_in)) tracer::erase_call_pads(memory, threads.pid());
+// Those that a thread stands in, or comes back to, stay busy: in one that is used again it would find the way of
+// another.
+void free_call_pads(TargetMemory& memory, const StoppedThreads& threads) {
+  std::set<std::uint64_t> occupied = threads.places();
+  for (const RemoteAddr pad : pads_in_stacks(memory, threads, calls_to_come(memory, threads.pid())))
+    occupied.insert(pad.value);
+  tracer::free_call_pads(memory, threads.pid(), occupied);
 }
 
 Verdict verdict_on(const FoundJournal& journal) { return judge(look_for(journal), journal.header.start_time); }
@@ -138,22 +138,40 @@ void give_back_signals(StoppedThreads& threads, FoundJournal& journal) {
     if (held.tid != 0) threads.give_back(held);
 }
 
+bool has_busy_pads(pid_t pid) {
+  TargetMemory memory = TargetMemory::open(pid);
+  return !calls_to_come(memory, pid).empty();
+}
+
 // Threads that were in a handler of the program's when they were let go, or between two changes of their mask, have set
-// the one of before again: ours.
-void watch_masks(Waiter& waiter, std::vector<FoundJournal>& recovered) {
+// the one of before again: ours. And behind a handler that came on the way back through a pad they need that no more.
+void watch_what_stayed(Waiter& waiter, std::vector<FoundJournal>& recovered) {
   const auto is_stuck = [](const HeldSignals& held) {
     return held.tid != 0 && blocked_by(held.tid) == (held.ours & ~kNeverBlocked);
   };
-  std::erase_if(recovered, [](const FoundJournal& journal) {
-    return std::ranges::none_of(journal.header.held, [](const HeldSignals& held) { return held.tid != 0; });
-  });
-  const auto until = Clock::now() + kMaskPatience;
-  for (; !recovered.empty() && Clock::now() < until; std::this_thread::sleep_for(kTryAgain)) {
+  const auto is_whole = [](const FoundJournal& journal) {
+    return std::ranges::none_of(journal.header.held, [](const HeldSignals& held) { return held.tid != 0; }) &&
+           !has_busy_pads(journal.header.pid);
+  };
+  std::erase_if(recovered, is_whole);
+  const auto began = Clock::now();
+  auto look_at_pads = kTryAgain;  // each time stops the process: less and less often
+  for (auto past = 0ms; !recovered.empty() && past < kStayPatience; std::this_thread::sleep_for(kTryAgain)) {
+    past = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
+    const bool pads_too = past >= look_at_pads;
+    if (pads_too) look_at_pads = 2 * past;
     for (FoundJournal& journal : recovered) {
-      if (std::ranges::none_of(journal.header.held, is_stuck) || !is_same(journal)) continue;
-      StoppedThreads threads(waiter, journal.header.pid, {});
+      const pid_t pid = journal.header.pid;
+      const bool stays = std::ranges::any_of(journal.header.held, is_stuck) || (pads_too && has_busy_pads(pid));
+      if (!stays || !is_same(journal)) continue;
+      StoppedThreads threads(waiter, pid, {});
       if (!threads.seize()) continue;
-      if (threads.stop()) give_back_signals(threads, journal);
+      if (threads.stop()) {
+        TargetMemory memory = TargetMemory::open(pid);
+        free_call_pads(memory, threads);
+        erase_call_pads(memory, pid);
+        give_back_signals(threads, journal);
+      }
       threads.let_go();
     }
   }
@@ -180,10 +198,9 @@ Recovered take_out(Waiter& waiter, FoundJournal& journal, std::vector<std::uint6
       text.take_out_running_jumps();
     threads.skip_calls(calls_to_come(memory, result.pid));
     text.put_back_islands(threads.places());
-    const auto on_way_back = calls_to_come(memory, result.pid);
-    free_call_pads(memory, result.pid, threads.places());
+    free_call_pads(memory, threads);
     put_action_back(waiter, threads, journal);
-    erase_call_pads(memory, threads, on_way_back);
+    erase_call_pads(memory, result.pid);
     give_back_signals(threads, journal);
   } else {
     text.take_out_running_jumps();
@@ -194,6 +211,26 @@ Recovered take_out(Waiter& waiter, FoundJournal& journal, std::vector<std::uint6
   threads.let_go();
   result.places = text.places();
   return result;
+}
+
+void tell_unproved(pid_t pid, const LeftText& text) {
+  if (text.unproved != 0)
+    spdlog::warn(
+        "process {}: a probed that was killed has left {} breakpoints of which no file tells what belongs there: they "
+        "stay, and lead where they should, as long as the process leaves SIGTRAP's action alone",
+        pid, text.unproved);
+}
+
+// What there was no room for in the journal: as for a process that has none.
+void complete(FoundJournal& journal) {
+  if (std::exchange(journal.header.incomplete, 0) == 0) return;
+  TargetMemory memory = TargetMemory::open(journal.header.pid);
+  const Layout layout = Layout::of(memory);
+  const LeftLandings left = LeftLandings::of(memory, layout);
+  LeftText text = left_text(journal.header.pid, memory, layout, left);
+  tell_unproved(journal.header.pid, text);
+  std::ranges::move(text.records, std::back_inserter(journal.records));
+  for (const RemoteAddr page : left.pages()) journal.landings.push_back(page.value);
 }
 
 Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
@@ -210,7 +247,10 @@ Recovered recover_one(Waiter& waiter, FoundJournal& journal) {
     TargetMemory memory = TargetMemory::open(result.pid);
     if (!RecordedText(memory, journal.records).holds_ours()) return in_doubt();
   }
-  return take_out(waiter, journal, {journal.header.landing});
+  complete(journal);
+  std::vector<std::uint64_t> landings = journal.landings;
+  landings.push_back(journal.header.landing);
+  return take_out(waiter, journal, std::move(landings));
 }
 
 // What a process holds that no journal tells of.
@@ -224,11 +264,7 @@ std::optional<Recovered> recover_by_landings(pid_t pid) {
   if (left.empty()) return std::nullopt;
   LeftText text = left_text(pid, memory, layout, left);
   if (text.empty()) return std::nullopt;
-  if (text.unproved != 0)
-    spdlog::warn(
-        "process {}: a probed that was killed has left {} breakpoints of which no file tells what belongs there: they "
-        "stay, and lead where they should, as long as the process leaves SIGTRAP's action alone",
-        pid, text.unproved);
+  tell_unproved(pid, text);
   FoundJournal found;
   found.header.pid = pid;
   found.header.start_time = id->start_time;
@@ -270,7 +306,7 @@ std::vector<Recovered> recover_found(const std::string& directory, std::chrono::
     tell(one);
     all.push_back(std::move(one));
   }
-  watch_masks(waiter, journals);
+  watch_what_stayed(waiter, journals);
   return all;
 }
 

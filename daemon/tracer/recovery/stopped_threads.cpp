@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "arch/arch.hpp"
@@ -104,8 +105,10 @@ void StoppedThreads::give_back(HeldSignals& held) {
   if (stopped == stopped_.end() || ptrace::get_sigmask(held.tid, mask) != Outcome::ok) return;
   if (mask != (held.ours & ~kNeverBlocked)) return;
   if (ptrace::set_sigmask(held.tid, held.mask) != Outcome::ok || held.taken == 0) return;
-  const HeldSignals signal = held;
+  HeldSignals signal = held;
   held.taken = 0;
+  if (signal.taken < 0 && ptrace::signal_queued(signal.tid, signal.info)) return;
+  signal.taken = std::abs(signal.taken);
   send_back(signal, stopped->second);
 }
 

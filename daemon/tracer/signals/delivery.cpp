@@ -58,6 +58,10 @@ void Delivery::note_taken(const Tracee& tracee, int signal, const siginfo_t& inf
   if (Journal* journal = journal_of(tracee); journal && signal != 0) journal->note_taken(tracee.tid, signal, info);
 }
 
+void Delivery::note_gone_on(const Tracee& tracee) {
+  if (Journal* journal = journal_of(tracee)) journal->note_gone_on(tracee.tid);
+}
+
 void Delivery::let_signals(const Tracee& tracee, std::uint64_t mask) {
   ptrace::set_sigmask(tracee.tid, mask);
   if (Journal* journal = journal_of(tracee)) journal->forget_mask(tracee.tid);

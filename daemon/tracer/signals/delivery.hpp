@@ -24,8 +24,10 @@ class Delivery : public Room {
   bool may_hold_signals(Tracee& tracee, std::uint64_t mask);
   // `ours`: what the thread is to block until it has left our code; `mask`: what it blocks itself.
   void hold_signals(const Tracee& tracee, std::uint64_t mask, std::uint64_t ours);
-  // For the journal: a signal that the thread, whose others are held, goes on without for now; 0: none.
+  // For the journal: a signal that the thread, whose others are held, goes on without for now; 0: none. And when it
+  // has.
   void note_taken(const Tracee& tracee, int signal, const siginfo_t& info);
+  void note_gone_on(const Tracee& tracee);
   // The end of hold_signals(): the thread has this mask.
   void let_signals(const Tracee& tracee, std::uint64_t mask);
 

@@ -196,7 +196,7 @@ void AddressSpace::remove_sites(std::span<const RemoteAddr> addresses, const Lay
   if (pages && pages->flush()) {
     // The program has changed its text at this very moment: one after the other, then.
     pages.reset();
-    for (const SitePlan& plan : plans) take_out_trap(memory_, plan, layout);
+    for (const SitePlan& plan : plans) ledger_.take_out_breakpoint_again(plan, layout);
   }
   pages.reset();
   ledger_.settle();
@@ -283,7 +283,7 @@ void AddressSpace::drop_jump(Site& site, const Layout& layout) {
     const bool told = !jump.island || stands(memory_, *jump.island);
     const bool sure = layout.known() && layout.holds(site.plan);
     const bool ours = layout.known() ? sure || is_copy(memory_, layout, imprint_of(site)) : told;
-    misses_breakpoints_ |= !ours || !take_out_jump(memory_, jump.head, jump.state == Jump::State::whole, sure);
+    misses_breakpoints_ |= !ours || !ledger_.take_out_jump(jump, sure);
   }
   forget_jump(site);
 }
@@ -296,10 +296,10 @@ void AddressSpace::take_out_jumps(std::span<Site* const> sites, const Layout& la
   for (Site* site : sites) {
     const Jump* jump = site->jump.get();
     if (!jump || jump->state != Jump::State::whole || !layout.holds(site->plan)) continue;
-    if (stands(memory_, jump->head) && put_trap(memory_, jump->head.at)) out.push_back(site);
+    if (ledger_.take_out_jump_head(*jump)) out.push_back(site);
   }
   if (pages->flush()) return;
-  for (const Site* site : out) put_back_tail(memory_, site->jump->head);
+  for (const Site* site : out) ledger_.take_out_jump_tail(*site->jump);
   if (pages->flush()) return;
   pages.reset();
   for (Site* site : out) forget_jump(*site);
@@ -384,7 +384,7 @@ void AddressSpace::close() {
   const bool failed = pages && pages->flush();
   pages.reset();
   if (failed)
-    for (const Site* site : armed) take_out_trap(memory_, site->plan, before);
+    for (const Site* site : armed) ledger_.take_out_breakpoint_again(site->plan, before);
   ledger_.settle();
   landing().flush(memory_);
   // Code that is being moved meanwhile either takes its breakpoint along, and is found now, or doesn't any more.
@@ -558,8 +558,11 @@ CallPad AddressSpace::call_pad(pid_t pid) {
   CallPad pad = known ? CallPad{&memory_, call_pad_, {}} : find_call_pad(memory_, pid);
   call_pad_ = pad.at;
   if (pad.at) pads_used_.insert(pad.at);
-  const RemoteAddr unblocked = pad.at + native::kUnblocked;
-  if (pad.at) landing().set(memory_, {native::breakpoint_address(unblocked.value)}, unblocked);
+  // Where it comes to have its own mask again, by us or by itself.
+  for (const std::size_t place : {native::kAfterCall, native::kUnblocked}) {
+    const RemoteAddr behind = pad.at + place;
+    if (pad.at) landing().set(memory_, {native::breakpoint_address(behind.value)}, behind);
+  }
   if (!pad.at) pad.plain_call = syscall_insn(pid);
   return pad;
 }

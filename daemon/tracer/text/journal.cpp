@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "daemon/base/own_files.hpp"
 #include "daemon/tracer/recovery/journal_owner.hpp"
@@ -67,6 +68,7 @@ std::unique_ptr<Journal> Journal::create(const std::string& directory, TargetId 
   if (journal->fd_ && (::ftruncate(journal->fd_.get(), 0) != 0 || !journal->grow(kFirstRecords))) {
     own.error = errno;
     journal->fd_.reset();
+    journal->remove();
   }
   if (!journal->fd_) {
     if (!std::exchange(said, true))
@@ -113,7 +115,14 @@ JournalRecord* Journal::record(Kind kind, RemoteAddr address) {
   const auto known = index_.find(key(kind, address));
   if (known != index_.end()) return &at(known->second);
   const std::size_t index = header().record_count;
-  if (index == capacity_ && !grow(capacity_ * 2)) return nullptr;
+  if (index == capacity_ && !grow(capacity_ * 2)) {
+    if (std::exchange(header().incomplete, 1) == 0)
+      spdlog::warn(
+          "{} can't grow: {}; should this daemon be killed, what isn't in there is looked for in the memory of process "
+          "{}: make room there",
+          path_, std::strerror(errno), header().pid);
+    return nullptr;
+  }
   index_.emplace(key(kind, address), index);
   at(index) = JournalRecord{};
   in_order();
@@ -189,8 +198,13 @@ void Journal::note_taken(pid_t tid, int signal, const siginfo_t& info) {
   if (!held || held->taken != 0) return;
   held->info = info;
   in_order();
-  held->taken = signal;
+  held->taken = -signal;
   in_order();
+}
+
+void Journal::note_gone_on(pid_t tid) {
+  in_order();
+  if (HeldSignals* held = held_from(tid); held && held->taken < 0) held->taken = -held->taken;
 }
 
 void Journal::forget_mask(pid_t tid) {

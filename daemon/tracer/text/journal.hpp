@@ -52,8 +52,10 @@ struct JournalRecord {
 // What is kept from a thread until it has left our code: the signals that it doesn't block itself, and one that had
 // been taken out of the kernel's queues.
 struct HeldSignals {
-  std::int32_t tid = 0;    // 0: this place is free
-  std::int32_t taken = 0;  // the signal, which nobody has but us; 0: none
+  std::int32_t tid = 0;  // 0: this place is free
+  // The signal, which nobody has but us; 0: none. Negative: the thread may stand in the stop that has reported it yet,
+  // and if its tracer dies then, the kernel queues it again, as it is blocked (kernel/signal.c, ptrace_signal).
+  std::int32_t taken = 0;
   std::uint64_t mask = 0;  // what the thread blocks itself
   std::uint64_t ours = 0;  // what it blocks meanwhile
   siginfo_t info{};        // of `taken`
@@ -61,7 +63,7 @@ struct HeldSignals {
 
 // In front of the records.
 struct JournalHeader {
-  static constexpr std::array<char, 8> kMagic{'p', 'r', 'o', 'b', 'e', 'd', 'j', '2'};
+  static constexpr std::array<char, 8> kMagic{'p', 'r', 'o', 'b', 'e', 'd', 'j', '3'};
   std::array<char, 8> magic{};
   std::array<char, 40> boot{};  // /proc/sys/kernel/random/boot_id: pids and start times begin anew with each
   std::uint32_t record_size = 0;
@@ -71,6 +73,7 @@ struct JournalHeader {
   Action action;              // what it was before
   std::uint64_t record_count = 0;
   std::array<HeldSignals, 64> held;  // no more threads at one time
+  std::uint64_t incomplete = 0;      // 1: more was written into the target than there was room for in here
 };
 
 class Journal {
@@ -91,8 +94,9 @@ class Journal {
   // Before a thread's mask becomes `ours`, and when it is the thread's own again.
   void note_mask(pid_t tid, std::uint64_t mask, std::uint64_t ours);
   void forget_mask(pid_t tid);
-  // Of such a thread: it is about to go on without this signal. Of several the first is kept.
+  // Of such a thread: it is about to go on without this signal, and when it has. Of several the first is kept.
   void note_taken(pid_t tid, int signal, const siginfo_t& info);
+  void note_gone_on(pid_t tid);
   // Around a change of a semaphore's value.
   void begin_semaphore(RemoteAddr at, const symbols::Backing& backing, std::uint16_t ours, std::uint16_t value);
   void end_semaphore(RemoteAddr at);
@@ -104,7 +108,7 @@ class Journal {
   JournalHeader& header() { return *static_cast<JournalHeader*>(map_); }
   JournalRecord& at(std::size_t index);
   HeldSignals* held_from(pid_t tid);  // 0: a free place; null: there is none
-  // The record of that kind there is of an address, or a new one; null: the file can't grow.
+  // The record of that kind there is of an address, or a new one; null: the file can't grow, which is told and noted.
   JournalRecord* record(Kind kind, RemoteAddr address);
   static std::uint64_t key(Kind kind, RemoteAddr address) {
     return address.value << 2 | static_cast<std::uint64_t>(kind);
@@ -122,6 +126,7 @@ struct FoundJournal {
   std::string path;
   JournalHeader header;
   std::vector<JournalRecord> records;
+  std::vector<std::uint64_t> landings;  // pages that were found beside it
 };
 // Every journal in the directory that is one; journal_owner.hpp has the same with what is left alone, and why.
 std::vector<FoundJournal> find_journals(const std::string& directory);

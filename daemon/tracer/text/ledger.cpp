@@ -58,6 +58,10 @@ bool TextLedger::take_out_breakpoint(const SitePlan& plan, const Layout& layout)
   return was_there;
 }
 
+void TextLedger::take_out_breakpoint_again(const SitePlan& plan, const Layout& layout) {
+  take_out_trap(memory_, plan, layout);
+}
+
 void TextLedger::replan_breakpoint(const SitePlan& was, const SitePlan& is) {
   if (journal_) journal_->note_breakpoint(is);
   overlay_->add(trap_patch(is));
@@ -107,6 +111,16 @@ bool TextLedger::write_head(const SitePlan& plan, const Jump& jump) {
                        (!jump.island || stands(memory_, *jump.island)) && keeps_borrowed(memory_, jump);
   return as_left && put_jump_head(memory_, jump.head);
 }
+
+bool TextLedger::take_out_jump(const Jump& jump, bool sure) {
+  return tracer::take_out_jump(memory_, jump.head, jump.state == Jump::State::whole, sure);
+}
+
+bool TextLedger::take_out_jump_head(const Jump& jump) {
+  return stands(memory_, jump.head) && put_trap(memory_, jump.head.at);
+}
+
+void TextLedger::take_out_jump_tail(const Jump& jump) { put_back_tail(memory_, jump.head); }
 
 void TextLedger::forget_jump(const SitePlan& plan, const Jump& jump, RemoteAddr lands) {
   const bool planned = jump.state == Jump::State::planned;

@@ -42,6 +42,9 @@ class TextLedger {
   bool put_breakpoint(const SitePlan& plan);
   // False: it wasn't there any more.
   bool take_out_breakpoint(const SitePlan& plan, const Layout& layout);
+  // What was gathered has not been written, as the program changes its text at this very moment: once more, by itself.
+  // Before settle().
+  void take_out_breakpoint_again(const SitePlan& plan, const Layout& layout);
   // The program has rewritten the instruction behind a breakpoint that stands.
   void replan_breakpoint(const SitePlan& was, const SitePlan& is);
   // A breakpoint in generated code: a thread that runs into it when nobody traces it any more goes on at `done`, and
@@ -54,6 +57,11 @@ class TextLedger {
   bool write_island(const SitePlan& plan, const Jump& jump);
   bool write_tail(const Jump& jump);
   bool write_head(const SitePlan& plan, const Jump& jump);
+  // Out of the text; the books know of it until forget_jump(). `sure`: as for take_out_jump() of edits.hpp.
+  bool take_out_jump(const Jump& jump, bool sure);
+  // The same for one of many that are whole, in two steps, each for all of them before the next one. False: as above.
+  bool take_out_jump_head(const Jump& jump);
+  void take_out_jump_tail(const Jump& jump);
   // It isn't in the text any more, but for its island. Threads that run into the breakpoint land at `lands`.
   void forget_jump(const SitePlan& plan, const Jump& jump, RemoteAddr lands);
   void take_out_island(const Patch& island);

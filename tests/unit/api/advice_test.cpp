@@ -35,7 +35,8 @@ TEST_CASE("where another daemon listens is read from how it was started") {
 
 TEST_CASE("errors that another daemon has no part in stay as they are") {
   for (const Reason reason : {Reason::no_such_process, Reason::already_traced}) {
-    const Error error = with_advice({reason, "m", "h", {}}, getpid());  // which nobody traces, or no probed does
+    const Error error =
+        with_advice({reason, "m", "h", {}}, getpid(), getuid());  // which nobody traces, or no probed does
     CHECK(error.message == "m");
     CHECK(error.hint == "h");
   }

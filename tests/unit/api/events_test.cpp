@@ -457,3 +457,77 @@ TEST_CASE(
   });
   CHECK(eventually([&] { return server.sessions() == 0; }));
 }
+
+// Whether it is over within ten seconds.
+bool says_farewell(LiveServer& server, std::chrono::milliseconds limit) {
+  const auto said = std::make_shared<std::promise<void>>();  // it may come too late for this test
+  server.loop([&] { server.server().say_farewell("Terminated", limit, [said] { said->set_value(); }); });
+  return said->get_future().wait_for(10s) == std::future_status::ready;
+}
+
+// Steps of a daemon that is being stopped: no requests, then the events still to come, then the farewell.
+TEST_CASE("at an orderly end subscribers get the last events, are told, and the connection ends; others end at once") {
+  LiveServer server;
+  TestClient subscriber(server.path()), other(server.path()), waiting(server.path());
+  subscriber.result("events.subscribe");
+  waiting.result("events.subscribe");
+  other.result("daemon.status");
+  server.loop([&] { server.controller().defer = true; });
+  waiting.send_line(R"({"jsonrpc":"2.0","id":9,"method":"target.attach","params":{"pid":10}})");
+  REQUIRE(eventually([&] { return server.calls().size() == 1; }));
+  server.loop([&] { server.server().close_door(); });
+  CHECK_FALSE(connect_to(server.path()));
+  CHECK_FALSE(other.read_line().has_value());
+  CHECK(eventually([&] { return server.sessions() == 2; }));
+  subscriber.send_line(R"({"jsonrpc":"2.0","id":7,"method":"daemon.status"})");  // too late: not carried out
+  server.loop([&] {
+    for (int i = 0; i < 3; ++i) server.controller().emit(1, numbered(i));
+    server.controller().emit(2, numbered(7));
+  });
+  CHECK(says_farewell(server, 60s));
+  CHECK(server.sessions() == 0);
+  // Its request was under way: it gets no answer, but its events.
+  const std::string others = waiting.read_all();
+  CHECK_MESSAGE(others.find("daemon.stopping") != std::string::npos, others);
+  CHECK_MESSAGE(others.find("\"n\":7") < others.find("daemon.stopping"), others);
+  CHECK_MESSAGE(others.find("\"id\":9") == std::string::npos, others);
+  const std::string all = subscriber.read_all();
+  const auto last = all.find(R"({"jsonrpc":"2.0","method":"daemon.stopping","params":{"message":"Terminated"}})");
+  CHECK_MESSAGE(all.find("\"n\":2") < last, all);
+  CHECK_MESSAGE(last != std::string::npos, all);
+  CHECK_MESSAGE(all.find("\"id\":7") == std::string::npos, all);
+}
+
+TEST_CASE("a client that doesn't read its last events holds up the end for no longer than is said") {
+  std::string logged;
+  api::ServerOptions options;
+  options.log = [&](std::string_view line) { logged = line; };
+  LiveServer server(options);
+  TestClient client(server.path());
+  client.result("events.subscribe");
+  server.loop([&] {
+    for (int i = 0; i < 60000; ++i) server.controller().emit(1, numbered(i));
+  });
+  CHECK(says_farewell(server, 50ms));
+  CHECK(server.sessions() == 0);
+  CHECK(server.loop([&] { return logged; }).starts_with("1 client(s) have not read their last events in time: "));
+}
+
+TEST_CASE("whoever was refused, or doesn't read its answers, holds up no end that has no events for it") {
+  std::string logged;
+  api::ServerOptions options;
+  options.log = [&](std::string_view line) { logged = line; };
+  LiveServer server(options);
+  TestClient refused(server.path());
+  refused.send_line("hello");
+  CHECK(refused.read_line().has_value());  // why; it stays connected
+  TestClient silent(server.path());
+  server.loop([&] {
+    server.controller().function_views.assign(50000, {"a_function_with_a_name()", "_Z24a", "m", {0x1000}, 16});
+  });
+  silent.send_line(R"({"jsonrpc":"2.0","id":1,"method":"symbols.functions","params":{"pid":)" +
+                   std::to_string(getpid()) + "}}");
+  REQUIRE(eventually([&] { return server.calls().size() == 1; }));
+  CHECK(says_farewell(server, 60s));
+  CHECK(server.loop([&] { return logged; }) == "");
+}

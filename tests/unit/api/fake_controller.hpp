@@ -159,14 +159,14 @@ class FakeController final : public control::Controller {
     return views;
   }
 
-  Result<std::uint64_t> subscribe(control::Client& client, control::SubscribeRequest request) override {
+  Result<control::Subscribed> subscribe(control::Client& client, control::SubscribeRequest request) override {
     const std::uint64_t id = ++last_subscription_;
     subscriptions[id] = {&client, std::move(request)};
     if (events_inside_subscribe) {
       emit(id, "{\"early\":true}");
       flush(id);
     }
-    return id;
+    return control::Subscribed{id, 11};
   }
   Result<control::SubscriptionTotals> unsubscribe(control::Client&, std::uint64_t id) override {
     flush(id);

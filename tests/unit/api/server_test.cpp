@@ -121,9 +121,12 @@ TEST_CASE("every method answers in the shape its table says") {
   CHECK(result("symbols.lines", {{"pid", 5}, {"file", "a.c"}})["lines"][0]["line"] == 3);
   CHECK(client.result("rpc.discover")["openrpc"] == "1.2.6");
 
+  const Json with_hits = result("events.subscribe", {{"withHits", true}});
+  CHECK(with_hits.at("hits") == 11);
+  CHECK(with_hits.at("startedNs") > 0);
   const Json subscription = result("events.subscribe", {{"pid", getpid()}, {"probes", {"a", 7}}});
   server.loop([&] {
-    CHECK(server.controller().subscriptions.at(1).request.probes == std::vector<std::string>{"a", "7"});
+    CHECK(server.controller().subscriptions.at(2).request.probes == std::vector<std::string>{"a", "7"});
   });
   CHECK(result("events.unsubscribe", subscription) == Json::parse(R"({"delivered":0,"missed":0})"));
   CHECK(client.error("events.unsubscribe", subscription)["data"]["reason"] == "no-such-subscription");
@@ -518,6 +521,23 @@ TEST_CASE("half a message and the end of the writing side: what is whole is answ
       CHECK(client.clean_end());
     }
   CHECK(eventually([&] { return server.sessions() == 0; }));
+}
+
+TEST_CASE("half a line and the end of the writing side: an error, and the end also of a connection that has a stream") {
+  LiveServer server;
+  for (const bool streams : {false, true}) {
+    CAPTURE(streams);
+    TestClient client(server.path());
+    client.send_line(request(1, streams ? "events.subscribe" : "daemon.status"));
+    client.send_raw(R"({"jsonrpc":"2.0","id":2,"method":"daemon.dis)");
+    client.half_close();
+    const std::string all = client.read_all();
+    CHECK(all.find("\"id\":1,\"result\"") != all.npos);
+    CHECK(all.find("\"error\"") != all.npos);
+    CHECK(client.clean_end());
+  }
+  CHECK(eventually([&] { return server.sessions() == 0; }));
+  for (const auto& call : server.calls()) CHECK(call.find("disarm") == std::string::npos);
 }
 
 TEST_CASE("a client that has closed its writing side still gets late answers and its events") {

@@ -226,6 +226,9 @@ TEST_CASE("nobody at the socket is an error that names the socket") {
   REQUIRE_FALSE(connection);
   CHECK(connection.error().message == "cannot reach the daemon at /nonexistent/socket: No such file or directory");
   CHECK_FALSE(Connection::connect(std::string(200, 'x')));
+  const auto file = Connection::connect("/etc/passwd");  // for which the kernel says "Connection refused"
+  REQUIRE_FALSE(file);
+  CHECK(file.error().message == "cannot reach the daemon at /etc/passwd: that is no socket");
   CHECK_FALSE(Connection::connect(""));
 }
 

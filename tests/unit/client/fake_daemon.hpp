@@ -3,7 +3,8 @@
 // A definition is "NAME WORD...": events=N (delivered when enabled), lost=N (hits beyond them, reported as missed),
 // json=TEXT (the event's args), exit (then the target exits), limit (then the limit was reached), die (then the daemon
 // goes), refuse (probe.add fails at the word's column), silent (probe.enable is never answered), disarmed (the daemon's
-// global switch is off), skip (probe.add skips what a glob matches), killed (exit, by signal 15).
+// global switch is off), skip (probe.add skips what a glob matches), killed (exit, by signal 15), interrupt (the client
+// gets SIGINT before its target.resume is answered).
 #pragma once
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -87,6 +89,7 @@ class FakeDaemon {
       return send(proto::make_notification("target.ready", fmt::format("{{\"pid\":{}}}", pid_)));
     }
     if (method == "target.resume") {
+      if (said("interrupt")) ::kill(peer(), SIGINT);
       reply(id, "{}");
       return perform_rest();
     }
@@ -180,6 +183,12 @@ class FakeDaemon {
   }
 
   bool held() const { return said("held"); }
+
+  pid_t peer() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    return ::getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
+  }
 
   void perform_rest() {
     for (const auto& probe : probes_)

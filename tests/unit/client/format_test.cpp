@@ -3,6 +3,7 @@
 
 #include "client/display.hpp"
 #include "client/event_text.hpp"
+#include "client/probectl/answer.hpp"
 #include "client/probectl/report.hpp"
 #include "client/views.hpp"
 
@@ -46,6 +47,25 @@ TEST_CASE("a function that was left by a tail call hasn't got its value yet, whi
                 R"("time":1038282286878006,"ip":"0x1","symbol":"call+0x9e","args":{"$retval":null},"ret_ip":"0x1",)"
                 R"("func":"caller","duration":2883,"tail_call":true})") ==
         "redis-server-1447 [012] 1038282.286878006: myret: (call+0x9e <- caller by tail call) $retval=(none)\n");
+}
+
+TEST_CASE("of what was skipped for several reasons the most frequent one is named") {
+  constexpr char kSkipped[] = R"([{"symbol":"a","reason":"unsupported-target","message":"an IFUNC"},)"
+                              R"({"symbol":"b","reason":"unmapped-address","message":"can't be read"},)"
+                              R"({"symbol":"c","reason":"unmapped-address","message":"can't be read, either"}])";
+  CHECK(skipped_summary(JsonView(std::string_view(kSkipped)), true) == "3 skipped, 2 of them as b: can't be read");
+  CHECK(skipped_summary(JsonView(std::string_view("[]")), true) == "");
+}
+
+TEST_CASE("a string that may have been cut is marked") {
+  const auto shown = [](std::size_t bytes) {
+    const std::string text(bytes, 'a');
+    const std::string line = line_of(event(R"({"s":")" + text + R"("})"));
+    REQUIRE(line.find(text) != line.npos);
+    return line.substr(line.find(text) + bytes);
+  };
+  CHECK(shown(511) == "\"\n");
+  CHECK(shown(512) == "\"...\n");
 }
 
 TEST_CASE("values keep their notation") {

@@ -142,6 +142,15 @@ std::string usage_error_of(const Args& args) {
   return exit->err;
 }
 
+TEST_CASE("a program in front of which -- is missing is told from a definition that the shell has divided") {
+  CHECK(usage_error_of({"trace", "/bin/sh", "-e", "f"}).find("put -- in front of /bin/sh") != std::string::npos);
+  CHECK(usage_error_of({"trace", "-e", "f", "sh", "-c"}).find("put -- in front of sh") != std::string::npos);
+  CHECK(usage_error_of({"trace", "/bin/sh"}).find("put -- in front of /bin/sh, and what to probe after -e") !=
+        std::string::npos);
+  CHECK(usage_error_of({"trace", "-p", "7", "-e", "f", "n"}).find("-e 'f n'") != std::string::npos);
+  CHECK(usage_error_of({"trace", "f"}).find("write -e 'f'") != std::string::npos);
+}
+
 TEST_CASE("wrong usage is explained in words of the command line, not of the parser or the protocol") {
   struct Row {
     Args args;

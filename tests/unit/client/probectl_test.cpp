@@ -492,6 +492,15 @@ TEST_CASE("a command is held until its probes are in place, then runs to its end
   fixture.check_clean();
 }
 
+TEST_CASE("^C while a command whose probes are in place is let go on ends the trace as any other") {
+  Fixture fixture;
+  const auto done = fixture.run({"trace", "-e", "one held interrupt", "--", "/bin/true"});
+  CHECK_MESSAGE(done.status == 0, done.err);
+  CHECK_MESSAGE(done.err.find("interrupted") == std::string::npos, done.err);
+  CHECK_MESSAGE(done.err.find("\nhits=0 delivered=0 missed=0\n") != std::string::npos, done.err);
+  fixture.check_clean();
+}
+
 TEST_CASE("a command that ends without the daemon saying so ends the trace all the same") {
   Fixture fixture;
   const auto done = fixture.run({"trace", "-e", "one events=1", "--", "/bin/true"});
@@ -607,12 +616,13 @@ TEST_CASE("what a glob matches and can't be probed is counted in the line that s
   Fixture fixture;
   const auto brief = fixture.run(fixture.trace({"-e", "one skip exit"}));
   CHECK(brief.status == 0);
-  CHECK(brief.err.find(fmt::format("\narmed 1 probe in PID {} (1 skipped: __restore_rt: blacklisted; --verbose lists "
-                                   "all)\n",
-                                   ::getpid())) != std::string::npos);
+  CHECK(brief.err.find(
+            fmt::format("\narmed 1 probe in PID {} (1 skipped: __restore_rt: it is the trampoline; --verbose lists "
+                        "all)\n",
+                        ::getpid())) != std::string::npos);
   const auto all = fixture.run(fixture.trace({"-v", "-e", "one skip exit"}));
   CHECK(all.err.find("\nprobectl: skipped __restore_rt (0x2000): it is the trampoline\n") != std::string::npos);
-  CHECK(all.err.find(" (1 skipped: __restore_rt: blacklisted)\n") != std::string::npos);
+  CHECK(all.err.find(" (1 skipped: __restore_rt: it is the trampoline)\n") != std::string::npos);
 }
 
 TEST_CASE("a trace that ends with its target says how that ended") {

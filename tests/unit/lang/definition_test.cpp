@@ -200,6 +200,7 @@ TEST_CASE("every kind of argument parses to its node") {
       {"p->field", "arg1=var(p->field)~x64"},
       {"p->a.b->c[3]:u8", "arg1=var(p->a.b->c[3]):u8"},
       {"a[2]", "arg1=var(a[2])~x64"},
+      {"a[-2]", "arg1=var(a[-2])~x64"},
       {"a[2]:u8[4]", "arg1=var(a[2]):u8[4]"},
       {"ns::x:u8", "arg1=var(ns::x):u8"},
       {"::x", "arg1=var(::x)~x64"},

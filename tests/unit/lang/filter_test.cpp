@@ -389,6 +389,23 @@ TEST_CASE("a number that is too large is said to be, and what is none isn't") {
   for (const char* text : {"u==08", "u==0x", "u==-1", "u==1x"}) CHECK_FALSE(says_range(text));
 }
 
+TEST_CASE("what people write that isn't of the language is refused with what to write instead") {
+  const Event event;
+  struct Row {
+    const char *text, *message, *hint;
+  };
+  for (const Row& row : {Row{"u % 2 == 0", "it doesn't calculate", "operators: =="},
+                         Row{"u+1==2", "it doesn't calculate", "operators: =="},
+                         Row{"u.id == 5", "not an expression", "NAME=EXPRESSION"},
+                         Row{"u->id == 5", "not an expression", "NAME=EXPRESSION"}}) {
+    CAPTURE(std::string(row.text));
+    const auto filter = Filter::compile(row.text, event.args);
+    REQUIRE_FALSE(filter.ok());
+    CHECK_MESSAGE(filter.error().message.find(row.message) != std::string::npos, filter.error().message);
+    CHECK_MESSAGE(filter.error().hint.find(row.hint) != std::string::npos, filter.error().hint);
+  }
+}
+
 TEST_CASE("wrong filters are refused where they are wrong") {
   const Event event;
   struct Wrong {

@@ -43,7 +43,7 @@ std::size_t exercise(const Bytes& bytes) {
   if (!info) return 0;
   const auto lines = info->lines_of("fixture.cpp", 2000);
   std::size_t found = lines.size() + info->find_line("fixture.cpp", 20).places.size();
-  found += info->functions_of("*.cpp", "*").places.size() + info->inlined("begin").size();
+  found += info->functions_of("*.cpp", "*").places.size() + info->inlined("begin").places.size();
   for (std::size_t i = 0; i < lines.size(); i += 8) {
     const dwarf::Variables variables(info, lines[i].address, 0, {[](std::string_view) { return std::nullopt; }, {}});
     const auto visible = variables.visible();

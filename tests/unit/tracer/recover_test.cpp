@@ -199,8 +199,8 @@ TEST_CASE("a journal that can't be read, or is another version's, stays where it
   const StateDirectory state;
   const std::string path = state.path() + "/1-2-3.journal";
   std::string text(100'000, '\0');
-  SUBCASE("damaged") { text.replace(0, 8, "probedj2").replace(48, 4, 4, '\xff'); }
-  SUBCASE("cut short") { text = "probedj2"; }
+  SUBCASE("damaged") { text.replace(0, 8, "probedj3").replace(48, 4, 4, '\xff'); }
+  SUBCASE("cut short") { text = "probedj3"; }
   SUBCASE("an older one") { text.replace(0, 8, "probedj1"); }
   SUBCASE("a newer one") { text.replace(0, 8, "probedj9"); }
   SUBCASE("another file") { text = "x"; }

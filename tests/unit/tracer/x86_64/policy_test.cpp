@@ -683,6 +683,22 @@ TEST_CASE("policy: the end of the trace overtakes everything that was asked for 
   });
 }
 
+// What was queued behind the end of everything would stay in a target when the tracer goes.
+TEST_CASE("policy: when all is let go for good, nothing is attached to any more") {
+  in_every_state([](World& w, const Start&) {
+    bool done = false;
+    w.engine->detach_all([&] { done = true; });
+    const auto refused_now = [&] {
+      const auto attached = w.engine->attach(w.pid(), {});
+      return !attached && attached.error().message.find("this daemon ends") != std::string::npos;
+    };
+    CHECK(refused_now());
+    REQUIRE(w.until([&] { return done; }));
+    CHECK(refused_now());
+    after(w, true);
+  });
+}
+
 TEST_CASE("policy: signals of many kinds at once all arrive, each once") {
   in_every_state([](World& w, const Start& start) {
     constexpr int kSignals[] = {SIGUSR1, SIGTRAP, SIGTERM, SIGSEGV, SIGCHLD, SIGURG, SIGALRM};
