@@ -15,8 +15,10 @@
 #include <cinttypes>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,7 @@
 #include "daemon/base/fetchers.hpp"
 #include "daemon/base/file.hpp"
 #include "daemon/base/process.hpp"
+#include "daemon/base/time_limit.hpp"
 #include "daemon/base/visits.hpp"
 #include "proto/base/fd.hpp"
 
@@ -260,6 +263,7 @@ struct PresentPages::Process {
   Process();
   ~Process();
   std::size_t fetch(std::uint64_t at, std::size_t pages);
+  std::optional<std::size_t> try_to_fetch(std::uint64_t at, std::size_t pages);
   std::size_t count(std::uint64_t at, std::size_t size, For what);
   std::uint64_t of_no_file(std::uint64_t at, For what);
   std::uint64_t of_no_file_by_text(std::uint64_t at);
@@ -273,6 +277,7 @@ struct PresentPages::Process {
   UniqueFd maps;
   bool answers_queries = false;                 // of the kernel's, about one mapping
   std::atomic<Clock::time_point> not_before{};  // nothing is fetched, as somebody didn't answer
+  std::atomic<int> unanswered{0};               // in a row
 };
 
 PresentPages::Process::Process() : counted(all_fetchers().expect_visits()) {}
@@ -338,15 +343,27 @@ std::uint64_t PresentPages::Process::of_no_file_by_text(std::uint64_t at) {
   return at + kPage;
 }
 
+bool PresentPages::unanswered() const { return process_ && process_->unanswered > 0; }
+
 // How many of the pages have been touched, from the first on.
 std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
+  for (;;) {
+    if (const auto fetched = try_to_fetch(at, pages)) return *fetched;
+    if (!TimeLimit::is_set() || TimeLimit::passed() || unanswered >= kTries) return 0;
+    std::this_thread::sleep_until(not_before.load());
+  }
+}
+
+// nullopt: nobody answered.
+std::optional<std::size_t> PresentPages::Process::try_to_fetch(std::uint64_t at, std::size_t pages) {
   const auto give_up = [&](std::string_view why) {
     spdlog::warn("process {}: its memory at {:#x} isn't there, and {}", pid, at, why);
     not_before = Clock::now() + kPause;
-    return std::size_t{0};
+    ++unanswered;
+    return std::nullopt;
   };
   for (const bool again : {true, false}) {
-    if (Clock::now() < not_before.load()) return 0;
+    if (Clock::now() < not_before.load()) return std::nullopt;
     const uid_t user = user_of(pid);
     auto [fetcher, lack] = all_fetchers().take(user);
     if (lack == Fetchers::Lack::too_many)
@@ -363,6 +380,7 @@ std::size_t PresentPages::Process::fetch(std::uint64_t at, std::size_t pages) {
     }
     if (receive_packet(fetcher.connection.get(), bytes_of(reply), none) != sizeof reply) continue;
     all_fetchers().give_back(std::move(fetcher));
+    unanswered = 0;
     if (reply.pages > 0) return reply.pages;
     // Only its tracer may read it (Yama, ptrace_scope 1): that is the user's own daemon, who can stop nobody else.
     if (reply.error == EPERM && ::geteuid() != 0) return pages;

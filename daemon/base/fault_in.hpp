@@ -42,11 +42,15 @@ class PresentPages {
   enum class For : std::uint8_t { reading, writing };
   // How many of these bytes, from the first on, can be read and written without waiting for a file system, or are in
   // no memory at all. Fetches what it can: microseconds, and kPatience at most (longer only where no processor is
-  // free), once in kPause. Memory of no file that is to be written (ours, mapped a moment ago) counts whoever fetches,
-  // and on any kernel.
+  // free), once in kPause. A worker (TimeLimit), which reads what others will rely on, waits kPause out and tries
+  // again, until kTries in a row had no answer. Memory of no file that is to be written (ours, mapped a moment ago)
+  // counts whoever fetches, and on any kernel.
   std::size_t count(std::uint64_t at, std::size_t size, For what = For::reading) const;
+  // What the calling thread didn't read just now may be there: nobody answered who was to fetch it.
+  bool unanswered() const;
 
   static constexpr std::chrono::milliseconds kPatience{200}, kPause{1000};
+  static constexpr int kTries = 3;
 
   // From now on there is a process that those who fetch come from as soon as it is needed. Without it nobody fetches,
   // and everything counts as present.

@@ -18,6 +18,8 @@ class TimeLimit {
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;
 
+  // Whether this thread has one.
+  static bool is_set() { return end_.has_value(); }
   // Of this thread; false: it has none.
   static bool passed() { return end_ && Clock::now() >= *end_; }
 

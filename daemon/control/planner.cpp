@@ -391,6 +391,15 @@ Result<tracer::SitePlan> Planner::analyse(const symbols::Site& site) {
 // What stands at a place of which it is known that an instruction begins there.
 Result<tracer::SitePlan> Planner::look_at(const symbols::Site& site) {
   const auto bytes = original_bytes(site.address, arch::kMaxInsnLength);
+  if (bytes.empty() && memory_.unanswered())
+    return Error{
+        Reason::timed_out,
+        fmt::format("{} can't be read: the process hasn't touched that page yet, and it wasn't fetched from its "
+                    "file in time",
+                    place(site)),
+        fmt::format("see whether {} can be read; try again once the machine has less to do",
+                    site.module_path.empty() ? site.module : site.module_path),
+        {}};
   if (bytes.empty())
     return Error{Reason::unmapped_address,
                  fmt::format("{} can't be read", place(site)),

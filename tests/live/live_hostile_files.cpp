@@ -234,31 +234,47 @@ TEST_CASE("memory that is a file of a file system that doesn't answer is unreada
   }
 }
 
-// Fetchers and their parent, nobody's children: they are known by the environment that their daemon has passed on.
-std::vector<pid_t> fetchers_with(const std::string& variable) {
-  std::vector<pid_t> found;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string number = entry.path().filename();
-    if (number.find_first_not_of("0123456789") != number.npos) continue;
-    if (!read_file(entry.path() / "comm").starts_with("probed-fetcher")) continue;
-    if (read_file(entry.path() / "environ").find(variable + '\0') != std::string::npos)
-      found.push_back(std::stoi(number));
+// Its fetchers and their parent are nobody's children: they are known by the environment that it has passed on.
+class MarkedDaemon {
+ public:
+  MarkedDaemon() { ::unsetenv(kVariable); }
+  Daemon& daemon() { return daemon_; }
+  std::vector<pid_t> fetchers(bool and_parent = true) const {
+    std::vector<pid_t> found;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string number = entry.path().filename();
+      if (number.find_first_not_of("0123456789") != number.npos) continue;
+      const std::string name = read_file(entry.path() / "comm");
+      if (name != "probed-fetcher\n" && (!and_parent || name != "probed-fetchers\n")) continue;
+      if (read_file(entry.path() / "environ").find(kVariable + ("=" + mark_) + '\0') != std::string::npos)
+        found.push_back(std::stoi(number));
+    }
+    return found;
   }
-  return found;
-}
+
+ private:
+  static constexpr const char* kVariable = "PROBED_TEST_FETCHERS";
+  static std::string set_mark() {
+    static int daemons = 0;
+    std::string mark = std::to_string(::getpid()) + "." + std::to_string(++daemons);
+    ::setenv(kVariable, mark.c_str(), 1);
+    return mark;
+  }
+
+  std::string mark_ = set_mark();
+  Daemon daemon_;
+};
 
 TEST_CASE("a daemon whose fetchers have been killed gets others, and waits for no file system meanwhile") {
-  const std::string mark = std::to_string(::getpid());
-  ::setenv("PROBED_TEST_FETCHERS", mark.c_str(), 1);
-  Daemon daemon;
-  ::unsetenv("PROBED_TEST_FETCHERS");
+  MarkedDaemon marked;
+  Daemon& daemon = marked.daemon();
   RpcClient client(daemon.socket());
   Watched served("served");
   if (served.ask("map") != "mapped") SKIP_TEST("needs root and FUSE");
   add_work(client, served, "a=+0($arg2):x8", false);
   Events events(client);
   const auto kill_them = [&] {
-    const std::vector<pid_t> ours = fetchers_with("PROBED_TEST_FETCHERS=" + mark);
+    const std::vector<pid_t> ours = marked.fetchers();
     for (const pid_t fetcher : ours) ::kill(fetcher, SIGKILL);
     return !ours.empty();
   };
@@ -296,14 +312,12 @@ bool on_older_kernel(const std::function<void()>& act) {
 
 // On a machine without processor time to spare they may well come too late; what was mapped a moment ago is no file's.
 void check_armed_without_fetchers(Watched& first, Watched& second) {
-  const std::string mark = std::to_string(::getpid());
-  ::setenv("PROBED_TEST_FETCHERS", mark.c_str(), 1);
-  Daemon daemon;
-  ::unsetenv("PROBED_TEST_FETCHERS");
+  MarkedDaemon marked;
+  Daemon& daemon = marked.daemon();
   RpcClient client(daemon.socket());
   add(client, first.pid(), {"work"});
   std::vector<pid_t> fetchers;  // and their parent
-  CHECK(eventually([&] { return !(fetchers = fetchers_with("PROBED_TEST_FETCHERS=" + mark)).empty(); }));
+  CHECK(eventually([&] { return !(fetchers = marked.fetchers()).empty(); }));
   for (const pid_t fetcher : fetchers) ::kill(fetcher, SIGSTOP);
   const Json added = client.request("probe.add", add_params(second.pid(), {"work"}), kSoon);
   for (const pid_t fetcher : fetchers) ::kill(fetcher, SIGCONT);
@@ -321,6 +335,31 @@ TEST_CASE("a probe is armed though nobody comes to fetch memory, on any kernel")
   check_armed_without_fetchers(here[0], here[1]);
   // A program under the filter could make no calls for the daemon, hence made outside.
   if (!on_older_kernel([&] { check_armed_without_fetchers(there[0], there[1]); })) SKIP_TEST("needs seccomp filters");
+}
+
+// As on a machine without processor time to spare, where half of a program's functions were refused for one page that
+// came late.
+TEST_CASE("a glob takes in what it would take in though somebody who fetches memory doesn't answer once") {
+  MarkedDaemon marked;
+  RpcClient client(marked.daemon().socket());
+  Watched first("counter", {"2", "100"}), second("counter", {"2", "100"});
+  const auto add_all = [&](Watched& target) {
+    const Json added = client.call("probe.add", add_params(target.pid(), {"libc:*str*"}));
+    return std::pair(added.at("probes").size(), added.at("skipped").size());
+  };
+  const auto all = add_all(first);
+  const std::vector<pid_t> idle = marked.fetchers(false);
+  REQUIRE(!idle.empty());
+  for (const pid_t fetcher : idle) ::kill(fetcher, SIGSTOP);
+  const auto [added, skipped] = add_all(second);
+  CHECK(added == all.first);
+  CHECK(skipped == all.second);
+  const auto given_up = [&] { return marked.daemon().process().errors().find("doesn't answer") != std::string::npos; };
+  CHECK(eventually(given_up));
+  for (Watched* const target : {&first, &second}) {
+    target->target.go();
+    CHECK(target->target.finish().ok());
+  }
 }
 
 // Whoever reads of it then waits in the kernel, the tracer too, and every target of it; nothing helps but the end of

@@ -41,6 +41,8 @@ class TargetMemory final : public events::MemoryReader {
   bool read_thread_pointer(std::int32_t tid, std::uint64_t& pointer) override;
   // As many bytes as are readable from `from` on, up to to.size().
   std::size_t read_some(RemoteAddr from, std::span<std::byte> to) const;
+  // What wasn't read just now may be there all the same: nobody answered who was to fetch it (base/fault_in.hpp).
+  bool unanswered() const { return present_.unanswered(); }
   bool write(RemoteAddr to, std::span<const std::byte> from);
   // The same, whatever gather() says.
   bool write_at_once(RemoteAddr to, std::span<const std::byte> from);
