@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/live/freezer.hpp"
 #include "tests/live/probing.hpp"
 
 namespace probed::live {
@@ -337,6 +338,43 @@ TEST_CASE("a stream in full flow does not block control calls of its own connect
   const Counts counts = counts_of(client, probes[0]);
   CHECK(events.all().size() == events.told_delivered());
   CHECK(events.told_delivered() + events.told_missed() >= counts.hits);  // those of the short-lived probes besides
+}
+
+// A machine without processor time to spare leaves threads in detours for as long.
+TEST_CASE("a stream that ends once its probes are disabled has all that they count, whoever is in a detour then") {
+  const Freezer freezer;
+  if (!freezer.usable()) SKIP_TEST("needs root and a control group that freezes");
+  Daemon daemon;
+  RpcClient client(daemon.socket()), listening(daemon.socket());
+  Watched counter("counter", {"8", "0"});
+  REQUIRE(freezer.take(counter.pid()));
+  counter.target.go();
+  for (int round = 0; round < 3; ++round) {
+    const Json disabled = {{"pid", counter.pid()}, {"probes", {{{"definition", "work"}, {"disabled", true}}}}};
+    const std::vector<Json> probes = client.call("probe.add", disabled).at("probes");
+    const Json subscription = listening.call("events.subscribe");
+    // Millions of events, which take too long to be looked at.
+    const auto delivered_and_missed = [&] {
+      listening.send_raw(request_text("events.unsubscribe", subscription, 7));
+      std::optional<std::string> line;
+      do line = listening.receive_line(kPatience);
+      while (line && line->substr(0, 40).find("\"id\":7,") == std::string::npos);
+      const Json totals = parse_json(line.value()).at("result");
+      return totals.at("delivered").get<std::uint64_t>() + totals.at("missed").get<std::uint64_t>();
+    };
+    client.call("probe.enable", ids_of(probes));
+    CHECK(eventually([&] { return list_probes(client).at(0).at("tier") == "optimized"; }));
+    freezer.set(true);
+    client.send_raw(request_text("probe.disable", ids_of(probes)));
+    const auto early = client.receive_line(Millis{100});
+    std::uint64_t told = early ? delivered_and_missed() : 0;
+    freezer.set(false);
+    CHECK((early || client.receive_line(kPatience)));
+    if (!early) told = delivered_and_missed();
+    CHECK(told == remove_all(client, probes).at(0).at("hits"));
+  }
+  counter.target.go();
+  CHECK(counter.target.finish().ok());
 }
 
 TEST_CASE("a client that does not read loses events, which are counted; target and other clients lose nothing") {

@@ -23,7 +23,7 @@ using Clock = Waiter::Clock;
 
 constexpr auto kRoundPatience = 500ms;  // for threads that don't stop
 constexpr auto kLookAgain = 5ms;
-constexpr auto kAnswerAfter = 10ms;
+constexpr auto kAnswerAfter = 3s;
 constexpr std::size_t kLooksAtATime = 64;  // threads
 constexpr auto kPinnedAgain = 1s;
 
@@ -160,8 +160,10 @@ void Rounds::go_on_with_round(AddressSpace& space) {
     }
     work.built.clear();
     if (work.phase == Phase::looking || work.phase == Phase::syncing) work.phase = Phase::idle;
-    answer_waiting(space, ~0ull);
-    return rooms_.optimiser.wake_optimiser(space, kPinnedAgain);
+    answer_waiting(space, 0);  // who waits for a round has the next one
+    rooms_.optimiser.answer_fast(space, true);
+    return rooms_.optimiser.wake_optimiser(
+        space, work.after_round.empty() ? Clock::duration(kPinnedAgain) : Clock::duration(0s));
   }
   rooms_.optimiser.wake_optimiser(space,
                                   work.round->to_look_at.empty() ? Clock::duration(kLookAgain) : Clock::duration(0s));
@@ -200,7 +202,8 @@ void Rounds::answer_waiting(AddressSpace& space, std::uint64_t over) {
   rooms_.optimiser.answer_fast(space, over == ~0ull);
 }
 
-// With more busy threads than processors it may take long until each has been seen.
+// With more busy threads than processors it takes long until each has been seen. One that was in a detour delivers what
+// it has seen, as it leaves, and who has the answer takes nothing more of these probes to come.
 void Rounds::when_unused(std::vector<Process*> touched, std::function<void()> done) {
   auto left = std::make_shared<std::size_t>(touched.size());
   auto shared = std::make_shared<std::function<void()>>(std::move(done));

@@ -24,8 +24,7 @@ class Rounds : public Room {
   // As a thread is let go on that has been asked to stop (Tracee::interrupted_at): how long that was.
   void note_pause(const Tracee& tracee);
 
-  // Calls `done` when every thread of these processes has been outside of detours since now, or a little later in any
-  // case.
+  // Calls `done` when every thread of these processes has been outside of detours since now; after seconds in any case.
   void when_unused(std::vector<Process*> touched, std::function<void()> done);
   // Answers those who wait for a round up to this one (~0ull: for any), or have waited long enough; then answer_fast().
   void answer_waiting(AddressSpace& space, std::uint64_t over);
