@@ -50,7 +50,7 @@ class PresentPages {
   bool unanswered() const;
 
   static constexpr std::chrono::milliseconds kPatience{200}, kPause{1000};
-  static constexpr int kTries = 3;
+  static constexpr int kTries = 2;
 
   // From now on there is a process that those who fetch come from as soon as it is needed. Without it nobody fetches,
   // and everything counts as present.

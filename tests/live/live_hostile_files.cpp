@@ -319,7 +319,7 @@ void check_armed_without_fetchers(Watched& first, Watched& second) {
   std::vector<pid_t> fetchers;  // and their parent
   CHECK(eventually([&] { return !(fetchers = marked.fetchers()).empty(); }));
   for (const pid_t fetcher : fetchers) ::kill(fetcher, SIGSTOP);
-  const Json added = client.request("probe.add", add_params(second.pid(), {"work"}), kSoon);
+  const Json added = client.request("probe.add", add_params(second.pid(), {"work"}), 2 * kSoon);
   for (const pid_t fetcher : fetchers) ::kill(fetcher, SIGCONT);
   CHECK_MESSAGE(added.contains("result"), added.dump());
   for (Watched* const target : {&first, &second}) {
