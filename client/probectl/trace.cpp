@@ -788,7 +788,7 @@ void Trace::print_account() {
   note_missed(stream_.missed_in_stream(), stream_.has_returns());
   note_starved();
   if (const auto untraced = untraced_.text(options_.follow_fork); !untraced.empty()) note(untraced);
-  if (sum.filtered > 0) note(fmt::format("--filter turned {} more away", sum.filtered));
+  if (sum.filtered > 0) note(fmt::format("a filter turned {} more away", sum.filtered));
   // What return probes have seen besides returns of calls that they had seen begin.
   if (sum.abandoned > 0)
     note(fmt::format("{} ended without a return (an exception, longjmp, the end of a thread)",

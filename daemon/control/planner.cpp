@@ -65,13 +65,14 @@ std::string hex_of(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-Result<PlannedProbe> compiled(std::size_t spec, std::span<const lang::FetchArg> args,
-                              const std::optional<std::string>& filter, const events::CompileContext& context) {
+Result<PlannedProbe> compiled(std::size_t spec, const lang::Definition& definition,
+                              std::span<const lang::FetchArg> args, const std::optional<std::string>& filter,
+                              const events::CompileContext& context) {
   auto fetch = events::FetchProgram::compile(args, context);
   if (!fetch) return std::move(fetch).error();
   std::optional<lang::Filter> checked;
-  if (filter) {
-    auto result = lang::Filter::compile(*filter, fetch->args(), false, context.address);
+  if (const lang::Condition condition(definition, filter); !condition.empty()) {
+    auto result = condition.compile(fetch->args(), false, context.address);
     if (!result) return std::move(result).error();
     checked = std::move(result).value();
   }
@@ -472,7 +473,7 @@ Result<PlannedProbe> Planner::plan_one(std::size_t spec, const lang::Definition&
   if (!site.note.empty()) notes.push_back(site.note);
   auto args = arguments(definition, site, notes);
   if (!args) return std::move(args).error();
-  auto probe = compiled(spec, *args, filter, context);
+  auto probe = compiled(spec, definition, *args, filter, context);
   if (!probe) return probe;
   probe->notes = std::move(notes);
   const bool plain = args->empty() && !probe->filter;
@@ -496,7 +497,7 @@ Result<PlannedProbe> Planner::plan_without_place(std::size_t spec, const lang::D
   context.file_bias = 0;
   context.no_place = true;
   if (definition.kind == lang::Kind::return_probe) return return_without_place(spec, definition, filter, context);
-  return compiled(spec, definition.args, filter, context);
+  return compiled(spec, definition, definition.args, filter, context);
 }
 
 Result<Planned> Planner::plan_matches(std::size_t spec, const lang::Definition& definition,

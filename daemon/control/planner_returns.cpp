@@ -37,13 +37,14 @@ Result<std::shared_ptr<tracer::ReturnProbe>> compiled(const lang::Definition& de
   auto probe = std::make_shared<tracer::ReturnProbe>();
   probe->fetch = std::move(fetch).value();
   probe->max_active = definition.max_active;
-  if (!filter) return probe;
-  auto checked = lang::Filter::compile(*filter, probe->fetch.args(), true, context.address);
+  const lang::Condition condition(definition, filter);
+  if (condition.empty()) return probe;
+  auto checked = condition.compile(probe->fetch.args(), true, context.address);
   if (!checked) return std::move(checked).error();
   if (!belongs_to_entry(*checked, probe->fetch))
     probe->exit_filter = std::move(checked).value();
   else
-    probe->entry_filter = lang::Filter::compile(*filter, probe->fetch.entry_args(), true, context.address).value();
+    probe->entry_filter = condition.compile(probe->fetch.entry_args(), true, context.address).value();
   return probe;
 }
 

@@ -4,6 +4,7 @@
 #include "daemon/lang/definition.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "daemon/lang/number.hpp"
 #include "daemon/lang/parse.hpp"
@@ -222,15 +223,50 @@ class Parser {
   Failure arguments() {
     const std::size_t first = i_;
     std::vector<Word> words;
-    while (i_ < end_) words.push_back(next_argument());
+    while (i_ < end_) {
+      words.push_back(next_argument());
+      if (words.back().text != "if") continue;
+      out_.filter = all_.substr(i_, end_ - i_);
+      out_.filter_column = i_;
+      if (i_ == end_)
+        return bad_definition(words.back().column, "no filter behind \"if\"",
+                              "write if FIELD OP VALUE, as in: if n > 5 && name == \"x\"");
+      words.pop_back();
+      break;
+    }
     if (words.size() > kMaxFetchArgs)
       return bad_definition(first, "too many arguments: " + std::to_string(words.size()) + ", at most 128");
-    for (const Word& word : words) {
-      auto arg = parse_fetch_arg(word, out_.kind, out_.args);
+    for (std::size_t k = 0; k < words.size(); ++k) {
+      auto arg = parse_fetch_arg(words[k], out_.kind, out_.args, std::span(words).subspan(k + 1));
+      if (!arg) return std::move(arg).error();
+      out_.args.push_back(std::move(*arg));
+    }
+    return what_is_compared();
+  }
+
+  // What only the filter names is an argument, too.
+  Failure what_is_compared() {
+    for (const Word& field : filter_fields(text().substr(std::min(out_.filter_column, end_)))) {
+      if (out_.filter.empty() || is_argument(field.text)) continue;
+      if (out_.args.size() == kMaxFetchArgs)
+        return bad_definition(out_.filter_column + field.column,
+                              "too many arguments, with those of the filter: at most 128");
+      auto arg = parse_fetch_arg({field.text, out_.filter_column + field.column}, out_.kind, out_.args);
       if (!arg) return std::move(arg).error();
       out_.args.push_back(std::move(*arg));
     }
     return {};
+  }
+
+  // Or a part of one.
+  bool is_argument(std::string_view field) const {
+    return std::ranges::any_of(out_.args, [&](const FetchArg& arg) {
+      const bool all = std::holds_alternative<AllArgumentsExpr>(arg.expr->node);
+      if (all) return field.find("->") == field.npos && field[0] != '*' && field[0] != '%';
+      const bool begins = field.starts_with(arg.name) && field.size() > arg.name.size();
+      return field == arg.name || field == arg.text || (arg.name == "$retval" && field == "retval") ||
+             (begins && (field[arg.name.size()] == '.' || field[arg.name.size()] == '['));
+    });
   }
 
   std::string_view all_;

@@ -4,8 +4,9 @@
 //   r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION [FETCHARG]... return probe
 //   -:[GROUP/]NAME                                              remove
 //   [MODULE:]LOCATION [FETCHARG]...                             short for p;  LOCATION%return  short for r
+//   any of these but a removal: ... if FILTER                   counts and tells of hits that the filter lets pass
 //
-// The grammar is the kernel's (Documentation/trace/kprobetrace.rst, uprobetracer.rst), plus the short form.
+// The grammar is the kernel's (Documentation/trace/kprobetrace.rst, uprobetracer.rst), plus the short form and `if`.
 // Every node keeps its column (0-based byte offset in the definition) so that later stages can point at it.
 #pragma once
 
@@ -165,8 +166,9 @@ struct FetchExpr {
 };
 
 struct FetchArg {
-  // NAME=; else a plain variable's own name, "$retval" and "duration" for the first unnamed one of these, and by
-  // position arg1, arg2, ... for all others, as the kernel does. Unique within a definition.
+  // NAME=; else a plain variable's own name, what a path of variables ends with (`id` of o->id, `b_id` if there is one
+  // already, v_2 of v[2]), "$retval" and "duration" for the first unnamed one of these, and by position arg1, arg2, ...
+  // for all others, as the kernel does. Unique within a definition.
   std::string name;
   FetchExprPtr expr;
   Type type;
@@ -190,15 +192,18 @@ struct Definition {
   std::string group;             // empty: the default group
   std::string name;              // empty: generated
   Location location;
-  std::vector<FetchArg> args;
-  std::string text;  // the whole definition as written
+  std::vector<FetchArg> args;     // those written, and behind them what only the filter names
+  std::string filter;             // what stands behind "if" (filter.hpp); empty: none
+  std::size_t filter_column = 0;  // of its first byte
+  std::string text;               // the whole definition as written
 };
 
 // Parses one definition. Errors: Reason::bad_definition with the column of the fault.
 // At most kMaxDefinition bytes.
 //
 // Stricter than the kernel where it silently ignores text: junk after a dereference's closing brace, after
-// r[MAXACTIVE], after -:NAME. Wider: C++ names, %return on symbols, arguments longer than 63 bytes, ':' and '=' inside
+// r[MAXACTIVE], after -:NAME. Wider: `if`, C++ names, %return on symbols, arguments longer than 63 bytes, ':' and '='
+// inside
 // \"text".
 Result<Definition> parse_definition(std::string_view text);
 

@@ -51,8 +51,46 @@ std::size_t type_colon(std::string_view body) {
   return body.npos;
 }
 
-std::string generated_arg_name(std::string_view expression, const std::vector<FetchArg>& previous) {
+// "b_id" of "a->b.id" for 2 parts; empty: it is no path of variables with so many.
+std::string end_of_path(std::string_view path, std::size_t parts) {
+  const std::size_t first = path.find_first_not_of("( ");
+  const bool of_variable = first != path.npos && (is_letter(path[first]) || path.substr(first).starts_with("$retval"));
+  if (!of_variable || path.find_first_of(".>[:") == path.npos || path.find_first_of("+%\\@\"&") != path.npos ||
+      path.find("[-") != path.npos)
+    return {};
+  std::string name;
+  for (std::size_t end = path.size(); parts > 0 && end > first;) {
+    if (!is_ident(path[end - 1])) {
+      --end;
+      continue;
+    }
+    std::size_t begin = end;
+    while (begin > first && is_ident(path[begin - 1])) --begin;
+    name.insert(0, std::string(path.substr(begin, end - begin)) + (name.empty() ? "" : "_"));
+    if (!is_digit(name[0])) --parts;  // an element's number goes with its list
+    end = begin;
+  }
+  return parts == 0 && is_identifier(name) && name.size() <= kMaxArgName ? name : std::string();
+}
+
+// Of its own: NAME=, or a variable's. Empty: it has none.
+std::string_view own_name(std::string_view text) {
+  if (is_quoted(text)) return {};
+  if (const std::size_t equals = text.find('='); equals != text.npos) return text.substr(0, equals);
+  const std::string_view body = text.substr(0, type_colon(text));
+  return is_identifier(body) ? body : std::string_view();
+}
+
+std::string generated_arg_name(std::string_view expression, const std::vector<FetchArg>& previous,
+                               std::span<const Word> others) {
+  const auto is_another_s = [&](std::string_view name) {
+    return std::ranges::any_of(others, [&](const Word& other) { return own_name(other.text) == name; });
+  };
   if (is_identifier(expression)) return std::string(expression);
+  for (const std::size_t parts : {1, 2, 3})
+    if (std::string name = end_of_path(expression, parts);
+        !name.empty() && !is_used(name, previous) && !is_another_s(name))
+      return name;
   if (expression == "$retval" && !is_used(expression, previous)) return "$retval";
   if (expression == "$duration" && !is_used("duration", previous)) return "duration";
   return "arg" + std::to_string(previous.size() + 1);
@@ -60,8 +98,8 @@ std::string generated_arg_name(std::string_view expression, const std::vector<Fe
 
 class FetchArgParser {
  public:
-  FetchArgParser(Word word, Kind kind, const std::vector<FetchArg>& previous)
-      : word_(word), kind_(kind), previous_(previous) {}
+  FetchArgParser(Word word, Kind kind, const std::vector<FetchArg>& previous, std::span<const Word> others)
+      : word_(word), kind_(kind), previous_(previous), others_(others) {}
 
   Result<FetchArg> parse() {
     if (auto e = split_name()) return std::move(*e);
@@ -105,7 +143,7 @@ class FetchArgParser {
   }
 
   Failure name() {
-    if (arg_.name.empty()) arg_.name = generated_arg_name(body_.text, previous_);
+    if (arg_.name.empty()) arg_.name = generated_arg_name(body_.text, previous_, others_);
     if (is_used(arg_.name, previous_))
       return bad_definition(word_.column, "the argument name " + quoted(arg_.name) + " is already used",
                             "give each argument its own NAME=");
@@ -161,6 +199,7 @@ class FetchArgParser {
   Word word_, body_;
   Kind kind_;
   const std::vector<FetchArg>& previous_;
+  std::span<const Word> others_;
   std::optional<Word> type_;
   std::string_view bitfield_;
   FetchArg arg_;
@@ -168,8 +207,9 @@ class FetchArgParser {
 
 }  // namespace
 
-Result<FetchArg> parse_fetch_arg(Word word, Kind kind, const std::vector<FetchArg>& previous) {
-  return FetchArgParser(word, kind, previous).parse();
+Result<FetchArg> parse_fetch_arg(Word word, Kind kind, const std::vector<FetchArg>& previous,
+                                 std::span<const Word> others) {
+  return FetchArgParser(word, kind, previous, others).parse();
 }
 
 }  // namespace probed::lang

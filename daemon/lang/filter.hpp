@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "daemon/lang/definition.hpp"
@@ -22,9 +23,9 @@ inline constexpr std::size_t kMaxFilterDepth = 200;  // of parentheses
 inline constexpr std::size_t kMaxFilterComparisons = 4096;
 
 // A filter is comparisons FIELD OP VALUE joined by && || ! ( ); ! binds to the comparison or parenthesis behind it, &&
-// before ||. FIELD: an argument's name, else a common field: pid, tid, cpu, comm, or the kernel's words for them:
-// common_pid (the thread's id), CPU, COMM, __probe_ip (of a return probe __probe_func); of a return also duration (ns).
-// argN names the Nth argument also when it is a lone $retval.
+// before ||. FIELD: an argument's name, or what it reads as it is written there (p->x), else a common field: pid, tid,
+// cpu, comm, or the kernel's words for them: common_pid (the thread's id), CPU, COMM, __probe_ip (of a return probe
+// __probe_func); of a return also duration (ns). argN names the Nth argument also when it is a lone $retval.
 //   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
 //            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
 //   char:    as u8, or == != with one quoted character.
@@ -50,6 +51,23 @@ class Filter {
  private:
   struct Impl;
   std::shared_ptr<const Impl> impl_;
+};
+
+// The filter in a probe's definition, behind "if", and the one that it is added with besides: a hit has to pass both.
+// Both, and the definition, have to outlive it.
+class Condition {
+ public:
+  Condition(const Definition& definition, const std::optional<std::string>& besides)
+      : own_(definition.filter), column_(definition.filter_column), besides_(besides ? *besides : std::string_view()) {}
+  bool empty() const { return own_.empty() && besides_.empty(); }
+  // As Filter::compile(). Of what is wrong in the definition the column is the definition's, and the reason
+  // bad_definition. Precondition: not empty().
+  Result<Filter> compile(std::span<const FetchArg> args, bool is_return, std::optional<std::uint64_t> address) const;
+
+ private:
+  std::string_view own_;
+  std::size_t column_;
+  std::string_view besides_;
 };
 
 }  // namespace probed::lang

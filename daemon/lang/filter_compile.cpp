@@ -73,6 +73,8 @@ class Compiler {
  public:
   Compiler(std::string_view text, std::span<const FetchArg> args, bool is_return, std::optional<std::uint64_t> address)
       : text_(text), args_(args), is_return_(is_return), address_(address) {}
+  // Only gathers what is compared.
+  Compiler(std::string_view text, std::vector<Word>& fields) : text_(text), is_return_(true), fields_(&fields) {}
 
   Result<FilterProgram> compile() {
     const auto exits = whole();
@@ -259,6 +261,20 @@ class Compiler {
   bool field(Predicate& p) {
     skip_space();
     const std::size_t start = i_;
+    const std::string_view path = path_at(start);
+    if (fields_ && !path.empty()) {
+      gather({path, start});
+      i_ = start + path.size();
+      is_open_ = true;
+      return true;
+    }
+    if (const auto written = argument_written(path)) {
+      name_ = path;
+      i_ = start + path.size();
+      forget_field();
+      is_open_ = may_be_part_of(args_[*written]);
+      return is_open_ || use_argument(start, *written, p);
+    }
     if (i_ < text_.size() && text_[i_] == '$') ++i_;
     // A part of a variable: p.x
     const auto is_dot = [&] { return text_[i_] == '.' && i_ + 1 < text_.size() && is_letter(text_[i_ + 1]); };
@@ -275,11 +291,55 @@ class Compiler {
                    start == text_.size() ? "a comparison is expected at the end of the filter"
                                          : "expected a field before " + quoted(text_.substr(start)),
                    "write FIELD OP VALUE; " + field_hint());
+    forget_field();
+    return find_argument(start, p) || (!error_.column && find_common(start, p));
+  }
+  void forget_field() {
     is_char_ = is_bool_ = false;
     names_ = nullptr;
     constant_.reset();
     is_open_ = false;
-    return find_argument(start, p) || (!error_.column && find_common(start, p));
+  }
+
+  // What may be an argument as it is written: %REG, $arg1, x, p->x, *p, a[2].x, ns::x. Empty: no such thing stands
+  // there.
+  std::string_view path_at(std::size_t start) const {
+    std::size_t i = start;
+    const auto next_is = [&](std::string_view token) {
+      return text_.substr(i).starts_with(token) && i + token.size() < text_.size() &&
+             is_letter(text_[i + token.size()]);
+    };
+    const auto skip_name = [&] {
+      while (i < text_.size() && is_ident(text_[i])) ++i;
+    };
+    while (i < text_.size() && text_[i] == '*') ++i;
+    if (i < text_.size() && (text_[i] == '$' || text_[i] == '%')) ++i;
+    if (i == text_.size() || !is_letter(text_[i])) return {};
+    skip_name();
+    while (true) {
+      const std::size_t token = next_is("->") || next_is("::") ? 2 : next_is(".") ? 1 : 0;
+      const std::size_t close = token == 0 && rest_from(i).starts_with('[') ? text_.find(']', i) : text_.npos;
+      if (token == 0 && close == text_.npos) return text_.substr(start, i - start);
+      i = token == 0 ? close + 1 : i + token;
+      if (token != 0) skip_name();
+    }
+  }
+  std::string_view rest_from(std::size_t i) const { return text_.substr(i); }
+
+  // Whose text this is, where nothing has it for its name.
+  std::optional<std::size_t> argument_written(std::string_view path) const {
+    const auto named = std::ranges::find(args_, path, &FetchArg::name);
+    const auto written = std::ranges::find(args_, path, &FetchArg::text);
+    if (path.empty() || named != args_.end() || written == args_.end()) return std::nullopt;
+    return static_cast<std::size_t>(written - args_.begin());
+  }
+
+  void gather(Word field) {
+    name_ =
+        field.text == "$comm" || field.text == "$COMM" || field.text == "$duration" ? field.text.substr(1) : field.text;
+    const auto is_named = [this](const auto& known) { return known.first == name_; };
+    const bool is_kernels = name_.starts_with("__probe_") || std::ranges::any_of(kUnknownHere, is_named);
+    if (!is_common() && !is_kernels) fields_->push_back(field);
   }
 
   // Of an argument that is a part of a list (p.list[1].x), and whose name the text begins with: its length.
@@ -383,7 +443,9 @@ class Compiler {
     std::string hint = "fields:";
     for (const FetchArg& arg : args_.first(std::min<std::size_t>(args_.size(), 16))) hint += " " + arg.name;
     hint += std::string(" pid tid cpu comm") + (is_return_ ? " duration" : "");
-    return args_.empty() ? hint + "; what else is to be compared has to be an argument of the probe: `FUNCTION n`"
+    return args_.empty() ? hint +
+                               "; what else is to be compared has to be an argument of the probe, `FUNCTION n`, or to "
+                               "stand in its definition, `FUNCTION if n > 5`"
                          : hint;
   }
 
@@ -411,7 +473,10 @@ class Compiler {
       return wrong(start, "a filter compares, it doesn't calculate",
                    "operators: == != < <= > >= & ~; what is to be calculated is done with what the events say");
     return wrong(start, "expected an operator behind " + quoted(name_),
-                 rest().starts_with('=') ? "did you mean ==?" : "operators: == != < <= > >= & ~");
+                 rest().starts_with("=>")   ? "did you mean >=?"
+                 : rest().starts_with("=<") ? "did you mean <=?"
+                 : rest().starts_with('=')  ? "did you mean ==?"
+                                            : "operators: == != < <= > >= & ~");
   }
 
   // ---- VALUE ----
@@ -514,6 +579,7 @@ class Compiler {
   std::string_view text_;
   std::span<const FetchArg> args_;
   bool is_return_;
+  std::vector<Word>* fields_ = nullptr;  // to be gathered
   std::optional<std::uint64_t> address_;
   std::size_t i_ = 0;
   FilterProgram out_;
@@ -526,6 +592,32 @@ class Compiler {
 };
 
 }  // namespace
+
+std::vector<Word> filter_fields(std::string_view filter) {
+  std::vector<Word> fields;
+  static_cast<void>(Compiler(filter, fields).compile());
+  return fields;
+}
+
+Result<Filter> Condition::compile(std::span<const FetchArg> args, bool is_return,
+                                  std::optional<std::uint64_t> address) const {
+  if (own_.empty()) return Filter::compile(besides_, args, is_return, address);
+  auto own = Filter::compile(own_, args, is_return, address);
+  if (!own) {
+    Error why = std::move(own).error();
+    why.reason = Reason::bad_definition;
+    why.column = column_ + why.column.value_or(0);
+    return why;
+  }
+  if (besides_.empty()) return own;
+  if (auto other = Filter::compile(besides_, args, is_return, address); !other) return other;
+  auto both =
+      Filter::compile("(" + std::string(own_) + ") && (" + std::string(besides_) + ")", args, is_return, address);
+  if (both) return both;
+  Error why = std::move(both).error();  // together they are too long or too deep
+  why.column = 0;
+  return why;
+}
 
 Result<Filter> Filter::compile(std::string_view text, std::span<const FetchArg> args, bool is_return,
                                std::optional<std::uint64_t> address) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,7 +58,12 @@ Result<Bitfield> parse_bitfield(std::string_view text, std::size_t column);
 // Parses an expression without name and type. Error columns and the nodes' columns are the kernel's.
 Result<FetchExprPtr> parse_expression(Word word, Kind kind);
 
-// Parses one FETCHARG. previous: those before it in the definition, for names.
-Result<FetchArg> parse_fetch_arg(Word word, Kind kind, const std::vector<FetchArg>& previous);
+// Parses one FETCHARG. For names: `previous`, those before it in the definition, and `others`, those behind.
+Result<FetchArg> parse_fetch_arg(Word word, Kind kind, const std::vector<FetchArg>& previous,
+                                 std::span<const Word> others = {});
+
+// What a filter compares, as written and in its order, but for the common fields; of a filter that is wrong, what
+// stands in front of the fault.
+std::vector<Word> filter_fields(std::string_view filter);
 
 }  // namespace probed::lang

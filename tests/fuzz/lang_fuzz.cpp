@@ -2,6 +2,7 @@
 // newline a filter. Nothing may crash; besides, whatever is accepted must keep the promises of the headers.
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -114,6 +115,11 @@ void test_input(std::string_view input) {
   if (!program) return check_error(program.error(), text);
   run(*program, filter, input.size());
   test_static_probe(*definition, context, filter, input.size());
+  const auto besides = filter.empty() ? std::nullopt : std::optional<std::string>(filter);
+  const lang::Condition condition(*definition, besides);
+  if (condition.empty()) return;
+  auto both = condition.compile(program->args(), context.is_return, 0x10000);
+  if (!both) check_error(both.error(), both.error().reason == Reason::bad_definition ? text : filter);
 }
 
 }  // namespace

@@ -81,6 +81,28 @@ TEST_CASE("at FILE:LINE locals, parameters and statics have their values, or are
   }
 }
 
+TEST_CASE("a definition's own filter compares what it names, with or without being an argument") {
+  in_both_tiers(builds(), [](const std::string&, bool, RpcClient& client, TellingTarget& user) {
+    const Json params = {{"pid", user.pid()},
+                         {"probes",
+                          {{{"definition", "p:own take number if node->inner.at.x >= 3 && number != 5"}},
+                           {{"definition", "p:both take if number >= 3"}, {"filter", "number < 7"}}}}};
+    const std::vector<Json> probes = client.call("probe.add", params).at("probes");
+    Events events(client);
+    for (const int n : {1, 3, 5, 7}) user.truth("take " + std::to_string(n));
+    REQUIRE(events.reach(4));
+    std::vector<Json> own, both;
+    for (const Json& event : events.of(probes[0])) own.push_back(event.at("args"));
+    for (const Json& event : events.of(probes[1])) both.push_back(event.at("args"));
+    CHECK(own == std::vector<Json>{{{"number", 3}, {"x", 3}}, {{"number", 7}, {"x", 7}}});
+    CHECK(both == std::vector<Json>{{{"number", 3}}, {{"number", 5}}});
+    for (const Json& probe : probes) CHECK(counts_of(client, probe) == Counts{2, 0, 2});
+    const Json error = add_error(client, user.pid(), {"p:e take number if nonsense == 3"});
+    CHECK(reason_of(error) == "bad-definition");
+    CHECK(error.at("data").at("column") == 19);
+  });
+}
+
 TEST_CASE("members, elements, pointees and addresses are read along a path; structures become nested objects") {
   for (const std::string& build : builds()) {
     CAPTURE(build);

@@ -197,12 +197,12 @@ TEST_CASE("every kind of argument parses to its node") {
       {"t=\\\"a:b\":string", "t=text(a:b):string"},
       {"x", "x=var(x)~x64"},
       {"x:s32", "x=var(x):s32"},
-      {"p->field", "arg1=var(p->field)~x64"},
-      {"p->a.b->c[3]:u8", "arg1=var(p->a.b->c[3]):u8"},
-      {"a[2]", "arg1=var(a[2])~x64"},
+      {"p->field", "field=var(p->field)~x64"},
+      {"p->a.b->c[3]:u8", "c_3=var(p->a.b->c[3]):u8"},
+      {"a[2]", "a_2=var(a[2])~x64"},
       {"a[-2]", "arg1=var(a[-2])~x64"},
-      {"a[2]:u8[4]", "arg1=var(a[2]):u8[4]"},
-      {"ns::x:u8", "arg1=var(ns::x):u8"},
+      {"a[2]:u8[4]", "a_2=var(a[2]):u8[4]"},
+      {"ns::x:u8", "x=var(ns::x):u8"},
       {"::x", "arg1=var(::x)~x64"},
       {"v=::ns::x:u8", "v=var(::ns::x):u8"},
       {"&::x", "arg1=var(&::x)~x64"},
@@ -211,14 +211,14 @@ TEST_CASE("every kind of argument parses to its node") {
       {"*p", "arg1=var(*p)~x64"},
       {"&p->x", "arg1=var(&p->x)~x64"},
       {"**$arg1:u8", "arg1=var(**$arg1):u8"},
-      {"(p->x).y", "arg1=var((p->x).y)~x64"},
+      {"(p->x).y", "y=var((p->x).y)~x64"},
       {"(t*)p", "arg1=var((t*)p)~x64"},
       {"n=((struct foo *)p)->x:u8", "n=var(((struct foo *)p)->x):u8"},
-      {"((ns::foo*)$arg1)->x[2].y", "arg1=var(((ns::foo*)$arg1)->x[2].y)~x64"},
+      {"((ns::foo*)$arg1)->x[2].y", "y=var(((ns::foo*)$arg1)->x[2].y)~x64"},
       {"((ns::foo*)%di)->x:s32 m=%si", "arg1=var(((ns::foo*)%di)->x):s32 m=reg(si)~x64"},
       {"*( unsigned long * )p q", "arg1=var(*( unsigned long * )p)~x64 q=var(q)~x64"},
       {"+8(((foo*)p)->q):string", "arg1=deref(8,var(((foo*)p)->q)):string"},
-      {"(a*)((b*)p)->q", "arg1=var((a*)((b*)p)->q)~x64"},
+      {"(a*)((b*)p)->q", "q=var((a*)((b*)p)->q)~x64"},
       {"+8(p->q)", "arg1=deref(8,var(p->q))~x64"},
       {"n=%di m=%si %dx", "n=reg(di)~x64 m=reg(si)~x64 arg3=reg(dx)~x64"},
   };
@@ -239,6 +239,43 @@ TEST_CASE("$duration is a return's, a number of nanoseconds") {
   CHECK(show_args("r f $durations").starts_with("error 4:"));
 }
 
+TEST_CASE("an argument without a name has that of the last part of its path, as long as that is free") {
+  CHECK(show_args("f o->id") == "id=var(o->id)~x64");
+  CHECK(show_args("f a->id b->id b->id") == "id=var(a->id)~x64 b_id=var(b->id)~x64 arg3=var(b->id)~x64");
+  CHECK(show_args("f s.v[2] s.v[3].x") == "v_2=var(s.v[2])~x64 x=var(s.v[3].x)~x64");
+  CHECK(show_args("f ((struct foo*)$arg1)->id:u8") == "id=var(((struct foo*)$arg1)->id):u8");
+  CHECK(show_args("f $arg1->id &p->id") == "arg1=var($arg1->id)~x64 arg2=var(&p->id)~x64");
+  CHECK(show_args("f id=%di o->id") == "id=reg(di)~x64 o_id=var(o->id)~x64");
+  CHECK(show_args("f o->id id:u8 o->n n=%di") == "o_id=var(o->id)~x64 id=var(id):u8 o_n=var(o->n)~x64 n=reg(di)~x64");
+}
+
+TEST_CASE("what stands behind \"if\" is the filter, and what only that names is an argument") {
+  const auto filter_of = [](const std::string& text) {
+    auto parsed = parse_definition(text);
+    return parsed ? std::to_string(parsed->filter_column) + " " + parsed->filter : parsed.error().message;
+  };
+  CHECK(filter_of("f if n > 5") == "5 n > 5");
+  CHECK(filter_of("p:e f a=$arg1 \tif  a == 1 && comm == \"if x\"  ") == "19 a == 1 && comm == \"if x\"");
+  CHECK(filter_of("f%return if $retval < 0 # if none") == "12 $retval < 0");
+  CHECK(filter_of("f if") == "no filter behind \"if\"");
+  CHECK(parse_definition("f x if \t").error().column == 4u);
+  CHECK(show_args("f if n > 5 && !n") == "n=var(n)~x64");
+  CHECK(show_args("f m if n > 5 || m & 1") == "m=var(m)~x64 n=var(n)~x64");
+  CHECK(show_args("f if p->in.a == 7 && (v[2] == 1 || *q != 0x10)") ==
+        "a=var(p->in.a)~x64 v_2=var(v[2])~x64 arg3=var(*q)~x64");
+  CHECK(show_args("f a=p->x if p->x == 7") == "a=var(p->x)~x64");
+  CHECK(show_args("f p if p.x == 7 && p[1] == 2") == "p=var(p)~x64");
+  CHECK(show_args("f $args if n == 7 && p->x == 2") == "arg1=args~x64 x=var(p->x)~x64");
+  CHECK(show_args("f if pid == 1 && tid == 2 && comm == \"x\" && CPU & CPUS{0-3} && $comm ~ \"b*\" && n == 1") ==
+        "n=var(n)~x64");
+  CHECK(show_args("f if %di == 3 && $arg2 == 4") == "arg1=reg(di)~x64 arg2=arg(2)~x64");
+  CHECK(show_args("r f if $retval == 3 && duration > 4 && name == \"p && q\"") ==
+        "$retval=retval~x64 name=var(name)~x64");
+  CHECK(show_args("r f $retval if retval == 3") == "$retval=retval~x64");
+  CHECK(show_args("f if $retval == 3").starts_with("error 5:"));
+  CHECK(show_args("f if x-> == 3") == "x=var(x)~x64");  // what is wrong is the filter's to say
+}
+
 TEST_CASE("an unnamed $retval keeps its name, the first time") {
   CHECK(show_args("r f $retval") == "$retval=retval~x64");
   CHECK(show_args("r f $retval:s32 %ax") == "$retval=retval:s32 arg2=reg(ax)~x64");
@@ -246,7 +283,7 @@ TEST_CASE("an unnamed $retval keeps its name, the first time") {
   CHECK(show_args("f%return $entry(+8($arg1)):string +0($entry(%di)):u8") ==
         "arg1=entry(deref(8,arg(1))):string arg2=deref(0,entry(reg(di))):u8");
   CHECK(show_args("r f v=$retval +0($retval):string") == "v=retval~x64 arg2=deref(0,retval):string");
-  CHECK(show_args("r f $retval->len") == "arg1=var($retval->len)~x64");
+  CHECK(show_args("r f $retval->len") == "len=var($retval->len)~x64");
   CHECK(show_args("f $retval").starts_with("error 2:"));
   CHECK(show_args("r f $retvalue").starts_with("error 4:"));
 }

@@ -373,6 +373,8 @@ TEST_CASE("a filter that was meant for something else says for what") {
   CHECK(says(error("$duration > 1000"), "return probes only"));
   CHECK(says(error("job->id == 3"), "NAME=EXPRESSION"));
   CHECK(says(error("u = 3"), "did you mean ==?"));
+  CHECK(says(error("u => 3"), "did you mean >=?"));
+  CHECK(says(error("u =< 3"), "did you mean <=?"));
 }
 
 TEST_CASE("a number that is too large is said to be, and what is none isn't") {
@@ -387,6 +389,42 @@ TEST_CASE("a number that is too large is said to be, and what is none isn't") {
     CHECK(says_range(text));
   }
   for (const char* text : {"u==08", "u==0x", "u==-1", "u==1x"}) CHECK_FALSE(says_range(text));
+}
+
+TEST_CASE("an argument is compared by its name, or as it is written") {
+  const std::vector<FetchArg> args = test::parse_args("len=+8(%si):u32 p->in.a:s32 $arg3:u8 *q:u8");
+  const auto packed = Packed().number(7).number(static_cast<std::uint64_t>(-2)).number(9).number(4).bytes();
+  for (const Row& row : {Row{"len == 7", true}, Row{"a == -2", true}, Row{"p->in.a == -2", true},
+                         Row{"p->in.a > 0", false}, Row{"$arg3 == 9 && arg3 == 9", true}, Row{"!(*q != 4)", true},
+                         Row{"p->in.a", true}, Row{"!p->in.a || *q == 3", false}}) {
+    CAPTURE(row.text);
+    const auto filter = Filter::compile(row.text, args);
+    REQUIRE_MESSAGE(filter.ok(), filter.error().message);
+    CHECK(filter->matches(packed, {}) == row.matches);
+  }
+  CHECK(Filter::compile("p->in.b == 1", args).error().column == 0u);
+}
+
+TEST_CASE("a definition's own filter and the one that a probe is added with have both to be passed") {
+  const auto definition = parse_definition("f n=%di:u8 m=%si:u8 if n == 1 || m == 1");
+  REQUIRE(definition.ok());
+  const auto compiled = [&](const std::optional<std::string>& besides) {
+    return Condition(*definition, besides).compile(definition->args, false, std::nullopt);
+  };
+  const auto with = [](std::uint64_t n, std::uint64_t m) { return Packed().number(n).number(m).bytes(); };
+  CHECK(compiled(std::nullopt)->matches(with(0, 1), {}));
+  CHECK_FALSE(compiled(std::nullopt)->matches(with(0, 0), {}));
+  CHECK(compiled("n == 0 || n == 2")->matches(with(0, 1), {}));
+  CHECK_FALSE(compiled("n == 2 || n == 3")->matches(with(1, 1), {}));
+  CHECK_FALSE(compiled("n == 2 || n == 3")->matches(with(2, 0), {}));
+  CHECK(compiled("n == 2 || n == 3")->matches(with(2, 1), {}));
+  CHECK(compiled("n ==").error().reason == Reason::bad_filter);
+  CHECK(compiled("n ==").error().column == 4u);
+  const auto wrong = parse_definition("f n=%di:u8 if n =< 1");
+  REQUIRE(wrong.ok());
+  const auto error = Condition(*wrong, "n == 1").compile(wrong->args, false, std::nullopt);
+  CHECK(error.error().reason == Reason::bad_definition);
+  CHECK(error.error().column == 16u);
 }
 
 TEST_CASE("what people write that isn't of the language is refused with what to write instead") {
