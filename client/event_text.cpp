@@ -2,6 +2,7 @@
 #include "client/event_text.hpp"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <iterator>
@@ -53,9 +54,16 @@ void append_string(std::string& out, JsonView string) {
   with_decoded(string, [&](std::string_view bytes) { append_display(out, bytes); });
 }
 
-void append_time(std::string& out, std::uint64_t nanoseconds) {
-  constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+void append_seconds(std::string& out, std::uint64_t nanoseconds) {
   fmt::format_to(std::back_inserter(out), "{}.{:09}: ", nanoseconds / kSecond, nanoseconds % kSecond);
+}
+
+std::uint64_t now(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * kSecond + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 void append_place(std::string& out, const Fields& fields) {
@@ -156,7 +164,33 @@ void EventText::append_args(std::string& out, JsonView args, std::uint64_t probe
   });
 }
 
-void EventText::append(std::string& out, std::string_view event_json) const {
+// The clocks drift apart, and the wall's may be set: they are compared anew for each second of events.
+void EventText::append_time_of_day(std::string& out, std::uint64_t time) {
+  if (!looked_ || time - *looked_ >= kSecond) {
+    looked_ = time;
+    wall_ahead_ = now(CLOCK_REALTIME) - now(CLOCK_MONOTONIC);
+  }
+  const std::uint64_t wall = time + wall_ahead_;
+  if (second_text_.empty() || wall / kSecond != second_) {
+    second_ = wall / kSecond;
+    const auto seconds = static_cast<time_t>(second_);
+    tm parts{};
+    ::localtime_r(&seconds, &parts);
+    second_text_ = fmt::format("{:02}:{:02}:{:02}", parts.tm_hour, parts.tm_min, parts.tm_sec);
+  }
+  fmt::format_to(std::back_inserter(out), "{}.{:09}: ", second_text_, wall % kSecond);
+}
+
+void EventText::append_time(std::string& out, std::uint64_t time) {
+  if (times_ == Times::mono) return append_seconds(out, time);
+  if (times_ == Times::wall) return append_time_of_day(out, time);
+  const std::uint64_t before = before_.value_or(time);
+  before_ = time;
+  out.push_back(time >= before ? '+' : '-');
+  append_seconds(out, time >= before ? time - before : before - time);
+}
+
+void EventText::append(std::string& out, std::string_view event_json) {
   const auto fields = read_fields(event_json);
   const auto thread = fields.tid.exists() ? fields.tid : fields.pid;
   append_string(out, fields.comm);

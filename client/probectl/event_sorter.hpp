@@ -25,7 +25,7 @@ class EventSorter {
     std::size_t events = 65'536;
   };
   struct Held {
-    std::string text;
+    std::string text;      // of an event: as it came
     bool is_note = false;  // something said of the trace, which isn't an event
   };
   using Take = std::function<void(Held)>;

@@ -1,12 +1,17 @@
 // See options.hpp. CLI11 reports through exceptions; they end here.
 #include "client/probectl/options.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -64,6 +69,21 @@ std::string why_not_positive(std::string& text) {
 }
 const CLI::Validator kPositive(why_not_positive, "");
 
+// "10ms", "1.5s", "2m" as the seconds that a number alone is, too.
+std::string to_seconds(std::string& text) {
+  const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view unit = std::string_view(text).substr(end);
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  const auto known = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + end, number);
+  if (known == std::end(kUnits) || error != std::errc{} || stop != text.data() + end) return "";  // the check says why
+  text = fmt::format("{}", number * known->second);
+  return "";
+}
+const CLI::Validator kTime(to_seconds, "");
+
 std::string why_empty(std::string& text) {
   return text.empty() ? "'' is empty: give a name, or leave the option out" : "";
 }
@@ -82,7 +102,10 @@ void add_stream_options(CLI::App& sub, Options& o) {
   sub.add_option("--count", o.count, "end after N events; exactly then, so probes stay breakpoints")
       ->type_name("N")
       ->check(kPositive);
-  sub.add_option("--duration", o.seconds, "end after so many seconds")->type_name("SEC")->check(kPositive);
+  sub.add_option("--duration", o.seconds, "end after that time: seconds, or as in 200ms, 1.5s, 2m")
+      ->type_name("TIME")
+      ->check(kPositive)
+      ->transform(kTime);
   auto* file =
       sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE")->check(kNotEmpty);
   auto* append = sub.add_flag("--append", o.append, "go on behind what is in FILE")->needs(file);
@@ -97,13 +120,20 @@ void add_stream_options(CLI::App& sub, Options& o) {
       ->description("text or json")
       ->type_name("FORMAT")
       ->check(plain(CLI::IsMember(formats), "is not one of text, json"));
+  static const std::map<std::string, Times> times{
+      {"mono", Times::mono}, {"wall", Times::wall}, {"delta", Times::delta}};
+  sub.add_option_function<std::string>("--time", [&o](const std::string& word) { o.times = times.at(word); })
+      ->description("of text: seconds since the boot (mono), time of day (wall), seconds since the line before (delta)")
+      ->type_name("CLOCK")
+      ->check(plain(CLI::IsMember(times), "is not one of mono, wall, delta"));
 }
 
 void add_reconnect(CLI::App& sub, Options& o) {
   sub.add_option("--reconnect", o.reconnect,
-                 "wait so many seconds for a daemon that has gone to come back, and go on; 0: end at once [5]")
-      ->type_name("SEC")
-      ->check(plain(CLI::Range(0, 86'400), "is no whole number of seconds from 0 to 86400"));
+                 "wait so long for a daemon that has gone to come back, and go on; 0: end at once [5s]")
+      ->type_name("TIME")
+      ->check(plain(CLI::Range(0, 86'400), "is no whole number of seconds from 0 to 86400"))
+      ->transform(kTime);
 }
 
 void add_no_optimize(CLI::App& sub, Options& o) {
@@ -120,9 +150,10 @@ void add_limits(CLI::App& sub, Options& o) {
       ->type_name("N")
       ->check(
           plain(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()), "is no whole number from 0"));
-  sub.add_option("--expire", o.expire, "disable these probes after so many seconds")
-      ->type_name("SEC")
-      ->check(plain(CLI::Range(1, 1'000'000'000), "is no whole number of seconds from 1"));
+  sub.add_option("--expire", o.expire, "disable these probes after that time: seconds, or as in 90s, 5m, 8h")
+      ->type_name("TIME")
+      ->check(plain(CLI::Range(1, 1'000'000'000), "is no whole number of seconds from 1"))
+      ->transform(kTime);
 }
 
 void add_no_spawn(CLI::App& sub, Options& o) {

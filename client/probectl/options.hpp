@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "client/event_text.hpp"
+
 namespace probed::client {
 
 enum class Command {
@@ -40,6 +42,7 @@ struct Options {
   Command command = Command::status;
   std::string socket;  // --socket; empty: not given
   OutputFormat format = OutputFormat::text;
+  Times times = Times::mono;  // of text
   bool json() const { return format == OutputFormat::json; }
 
   std::optional<pid_t> pid;

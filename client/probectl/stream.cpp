@@ -34,6 +34,7 @@ Stream::Stream(Connection& connection, Output& output, Signals& signals, const O
       output_(output),
       signals_(signals),
       options_(options),
+      text_(options.times),
       wake_(::epoll_create1(EPOLL_CLOEXEC)) {
   PROBED_CHECK(wake_, "an epoll instance can be made");
   add_to(wake_.get(), signals_.fd());
@@ -87,16 +88,14 @@ void Stream::take_event(std::string_view event) {
   if (options_.count && printed_ == *options_.count) return;
   ++printed_;
   if (sorter_) {
-    std::string line;
-    append(line, event);
-    sorter_->add(JsonView(event)["time"].u64_or(0), std::move(line), Clock::now());
+    sorter_->add(JsonView(event)["time"].u64_or(0), std::string(event), Clock::now());
   } else {
     append(output_.buffer(), event);
   }
   if (options_.count && printed_ == *options_.count) end(End::count);
 }
 
-void Stream::append(std::string& out, std::string_view event) const {
+void Stream::append(std::string& out, std::string_view event) {
   if (options_.json())
     out.append(event).push_back('\n');
   else
@@ -105,7 +104,7 @@ void Stream::append(std::string& out, std::string_view event) const {
 
 EventSorter::Take Stream::taker() {
   return [this](EventSorter::Held held) {
-    if (!held.is_note) return void(output_.buffer().append(held.text));
+    if (!held.is_note) return append(output_.buffer(), held.text);
     output_.flush({next_deadline(), wake_.get(), {}});
     note(held.text);
   };

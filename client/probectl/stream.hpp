@@ -95,7 +95,7 @@ class Stream {
   void handle(const Notification& notification);
   void take_events(JsonView params);
   void take_event(std::string_view event);
-  void append(std::string& out, std::string_view event) const;
+  void append(std::string& out, std::string_view event);
   EventSorter::Take taker();
   void release_due();
   void release_all();

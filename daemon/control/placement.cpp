@@ -12,6 +12,7 @@
 #include "daemon/base/reserve.hpp"
 #include "daemon/control/batches.hpp"
 #include "daemon/control/parts.hpp"
+#include "daemon/names/demangle.hpp"
 #include "daemon/names/match.hpp"
 
 namespace probed::control {
@@ -34,6 +35,12 @@ bool names_functions(const lang::Location& location) {
   return std::holds_alternative<lang::SymbolLocation>(location.where) || (line && !line->function.empty());
 }
 
+// Of a C++ function: neither its parameters nor its own template arguments, and std::string as in the source.
+std::string without_signature(const std::string& symbol) {
+  const bool is_plain = symbol.find_first_of("(<") == symbol.npos;
+  return is_plain ? symbol : names::in_one_spelling(names::split_name(symbol).bare);
+}
+
 // The name the language gives to the place found, which for a glob is not the place as written. Of a function that
 // exists only inlined it is that function's, not that of the one which the place is in.
 std::string generated_name(const lang::Definition& definition, const symbols::Site& where) {
@@ -43,7 +50,7 @@ std::string generated_name(const lang::Definition& definition, const symbols::Si
   if (where.usdt)
     found.location.where = lang::UsdtLocation{where.usdt->provider, where.usdt->name};
   else if (where.address && names_functions(definition.location) && where.instance != symbols::Site::Instance::inlined)
-    found.location.where = lang::SymbolLocation{where.symbol, where.offset};
+    found.location.where = lang::SymbolLocation{without_signature(where.symbol), where.offset};
   return lang::generated_name(found);
 }
 

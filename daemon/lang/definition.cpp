@@ -180,10 +180,21 @@ class Parser {
     return {};
   }
 
+  // uprobe:MODULE:SYMBOL, uretprobe:MODULE:FUNCTION, usdt:MODULE:PROVIDER:NAME.
+  Word without_bpftrace_prefix(Word word) {
+    for (const std::string_view prefix : {"uprobe:", "uretprobe:", "usdt:"}) {
+      const std::string_view rest = word.text.substr(std::min(prefix.size(), word.text.size()));
+      if (!word.text.starts_with(prefix) || rest.starts_with(':') || rest.find(':') == rest.npos) continue;
+      if (prefix == "uretprobe:") out_.kind = Kind::return_probe;
+      return {rest, word.column + prefix.size()};
+    }
+    return word;
+  }
+
   Failure location() {
     const std::size_t start = i_;
     i_ = location_end(text(), start);
-    const Word word{all_.substr(start, i_ - start), start};
+    const Word word = without_bpftrace_prefix({all_.substr(start, i_ - start), start});
     skip_blanks();
     auto parsed = parse_location(word, out_.kind == Kind::return_probe);
     if (!parsed) return std::move(parsed).error();

@@ -4,6 +4,7 @@
 //   r[MAXACTIVE][:[GROUP/]NAME] [MODULE:]FUNCTION [FETCHARG]... return probe
 //   -:[GROUP/]NAME                                              remove
 //   [MODULE:]LOCATION [FETCHARG]...                             short for p;  LOCATION%return  short for r
+//   uprobe:MODULE:LOCATION, uretprobe:MODULE:FUNCTION, usdt:MODULE:PROVIDER:NAME: bpftrace's, without the prefix
 //   any of these but a removal: ... if FILTER                   counts and tells of hits that the filter lets pass
 //
 // The grammar is the kernel's (Documentation/trace/kprobetrace.rst, uprobetracer.rst), plus the short form and `if`.

@@ -27,7 +27,8 @@ inline constexpr std::size_t kMaxFilterComparisons = 4096;
 // cpu, comm, or the kernel's words for them: common_pid (the thread's id), CPU, COMM, __probe_ip (of a return probe
 // __probe_func); of a return also duration (ns). argN names the Nth argument also when it is a lone $retval.
 //   numbers: == != < <= > >= & with a decimal, 0x, leading-0 octal or negative value (negative: signed types only). The
-//            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0.
+//            value is cut to the argument's type before comparing, as in the kernel: for a u8, 256 is 0. Wider: sizes
+//            (64K, 1M, 2G), and of a duration times (10ms, 1.5s, 200us).
 //   char:    as u8, or == != with one quoted character.
 //   strings: == != ~ with text in " or ' or a bare word that begins with no digit. ~ is a glob: * ? [a-z] [!a-z] \; a
 //            leading ! turns it round.

@@ -295,10 +295,9 @@ class Compiler {
     return find_argument(start, p) || (!error_.column && find_common(start, p));
   }
   void forget_field() {
-    is_char_ = is_bool_ = false;
+    is_char_ = is_bool_ = is_time_ = is_open_ = false;
     names_ = nullptr;
     constant_.reset();
-    is_open_ = false;
   }
 
   // What may be an argument as it is written: %REG, $arg1, x, p->x, *p, a[2].x, ns::x. Empty: no such thing stands
@@ -406,6 +405,7 @@ class Compiler {
     p.size = values::size_of(type.base);
     is_char_ = type.base == BaseType::chr;
     is_bool_ = type.base == BaseType::boolean;
+    is_time_ = args_[k].expr && std::holds_alternative<DurationExpr>(args_[k].expr->node);
     names_ = type.names.get();
     for (std::size_t n = out_.types.size(); n <= k; ++n) out_.types.push_back(args_[n].type);
     return true;
@@ -420,7 +420,8 @@ class Compiler {
       p.field = common.field;
       p.is_string = common.field == FilterField::comm;
       p.is_signed = common.is_signed;
-      p.size = common.field == FilterField::duration ? 8 : 4;
+      is_time_ = common.field == FilterField::duration;
+      p.size = is_time_ ? 8 : 4;
       return true;
     }
     if (name_ == (is_return_ ? "__probe_func" : "__probe_ip")) {
@@ -525,16 +526,20 @@ class Compiler {
                                          : "write a decimal, 0x or leading-0 octal number; the field is unsigned";
     std::optional<std::uint64_t> parsed = named_value(word);
     if (parsed) return set_number(p, *parsed);
-    if (p.is_signed) {
+    parsed = is_time_ ? parse_time(word) : parse_size(word);
+    if (!parsed && p.is_signed) {
       if (const auto v = parse_signed(word)) parsed = static_cast<std::uint64_t>(*v);
-    } else {
+    } else if (!parsed) {
       parsed = parse_unsigned(word);
     }
     if (!parsed && is_number(word, p.is_signed))
       return wrong(start, quoted(word) + " is out of range: no " + (p.is_signed ? "signed" : "unsigned") +
                               " number of 8 bytes holds it");
     if (!parsed || word[0] == '+')
-      return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_), names_ ? known_names() : hint);
+      return wrong(start, "bad number " + quoted(word) + " for " + quoted(name_),
+                   names_     ? known_names()
+                   : is_time_ ? "write nanoseconds, or a time as in 10ms, 1.5s, 200us"
+                              : hint);
     if (!fits(p, *parsed, word.starts_with("0")))
       return wrong(start, quoted(word) + " is out of range: " + quoted(name_) +
                               (p.is_signed ? " is a signed" : " is an unsigned") + " number of " +
@@ -584,7 +589,7 @@ class Compiler {
   std::size_t i_ = 0;
   FilterProgram out_;
   std::string_view name_;  // of the field being compared
-  bool is_char_ = false, is_bool_ = false;
+  bool is_char_ = false, is_bool_ = false, is_time_ = false;
   bool is_open_ = false;                   // its type isn't known yet
   const Enumeration* names_ = nullptr;     // null: its values have none
   std::optional<std::uint64_t> constant_;  // what it is at every hit

@@ -16,4 +16,9 @@ std::optional<std::int64_t> parse_signed(std::string_view text);
 // Decimal digits only, without a sign; leading zeroes mean nothing.
 std::optional<std::uint64_t> parse_decimal(std::string_view text);
 
+// "10ms", "1.5s", "200us", "5ns" in nanoseconds, whole ones. nullopt: not written so, or out of range.
+std::optional<std::uint64_t> parse_time(std::string_view text);
+// "64K", "1M", "2G" in bytes, of 1024 each. nullopt: not written so, or out of range.
+std::optional<std::uint64_t> parse_size(std::string_view text);
+
 }  // namespace probed::lang

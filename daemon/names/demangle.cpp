@@ -269,17 +269,6 @@ std::string_view without_qualifiers(std::string_view full) {
   return rest.ends_with(')') ? rest : full;
 }
 
-std::string as_one_word(std::string_view demangled) {
-  const std::string_view full = split_name(demangled).full;
-  if (full.find("operator") != std::string_view::npos) return std::string(full);  // operator< <int>
-  std::string out;
-  for (std::size_t i = 0; i < full.size(); ++i) {
-    const bool between = i > 0 && i + 1 < full.size() && is_word(full[i - 1]) && is_word(full[i + 1]);
-    if (full[i] != ' ' || between) out.push_back(full[i]);
-  }
-  return out;
-}
-
 namespace {
 
 // The end of the type's own name that begins here: before what points or refers to it, and whatever follows.
@@ -340,6 +329,23 @@ std::vector<std::string_view> scopes_of(std::string_view name) {
 
 }  // namespace
 
+std::string as_one_word(std::string_view demangled) {
+  const std::string_view full = split_name(demangled).full;
+  if (full.find("operator") != std::string_view::npos) return std::string(full);  // operator< <int>
+  std::string out;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    const bool between = i > 0 && i + 1 < full.size() && is_word(full[i - 1]) && is_word(full[i + 1]);
+    if (full[i] != ' ' || between) out.push_back(full[i]);
+  }
+  for (const auto& [written_out, name] : kSpellings)
+    for (std::size_t at = 0; (at = out.find(written_out, at)) != out.npos; at += name.size()) {
+      out.replace(at, written_out.size(), name);
+      if (at + name.size() < out.size() && is_word(out[at + name.size()]) && is_word(name.back()))
+        out.insert(at + name.size(), " ");
+    }
+  return out;
+}
+
 std::string in_one_spelling(std::string_view full) {
   constexpr std::size_t kLongest = 16 << 10;  // each const and each string moves all that is behind it
   if (full.size() > kLongest) return without_blanks(full);
@@ -359,6 +365,40 @@ bool leaves_out_scopes(std::string_view shorter, std::string_view name) {
     ++at;
   }
   return true;
+}
+
+namespace {
+
+// a::f for a<int>::f<char>; the same text where an operator's name may have < and >.
+std::string without_template_arguments(std::string_view name) {
+  if (name.find("operator") != name.npos) return std::string(name);
+  std::string out;
+  std::size_t depth = 0;
+  for (const char c : name) {
+    depth += c == '<';
+    if (depth == 0) out.push_back(c);
+    depth -= depth > 0 && c == '>';
+  }
+  return out;
+}
+
+std::string parameters_spelled(const NameParts& parts) {
+  return in_one_spelling("f" + std::string(without_qualifiers(parts.full).substr(parts.name.size())));
+}
+
+}  // namespace
+
+bool is_short_for(const NameParts& typed, const NameParts& name) {
+  if (typed.name.empty() || scopes_of(typed.bare).back() != scopes_of(name.bare).back()) return false;
+  const bool has_parameters = typed.full.size() > typed.name.size();
+  if (has_parameters && parameters_spelled(typed) != parameters_spelled(name)) return false;
+  const auto is_meant = [](std::string_view shorter, std::string_view whole) {
+    return shorter == whole || leaves_out_scopes(shorter, whole);
+  };
+  if (typed.name.find('<') == typed.name.npos)
+    return is_meant(typed.name, name.bare) || is_meant(typed.name, without_template_arguments(name.name));
+  const std::string spelled = in_one_spelling(typed.name);
+  return is_meant(spelled, in_one_spelling(name.name)) || is_meant(spelled, in_one_spelling(name.bare));
 }
 
 std::string without_blanks(std::string_view text) {

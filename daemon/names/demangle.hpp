@@ -44,7 +44,7 @@ std::string without_unnamed(std::string_view name);
 std::string_view without_qualifiers(std::string_view full);
 
 // A readable name as a definition takes it as one word: no return type, no blanks but those between two words,
-// and in an operator's name.
+// and in an operator's name; std::string for what that is.
 std::string as_one_word(std::string_view demangled);
 
 // A name with its parameters in one of the ways to write them, without blanks: "f(std::stringconst&)" for
@@ -55,6 +55,10 @@ std::string in_one_spelling(std::string_view full);
 // Whether a name is the other one with some of its scopes left out, as inline namespaces are in the source: ns::f of
 // ns::v1::f. The last part has to be there.
 bool leaves_out_scopes(std::string_view shorter, std::string_view name);
+
+// Whether what somebody has typed may stand for a function: its scopes, its template arguments and its parameters may
+// be left out, but not its last part, and what is there may be spelled as the source has it.
+bool is_short_for(const NameParts& typed, const NameParts& name);
 
 // The text without blanks: how demangled names are compared, since people and compilers disagree on "char *".
 std::string without_blanks(std::string_view text);

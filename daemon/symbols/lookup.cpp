@@ -254,6 +254,27 @@ bool TargetSymbols::Impl::has_longer_names(std::span<const Instance* const> stag
   return false;
 }
 
+// C++ and Rust functions that the name stands for with parts of theirs left out (names::is_short_for()).
+std::vector<Found> TargetSymbols::Impl::with_longer_names(std::span<const Instance* const> stage,
+                                                          const NameQuery& query) const {
+  const names::NameParts typed = names::split_name(query.text);
+  const std::string_view last = typed.bare.substr(std::min(typed.bare.rfind(':') + 1, typed.bare.size()));
+  std::vector<Found> found;
+  for (const Instance* in : stage) {
+    if (!ready(*in) || last.empty()) continue;
+    const SymbolTable& table = in->module->symbols();
+    std::vector<const Symbol*> meant;
+    for (const Symbol& s : table.all()) {
+      if (!s.code() || !names::is_mangled(s.name()) || s.name().find(last) == s.name().npos) continue;
+      if (names::is_short_for(typed, names::split_name(table.readable(s)))) meant.push_back(&s);
+    }
+    const std::vector<Found> here = readable_ones(*in, meant, Want::code);
+    found.insert(found.end(), here.begin(), here.end());
+  }
+  drop_aliases(found);
+  return found;
+}
+
 // ---- what went wrong
 // ----------------------------------------------------------------------------------------------------
 
@@ -264,7 +285,7 @@ Error TargetSymbols::Impl::not_found(const NameQuery& query, std::string_view mo
   std::vector<std::string> same_name;  // overloads, and those whose inline namespaces weren't written
   const auto consider_readable = [&](std::string_view display) {
     const names::NameParts parts = names::split_name(display);
-    near.consider(parts.name);
+    near.consider(names::without_unnamed(parts.name));
     if (same_name.size() > kMaxListed || display.size() > kMaxShown || parts.full == parts.name) return;
     for (const std::string_view name : {parts.name, parts.bare})
       if ((name == typed.name && typed.full != typed.name) || names::leaves_out_scopes(typed.name, name))

@@ -176,9 +176,16 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
     // Without its first scopes it isn't taken for what is inlined of it while there is more of it.
     const auto is_meant = [&](const Site& site) { return site.inlined == where.name; };
     const bool is_whole = names::is_mangled(where.name) || (inlined && std::ranges::any_of(inlined->sites, is_meant));
-    return is_whole || !has_longer_names(stage, query) ? std::move(inlined) : Result<Places>(none());
+    if (is_whole || !has_longer_names(stage, query)) return inlined;
+    break;
   }
-  return none();
+  // Parts of a name are enough where one function alone has them: of the program, or of the module that was asked for.
+  std::vector<Found> found = with_longer_names(groups.front(), query);
+  if (found.empty()) return none();
+  const Found first = found.front();
+  auto sites = sites_of_one(query, std::move(found), where.offset);
+  if (sites && sites->size() == 1 && where.offset == 0) add_further_instances(*sites, first);
+  return as_named(std::move(sites));
 }
 
 Result<std::vector<Site>> TargetSymbols::Impl::sites_of_one(const NameQuery& query, std::vector<Found> found,

@@ -115,6 +115,7 @@ class TargetSymbols::Impl {
   std::vector<Found> matching(const Instance& in, std::string_view glob) const;
   // Whether functions with code of their own have this name with more scopes in front: shop::Cart::add, of Cart::add.
   bool has_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const;
+  std::vector<Found> with_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const;
   std::vector<std::string> in_other_modules(std::string_view name, std::span<const Instance* const> asked,
                                             Want want) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,

@@ -6,12 +6,12 @@ _probectl_commands='trace attach detach ps add remove enable disable list profil
 
 _probectl_options() {
   case $1 in
-  trace) echo '-p --pid -n --name -e --probe --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn --reconnect -o --output --append --overwrite --sort --no-sort --format --socket --json --verbose' ;;
+  trace) echo '-p --pid -n --name -e --probe --filter --count --duration --follow-fork --no-optimize --max-rate --expire --pending --no-spawn --reconnect -o --output --append --overwrite --sort --no-sort --format --time --socket --json --verbose' ;;
   add) echo '-p --filter --disabled --no-optimize --max-rate --expire --pending --follow-fork --verbose' ;;
   attach) echo '--follow-fork' ;;
   remove | enable | disable) echo '--all -p' ;;
   format) echo '-p' ;;
-  stream) echo '-p --count --duration -o --append --overwrite --sort --no-sort --format --reconnect' ;;
+  stream) echo '-p --count --duration -o --append --overwrite --sort --no-sort --format --time --reconnect' ;;
   functions) echo '-p --usdt --limit --no-spawn' ;;
   list | profile) echo '-p --verbose' ;;
   vars | lines) echo '-p --no-spawn' ;;
@@ -54,6 +54,7 @@ _probectl() {
   -p) words=$(_probectl_pids) ;;
   -n) words=$(_probectl_names) ;;
   --format) words='text json' ;;
+  --time) words='mono wall delta' ;;
   --socket | -o)
     mapfile -t COMPREPLY < <(compgen -f -- "$word")
     return

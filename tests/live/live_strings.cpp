@@ -401,6 +401,29 @@ TEST_CASE("overloads and instances of templates are told apart by their paramete
   }
 }
 
+TEST_CASE("the last parts of a name are enough where one function has them; of several it is asked which") {
+  for (const std::string& build : builds()) {
+    CAPTURE(build);
+    Daemon daemon;
+    RpcClient client(daemon.socket());
+    TellingTarget user(build);
+    for (const std::string name : {"Till::hold", "shop::hold", "shop::Till::hold"}) {
+      CAPTURE(name);
+      const Json probe = add(client, user.pid(), {name + " id=unique->id"}).at(0);
+      CHECK(probe.at("symbol").get<std::string>().starts_with("shop::Till::hold("));
+      CHECK(probe.at("name") == "probes/p_shop__Till__hold_0");
+      remove_all(client, {probe});
+    }
+    CHECK(add(client, user.pid(), {"head"}).at(0).at("symbol").get<std::string>().starts_with("shop::head("));
+    const Json several = add_error(client, user.pid(), {"say"});
+    CHECK(reason_of(several) == "ambiguous-symbol");
+    CHECK_MESSAGE(hint_of(several).find("shop::say(std::string const&)") != std::string::npos, several.dump());
+    CHECK(add(client, user.pid(), {"say(std::string const&)"}).size() == 1);
+    CHECK(reason_of(add_error(client, user.pid(), {"Till"})) == "no-such-symbol");
+    CHECK(user.ends_well());
+  }
+}
+
 TEST_CASE("Go's strings are shown as their text" * doctest::skip(!target_runs("gostrings"))) {
   Daemon daemon;
   RpcClient client(daemon.socket());

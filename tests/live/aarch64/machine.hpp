@@ -65,6 +65,8 @@ inline constexpr std::size_t kBreakpointSize = 4, kMovedSize = 4;
 inline constexpr bool kStepsAllShapes = false;
 // Whether probes become jumps.
 inline constexpr bool kHasJumps = true;
+// Whether a jump can read where a thread's own variables are.
+inline bool jumps_read_thread_pointers() { return true; }
 inline constexpr bool kHasVsyscall = false;
 // Whether the daemon decodes instructions with Zydis, which knows x86 only.
 inline constexpr bool kHasZydis = false;

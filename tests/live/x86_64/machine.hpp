@@ -1,6 +1,8 @@
 // What the tests need to know of the processor; the same names in each architecture's folder.
 #pragma once
 
+#include <sys/auxv.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -69,6 +71,9 @@ inline constexpr std::size_t kBreakpointSize = 1, kMovedSize = 9;
 inline constexpr bool kStepsAllShapes = true;
 // Whether probes become jumps.
 inline constexpr bool kHasJumps = true;
+// Whether a jump can read where a thread's own variables are: by rdfsbase, where processor and kernel allow it
+// (Documentation/arch/x86/x86_64/fsgs.rst: AT_HWCAP2, bit 1).
+inline bool jumps_read_thread_pointers() { return (getauxval(AT_HWCAP2) & 2) != 0; }
 inline constexpr bool kHasVsyscall = true;
 // Whether the daemon decodes instructions with Zydis, which knows x86 only.
 inline constexpr bool kHasZydis = true;

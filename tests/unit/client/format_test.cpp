@@ -1,5 +1,10 @@
 // What people read: event lines, lists, escapes, error reports.
 #include <doctest/doctest.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <string>
+#include <vector>
 
 #include "client/display.hpp"
 #include "client/event_text.hpp"
@@ -33,6 +38,32 @@ std::string line_of(const std::string& json) {
 TEST_CASE("an event reads as ftrace prints it: thread, cpu, time, name without group, place, arguments") {
   CHECK(line_of(event(R"({"x":"0x7f0e5c","i":3})")) ==
         "redis-server-1448 [001] 1038282.286875123: cmd: (processCommand+0x0) x=0x7f0e5c i=3\n");
+}
+
+TEST_CASE("in front of an event stands the time of day, or the time since the line before, if that is asked for") {
+  const auto at = [](std::uint64_t time) {
+    return R"({"probe":"p","id":1,"pid":1,"comm":"c","cpu":0,"time":)" + std::to_string(time) +
+           R"(,"ip":"0x1","args":{}})";
+  };
+  const auto lines = [&](Times times, const std::vector<std::uint64_t>& events) {
+    EventText text(times);
+    std::string out;
+    for (const std::uint64_t time : events) text.append(out, at(time));
+    return out;
+  };
+  CHECK(lines(Times::delta, {5'000'000'000, 6'000'000'007, 6'000'000'006}) ==
+        "c-1 [000] +0.000000000: p: (0x1)\nc-1 [000] +1.000000007: p: (0x1)\nc-1 [000] -0.000000001: p: (0x1)\n");
+  ::setenv("TZ", "UTC", 1);
+  ::tzset();
+  timespec mono{}, wall{};
+  ::clock_gettime(CLOCK_MONOTONIC, &mono);
+  ::clock_gettime(CLOCK_REALTIME, &wall);
+  const auto now = static_cast<std::uint64_t>(mono.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(mono.tv_nsec);
+  const std::string line = lines(Times::wall, {now});
+  const auto read = [&](std::size_t i) { return std::stol(line.substr(10 + 3 * i, 2)); };
+  const long seconds = (read(0) * 60 + read(1)) * 60 + read(2), expected = wall.tv_sec % 86'400;
+  CHECK_MESSAGE((line[12] == ':' && line[15] == ':' && line[18] == '.' && line.substr(28) == ": p: (0x1)\n"), line);
+  CHECK((seconds - expected + 86'401) % 86'400 <= 2);
 }
 
 TEST_CASE("a return event names where it returns to and the function it left") {

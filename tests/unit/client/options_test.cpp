@@ -88,6 +88,23 @@ TEST_CASE("each sub-command of the contract is accepted") {
   CHECK_FALSE(accepted({"optimize", "off"}).switch_on);
 }
 
+TEST_CASE("times are seconds, or written with their unit") {
+  const auto of = [](const std::string& duration, const std::string& expire) {
+    const auto parsed = parse_options({"trace", "-p", "7", "-e", "f", "--duration", duration, "--expire", expire});
+    REQUIRE(std::holds_alternative<Options>(parsed));
+    const auto& options = std::get<Options>(parsed);
+    return std::pair(options.seconds.value(), options.expire.value());
+  };
+  CHECK(of("1.5", "90") == std::pair<double, std::uint64_t>(1.5, 90));
+  CHECK(of("200ms", "5m") == std::pair<double, std::uint64_t>(0.2, 300));
+  CHECK(of("1500us", "8h") == std::pair<double, std::uint64_t>(0.0015, 28'800));
+  CHECK(of("2m", "90s") == std::pair<double, std::uint64_t>(120, 90));
+  for (const std::string wrong : {"5x", "ms", "-5ms", "1e3ms", "1.2.3s", "0s", ""})
+    CHECK_MESSAGE(std::holds_alternative<Exit>(parse_options({"trace", "-p", "7", "-e", "f", "--duration", wrong})),
+                  wrong);
+  CHECK(std::holds_alternative<Exit>(parse_options({"trace", "-p", "7", "-e", "f", "--expire", "1500ms"})));
+}
+
 TEST_CASE("wrong usage is status 2, with one line that says what") {
   const Args rows[] = {
       {},

@@ -222,6 +222,11 @@ TEST_CASE("a return's filter also knows its duration, in 64 bits") {
   CHECK(matches("duration == 5000000000"));
   CHECK(matches("duration > 4999999999 && u == 200"));
   CHECK_FALSE(matches("duration < 705032704"));  // what the low 32 bits are
+  CHECK(matches("duration == 5s && duration == 5000ms && duration > 4.999999999s && duration < 5000001us"));
+  CHECK(matches("duration > 1.5ms && duration != 5ns && s32 < 1K"));
+  for (const char* const wrong : {"duration > 1.5ns", "duration > 1.s", "duration > 5m", "duration > 1.2.3s",
+                                  "duration > s", "duration > 18446744073709551616ns", "duration > 64K", "s32 < 1ms"})
+    CHECK_FALSE_MESSAGE(Filter::compile(wrong, event.args, true).ok(), wrong);
   CHECK_FALSE(Filter::compile("duration > -1", event.args, true).ok());
   CHECK_FALSE(Filter::compile("duration > 1", event.args).ok());
 }
@@ -338,6 +343,16 @@ TEST_CASE("an unnamed $retval is $retval, and argN as in the kernel") {
     CHECK(filter->matches(Packed().number(static_cast<std::uint64_t>(-1)), {}));
     CHECK_FALSE(filter->matches(Packed().number(1), {}));
   }
+}
+
+TEST_CASE("sizes are written as people write them") {
+  const std::vector<FetchArg> args = test::parse_args("n=%di:u64 s=%di:s32");
+  const auto packed = Packed().number(64 << 10).number(64 << 10).bytes();
+  for (const Row& row : {Row{"n == 64K && s == 64K", true}, Row{"n >= 1M", false}, Row{"n < 2G && n != 63K", true}})
+    CHECK_MESSAGE(Filter::compile(row.text, args)->matches(packed, {}) == row.matches, row.text);
+  for (const char* const wrong :
+       {"n == 64k", "n == 0x4K", "n == -1K", "s == 2G", "n == K", "n == 1.5K", "n == 18014398509481984K"})
+    CHECK_FALSE_MESSAGE(Filter::compile(wrong, args).ok(), wrong);
 }
 
 TEST_CASE("what events show in a number's place can be compared with") {

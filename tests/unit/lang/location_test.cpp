@@ -84,6 +84,18 @@ TEST_CASE("plain locations") {
   }
 }
 
+TEST_CASE("bpftrace's way to say what is probed is understood") {
+  for (const Row& row :
+       {Row{"uprobe:libc:malloc $arg1", "p [libc] symbol malloc +0 | $arg1"},
+        Row{"p:m uprobe:/bin/bash:readline+4", "p [/bin/bash] symbol readline +4"},
+        Row{"uretprobe:/bin/bash:readline $retval", "r [/bin/bash] symbol readline +0 | $retval"},
+        Row{"usdt:/usr/bin/postgres:postgresql:query__start", "p [/usr/bin/postgres] usdt postgresql query__start"},
+        Row{"uprobe::f", "p symbol uprobe::f +0"}, Row{"uprobe:f", "p [uprobe] symbol f +0"}}) {
+    CAPTURE(row.text);
+    CHECK(show(row.text) == row.shown);
+  }
+}
+
 TEST_CASE("%return and r make return probes") {
   const Row rows[] = {
       {"call%return", "r symbol call +0"},

@@ -104,6 +104,27 @@ TEST_CASE("scopes may have been left out of a name") {
   CHECK_FALSE(leaves_out_scopes("", "ns::f"));
 }
 
+TEST_CASE("parts of a name stand for a function, but not without its last one") {
+  const auto is_short = [](std::string_view typed, std::string_view name) {
+    return is_short_for(split_name(typed), split_name(name));
+  };
+  const char* const handle =
+      "shop::Service::handle(int, std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > "
+      "const&) const";
+  for (const char* typed : {"handle", "Service::handle", "shop::handle", "shop::Service::handle",
+                            "handle(int, const std::string&)", "Service::handle(int,std::string const&)"})
+    CHECK_MESSAGE(is_short(typed, handle), typed);
+  for (const char* typed : {"Service", "andle", "Other::handle", "Service::shop::handle", "handle(int)", "", "::"})
+    CHECK_FALSE_MESSAGE(is_short(typed, handle), typed);
+  const char* const put =
+      "int shop::Box<std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > >::put<int>(int)";
+  for (const char* typed : {"put", "Box::put", "Box<std::string>::put", "shop::Box<std::string>::put<int>", "put<int>"})
+    CHECK_MESSAGE(is_short(typed, put), typed);
+  for (const char* typed : {"Box<int>::put", "put<long>", "Box"}) CHECK_FALSE_MESSAGE(is_short(typed, put), typed);
+  CHECK(is_short("operator<", "ns::operator<(ns::X const&, ns::X const&)"));
+  CHECK(as_one_word(handle) == "shop::Service::handle(int,std::string const&)const");
+}
+
 TEST_CASE("ABI tags are told from the rest of a name") {
   CHECK(without_abi_tags("f[abi:cxx11](int)") == "f(int)");
   CHECK(without_abi_tags("C[abi:a][abi:b]::f[abi:c]<int>") == "C::f<int>");
