@@ -45,8 +45,10 @@ std::string list_line(JsonView probe) {
 
 std::string wide_list_line(JsonView probe) {
   auto line = list_line(probe) + identity(probe);
-  const auto filter = display(probe["filter"].string());
-  if (!filter.empty()) line += "  if " + filter;
+  const auto filter = display(probe["filter"].string()), own = display(probe["condition"].string());
+  const bool both = !filter.empty() && !own.empty();
+  if (both) line += "  if (" + own + ") && (" + filter + ")";
+  if (!both && filter + own != "") line += "  if " + filter + own;
   if (const auto unwatched = probe["unwatched"]["total"].u64(); unwatched.value_or(0) > 0)
     line +=
         fmt::format("  (not counted for {:.3f} s in all: there was no daemon)", static_cast<double>(*unwatched) / 1e9);

@@ -125,6 +125,7 @@ constexpr std::array kProbe{
     text("tierReason", kMax64, "why it is not optimized; absent: it is, or is about to be", kOptional),
     said("definition", "as it was added"),
     said("filter", "as it was added; empty: none"),
+    text("condition", kMax64, "the filter in its definition, which a hit has to pass, too; absent: none", kOptional),
     list("args", kArgItem, kMaxList, "what its events carry, in order"),
     list("notes", kNote, kMax64, "what its user should know: where it really is, what has been optimised out",
          kOptional),

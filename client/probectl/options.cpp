@@ -33,11 +33,12 @@ constexpr char kFooter[] =
     "  'r:done processCommand c=$arg1 $retval $duration'\n"
     "                                              each return of the function, or processCommand%return: what it was\n"
     "                                              given, what it returns, and how many nanoseconds it took\n"
+    "  'work n if n > 5 && o->id == 7'             only hits that the filter behind if lets pass\n"
     "man probectl has all of it.\n\n"
     "Exit status: 0 done, 1 what was asked failed, 2 wrong usage.\n";
 constexpr char kProbeShapes[] =
-    "PROBE: [p[:[GROUP/]NAME]] [MODULE:]LOCATION [FETCHARG]...; for returns r[MAXACTIVE][:[GROUP/]NAME] FUNCTION\n"
-    "or FUNCTION%return, where $retval is what it returns and $duration the nanoseconds that it took.\n";
+    "PROBE: [p[:[GROUP/]NAME]] [MODULE:]LOCATION [FETCHARG]... [if FILTER]; for returns r[MAXACTIVE][:[GROUP/]NAME]\n"
+    "FUNCTION or FUNCTION%return, where $retval is what it returns and $duration the nanoseconds that it took.\n";
 constexpr char kProbeHelp[] = "a probe in the language of probectl --help; -:[GROUP/]NAME removes one";
 constexpr char kWhichHelp[] = "a probe's NAME, GROUP/NAME or id";
 
@@ -69,8 +70,8 @@ std::string why_not_positive(std::string& text) {
 }
 const CLI::Validator kPositive(why_not_positive, "");
 
-// "10ms", "1.5s", "2m" as the seconds that a number alone is, too.
-std::string to_seconds(std::string& text) {
+// "10ms", "1.5s", "2m" becomes the seconds that a number alone is, too; what isn't written so stays.
+void to_seconds(std::string& text) {
   const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string_view unit = std::string_view(text).substr(end);
   constexpr std::pair<std::string_view, double> kUnits[] = {
@@ -78,11 +79,34 @@ std::string to_seconds(std::string& text) {
   const auto known = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + end, number);
-  if (known == std::end(kUnits) || error != std::errc{} || stop != text.data() + end) return "";  // the check says why
+  if (known == std::end(kUnits) || error != std::errc{} || stop != text.data() + end) return;
   text = fmt::format("{}", number * known->second);
+}
+std::string why_no_time(std::string& text) {
+  std::string seconds = text;
+  to_seconds(seconds);
+  if (!why_not_positive(seconds).empty())
+    return "'" + text + "' is no time: write seconds, or as in 200us, 200ms, 1.5s, 2m, 1h";
+  text = seconds;
   return "";
 }
-const CLI::Validator kTime(to_seconds, "");
+const CLI::Validator kTime(why_no_time, "");
+
+// Whole seconds.
+CLI::Validator whole_time(std::uint64_t least, std::uint64_t most) {
+  const auto check = [=](std::string& text) {
+    std::string seconds = text;
+    to_seconds(seconds);
+    std::uint64_t number = 0;
+    const auto [stop, error] = std::from_chars(seconds.data(), seconds.data() + seconds.size(), number);
+    const bool whole = error == std::errc{} && stop == seconds.data() + seconds.size();
+    if (!whole || number < least || number > most)
+      return fmt::format("'{}' is no time of {} to {} whole seconds: write 90, 90s, 5m, 8h", text, least, most);
+    text = seconds;
+    return std::string();
+  };
+  return CLI::Validator(check, "");
+}
 
 std::string why_empty(std::string& text) {
   return text.empty() ? "'' is empty: give a name, or leave the option out" : "";
@@ -104,7 +128,6 @@ void add_stream_options(CLI::App& sub, Options& o) {
       ->check(kPositive);
   sub.add_option("--duration", o.seconds, "end after that time: seconds, or as in 200ms, 1.5s, 2m")
       ->type_name("TIME")
-      ->check(kPositive)
       ->transform(kTime);
   auto* file =
       sub.add_option("-o,--output", o.out_file, "send the events to a file")->type_name("FILE")->check(kNotEmpty);
@@ -132,8 +155,7 @@ void add_reconnect(CLI::App& sub, Options& o) {
   sub.add_option("--reconnect", o.reconnect,
                  "wait so long for a daemon that has gone to come back, and go on; 0: end at once [5s]")
       ->type_name("TIME")
-      ->check(plain(CLI::Range(0, 86'400), "is no whole number of seconds from 0 to 86400"))
-      ->transform(kTime);
+      ->transform(whole_time(0, 86'400));
 }
 
 void add_no_optimize(CLI::App& sub, Options& o) {
@@ -152,8 +174,7 @@ void add_limits(CLI::App& sub, Options& o) {
           plain(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()), "is no whole number from 0"));
   sub.add_option("--expire", o.expire, "disable these probes after that time: seconds, or as in 90s, 5m, 8h")
       ->type_name("TIME")
-      ->check(plain(CLI::Range(1, 1'000'000'000), "is no whole number of seconds from 1"))
-      ->transform(kTime);
+      ->transform(whole_time(1, 1'000'000'000));
 }
 
 void add_no_spawn(CLI::App& sub, Options& o) {

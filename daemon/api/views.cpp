@@ -90,6 +90,7 @@ void put_probe(JsonWriter& w, const control::ProbeView& p) {
   if (!p.tier_reason.empty()) put(w, "tierReason", p.tier_reason);
   put(w, "definition", p.definition);
   put(w, "filter", p.filter);
+  if (!p.condition.empty()) put(w, "condition", p.condition);
   put_args(w, p.args);
   put_notes(w, p.notes);
   if (p.from) {

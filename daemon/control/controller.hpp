@@ -92,7 +92,8 @@ struct ProbeView {
   std::string tier;          // "stepped" "boosted" "optimized"
   std::string tier_reason;   // why it isn't optimised; empty: it is, or it isn't known yet
   std::string definition;
-  std::string filter;  // empty: none
+  std::string filter;     // empty: none
+  std::string condition;  // the definition's own filter; empty: none
   std::vector<ArgView> args;
   std::vector<std::string> notes;  // what its user should know: where it really is, what has been optimised out
   struct From {

@@ -75,6 +75,7 @@ ProbeView Views::view(const Probe& probe) const {
   put_tier(view, probe);
   view.definition = probe.definition;
   view.filter = probe.filter;
+  if (probe.parsed) view.condition = probe.parsed->filter;
   for (const lang::FetchArg& arg : probe.schema.args) view.args.push_back({arg.name, values::to_string(arg.type)});
   view.notes = probe.notes;
   view.persist = probe.owner == ClientId::none;

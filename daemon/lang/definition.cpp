@@ -99,10 +99,20 @@ class Parser {
                            : "p[:[GROUP/]NAME] [MODULE:]LOCATION ARGS");
   }
 
-  // The last byte before " #", from which on the kernel takes a line for a comment: no name and no argument begins so.
+  // The last byte before " #", from which on the kernel takes a line for a comment: no name and no argument begins so,
+  // but what stands in quotes in a filter may.
   std::size_t comment_at() const {
-    for (std::size_t at = 1; (at = all_.find('#', at)) != all_.npos; ++at)
-      if (is_blank(all_[at - 1])) return at - 1;
+    const std::size_t filter = all_.find(" if ");
+    char quote = 0;
+    for (std::size_t at = 1; at < all_.size(); ++at) {
+      const char c = all_[at];
+      if (quote != 0)
+        quote = c == quote ? '\0' : quote;
+      else if (at > filter && (c == '"' || c == '\''))
+        quote = c;
+      else if (c == '#' && is_blank(all_[at - 1]))
+        return at - 1;
+    }
     return all_.npos;
   }
 
@@ -185,7 +195,11 @@ class Parser {
     for (const std::string_view prefix : {"uprobe:", "uretprobe:", "usdt:"}) {
       const std::string_view rest = word.text.substr(std::min(prefix.size(), word.text.size()));
       if (!word.text.starts_with(prefix) || rest.starts_with(':') || rest.find(':') == rest.npos) continue;
+      // A program may be called usdt, and have providers.
+      const bool is_file = rest[0] == '/' || rest[0] == '.' || std::ranges::count(rest, ':') > 1;
+      if (prefix == "usdt:" && !is_file) continue;
       if (prefix == "uretprobe:") out_.kind = Kind::return_probe;
+      is_usdt_ = prefix == "usdt:";
       return {rest, word.column + prefix.size()};
     }
     return word;
@@ -200,6 +214,8 @@ class Parser {
     if (!parsed) return std::move(parsed).error();
     if (parsed->is_return) out_.kind = Kind::return_probe;
     out_.location = std::move(parsed->location);
+    const auto* const symbol = std::get_if<SymbolLocation>(&out_.location.where);
+    if (is_usdt_ && symbol && symbol->offset == 0) out_.location.where = UsdtLocation{"*", std::string(symbol->name)};
     return {};
   }
 
@@ -264,6 +280,10 @@ class Parser {
                               "too many arguments, with those of the filter: at most 128");
       auto arg = parse_fetch_arg({field.text, out_.filter_column + field.column}, out_.kind, out_.args);
       if (!arg) return std::move(arg).error();
+      // Who hasn't listed $arg2 would look for it under that name, and not by its position.
+      const std::string_view bare = std::string_view(arg->text).substr(arg->text.find_first_not_of("$%"));
+      const auto is_taken = [&](const FetchArg& other) { return other.name == bare; };
+      if (arg->name != "$retval" && is_identifier(bare) && std::ranges::none_of(out_.args, is_taken)) arg->name = bare;
       out_.args.push_back(std::move(*arg));
     }
     return {};
@@ -271,6 +291,8 @@ class Parser {
 
   // Or a part of one.
   bool is_argument(std::string_view field) const {
+    if (const std::size_t colon = field.rfind(':'); colon != field.npos && colon > 0 && field[colon - 1] != ':')
+      field = field.substr(0, colon);
     return std::ranges::any_of(out_.args, [&](const FetchArg& arg) {
       const bool all = std::holds_alternative<AllArgumentsExpr>(arg.expr->node);
       if (all) return field.find("->") == field.npos && field[0] != '*' && field[0] != '%';
@@ -282,6 +304,7 @@ class Parser {
 
   std::string_view all_;
   std::size_t i_ = 0, end_ = 0;
+  bool is_usdt_ = false;
   Definition out_;
 };
 

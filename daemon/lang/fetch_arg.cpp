@@ -54,7 +54,8 @@ std::size_t type_colon(std::string_view body) {
 // "b_id" of "a->b.id" for 2 parts; empty: it is no path of variables with so many.
 std::string end_of_path(std::string_view path, std::size_t parts) {
   const std::size_t first = path.find_first_not_of("( ");
-  const bool of_variable = first != path.npos && (is_letter(path[first]) || path.substr(first).starts_with("$retval"));
+  const bool of_variable = first != path.npos && (is_letter(path[first]) || path.substr(first).starts_with("$retval") ||
+                                                  path.substr(first).starts_with("$arg"));
   if (!of_variable || path.find_first_of(".>[:") == path.npos || path.find_first_of("+%\\@\"&") != path.npos ||
       path.find("[-") != path.npos)
     return {};

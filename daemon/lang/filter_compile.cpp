@@ -263,14 +263,18 @@ class Compiler {
     const std::size_t start = i_;
     const std::string_view path = path_at(start);
     if (fields_ && !path.empty()) {
-      gather({path, start});
-      i_ = start + path.size();
+      const std::size_t type = type_at(start + path.size()).size();
+      gather({text_.substr(start, path.size() + type), start});
+      i_ = start + path.size() + type;
       is_open_ = true;
       return true;
     }
+    if (is_whole_structure(path))
+      return wrong(start, quoted(path) + " is a structure, or holds several values",
+                   "compare a part of it; " + field_hint());
     if (const auto written = argument_written(path)) {
       name_ = path;
-      i_ = start + path.size();
+      i_ = start + path.size() + type_at(start + path.size()).size();
       forget_field();
       is_open_ = may_be_part_of(args_[*written]);
       return is_open_ || use_argument(start, *written, p);
@@ -286,6 +290,10 @@ class Compiler {
       for (i_ = close + 1; i_ < text_.size() && (is_ident(text_[i_]) || is_dot());) ++i_;
     }
     name_ = text_.substr(start, i_ - start);
+    if (!type_at(i_).empty() && has_argument()) i_ += type_at(i_).size();
+    if (!name_.empty() && is_digit(name_[0]))
+      return wrong(start, "expected a field on the left of a comparison, and " + quoted(name_) + " is a number",
+                   "write FIELD OP VALUE; " + field_hint());
     if (name_.empty())
       return wrong(start,
                    start == text_.size() ? "a comparison is expected at the end of the filter"
@@ -300,10 +308,14 @@ class Compiler {
     constant_.reset();
   }
 
-  // What may be an argument as it is written: %REG, $arg1, x, p->x, *p, a[2].x, ns::x. Empty: no such thing stands
-  // there.
+  // What may be an argument as it is written: %REG, $arg1, x, p->x, *p, a[2].x, ns::x, $entry(x). Empty: no such thing
+  // stands there.
   std::string_view path_at(std::size_t start) const {
     std::size_t i = start;
+    if (rest_from(i).starts_with("$entry(")) {
+      const std::size_t close = text_.find(')', i);
+      return close == text_.npos ? std::string_view() : text_.substr(start, close + 1 - start);
+    }
     const auto next_is = [&](std::string_view token) {
       return text_.substr(i).starts_with(token) && i + token.size() < text_.size() &&
              is_letter(text_[i + token.size()]);
@@ -324,13 +336,28 @@ class Compiler {
     }
   }
   std::string_view rest_from(std::size_t i) const { return text_.substr(i); }
+  // ":s64" behind an argument. Empty: there is none.
+  std::string_view type_at(std::size_t start) const {
+    std::size_t i = start + 1;
+    if (start >= text_.size() || !rest_from(start).starts_with(':') || i == text_.size() || !is_letter(text_[i]))
+      return {};
+    while (i < text_.size() && is_ident(text_[i])) ++i;
+    return text_.substr(start, i - start);
+  }
 
   // Whose text this is, where nothing has it for its name.
   std::optional<std::size_t> argument_written(std::string_view path) const {
     const auto named = std::ranges::find(args_, path, &FetchArg::name);
-    const auto written = std::ranges::find(args_, path, &FetchArg::text);
+    // What a structure's parts were read from is no number.
+    const auto written =
+        std::ranges::find_if(args_, [&](const FetchArg& arg) { return arg.path.empty() && arg.text == path; });
     if (path.empty() || named != args_.end() || written == args_.end()) return std::nullopt;
     return static_cast<std::size_t>(written - args_.begin());
+  }
+
+  bool is_whole_structure(std::string_view path) const {
+    return !path.empty() && std::ranges::none_of(args_, [&](const FetchArg& arg) { return arg.name == path; }) &&
+           std::ranges::any_of(args_, [&](const FetchArg& arg) { return !arg.path.empty() && arg.text == path; });
   }
 
   void gather(Word field) {
@@ -523,9 +550,11 @@ class Compiler {
 
   bool number(Predicate& p, std::size_t start, std::string_view word) {
     const char* const hint = p.is_signed ? "write a decimal, 0x or leading-0 octal number; - is allowed"
-                                         : "write a decimal, 0x or leading-0 octal number; the field is unsigned";
+                                         : "write a decimal, 0x or leading-0 octal number; the field is unsigned, and "
+                                           "an argument with the type :s64 is not";
     std::optional<std::uint64_t> parsed = named_value(word);
     if (parsed) return set_number(p, *parsed);
+    if (word == "NULL" || word == "nullptr") return set_number(p, 0);
     parsed = is_time_ ? parse_time(word) : parse_size(word);
     if (!parsed && p.is_signed) {
       if (const auto v = parse_signed(word)) parsed = static_cast<std::uint64_t>(*v);
@@ -574,6 +603,9 @@ class Compiler {
   }
 
   bool text(Predicate& p, std::size_t start, std::string_view text) {
+    if ((text == "NULL" || text == "nullptr") && text_[start] == text[0])
+      return wrong(start, quoted(name_) + " is a string, and no string is equal to null",
+                   "of the pointer write FIELD:x64 == 0; the text NULL goes in quotes");
     if (text.size() > kMaxText) return wrong(start, "the text is too long: at most 512 bytes");
     p.inverted = p.op == FilterOp::glob && text.starts_with('!');
     if (p.inverted) text.remove_prefix(1);

@@ -7,6 +7,7 @@
 #include "daemon/base/hex.hpp"
 #include "daemon/base/out_of_descriptors.hpp"
 #include "daemon/dwarf/info.hpp"
+#include "daemon/lang/definition.hpp"
 #include "daemon/names/demangle.hpp"
 #include "daemon/names/match.hpp"
 #include "daemon/symbols/target_files.hpp"
@@ -258,14 +259,17 @@ bool TargetSymbols::Impl::has_longer_names(std::span<const Instance* const> stag
 std::vector<Found> TargetSymbols::Impl::with_longer_names(std::span<const Instance* const> stage,
                                                           const NameQuery& query) const {
   const names::NameParts typed = names::split_name(query.text);
-  const std::string_view last = typed.bare.substr(std::min(typed.bare.rfind(':') + 1, typed.bare.size()));
+  std::string_view last = typed.bare.substr(std::min(typed.bare.rfind(':') + 1, typed.bare.size()));
+  if (last.starts_with('~')) last.remove_prefix(1);
+  const bool is_spelled = lang::is_identifier(last);  // so it stands in the mangled name
   std::vector<Found> found;
   for (const Instance* in : stage) {
     if (!ready(*in) || last.empty()) continue;
     const SymbolTable& table = in->module->symbols();
     std::vector<const Symbol*> meant;
     for (const Symbol& s : table.all()) {
-      if (!s.code() || !names::is_mangled(s.name()) || s.name().find(last) == s.name().npos) continue;
+      if (!s.code() || !names::is_mangled(s.name())) continue;
+      if (is_spelled && s.name().find(last) == s.name().npos) continue;
       if (names::is_short_for(typed, names::split_name(table.readable(s)))) meant.push_back(&s);
     }
     const std::vector<Found> here = readable_ones(*in, meant, Want::code);
@@ -273,6 +277,14 @@ std::vector<Found> TargetSymbols::Impl::with_longer_names(std::span<const Instan
   }
   drop_aliases(found);
   return found;
+}
+
+// Of a library's function that was found first, though the program's may have been meant.
+void TargetSymbols::Impl::note_own_ones(Site& site, std::span<const Found> found) const {
+  if (found.empty()) return;
+  const std::vector<std::string> names = candidate_names(found);
+  site.note += (site.note.empty() ? "" : "; ") + std::string("it is the one of ") + site.module + "; the program has " +
+               join(names, found.size());
 }
 
 // ---- what went wrong

@@ -143,6 +143,8 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
       const Found first = found.front();
       auto sites = sites_of_one(query, std::move(found), where.offset);
       if (sites && sites->size() == 1 && where.offset == 0) add_further_instances(*sites, first);
+      if (sites && location.module.empty() && &stage != &groups.front())
+        note_own_ones(sites->front(), with_longer_names(groups.front(), query));
       return as_named(std::move(sites));
     }
   if (names::has_glob(query.text) && query.text.size() > names::kMaxGlob)
@@ -180,7 +182,8 @@ Result<Places> TargetSymbols::Impl::resolve_symbol(const lang::Location& locatio
     break;
   }
   // Parts of a name are enough where one function alone has them: of the program, or of the module that was asked for.
-  std::vector<Found> found = with_longer_names(groups.front(), query);
+  std::vector<Found> found;
+  if (!location.text.starts_with("::")) found = with_longer_names(groups.front(), query);
   if (found.empty()) return none();
   const Found first = found.front();
   auto sites = sites_of_one(query, std::move(found), where.offset);

@@ -116,6 +116,7 @@ class TargetSymbols::Impl {
   // Whether functions with code of their own have this name with more scopes in front: shop::Cart::add, of Cart::add.
   bool has_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const;
   std::vector<Found> with_longer_names(std::span<const Instance* const> stage, const NameQuery& query) const;
+  void note_own_ones(Site& site, std::span<const Found> found) const;
   std::vector<std::string> in_other_modules(std::string_view name, std::span<const Instance* const> asked,
                                             Want want) const;
   Error not_found(const NameQuery& query, std::string_view module, std::span<const Instance* const> asked,

@@ -12,6 +12,9 @@
 namespace probed::live {
 namespace {
 
+#define NEEDS_32_BIT() \
+  if (!executes_32bit_code()) SKIP_TEST("this kernel executes no 32-bit code (ia32_emulation)")
+
 const std::vector<std::string> kCommands{"own 20", "calls 5", "ticks 20", "own16 20", "raise 20", "segments 20"};
 
 struct Modes {
@@ -37,6 +40,7 @@ Json told_of_gone(RpcClient& client) {
 }
 
 TEST_CASE("signals, traps and calls in 32-bit and 16-bit code, and odd segments, are as without a tracer") {
+  NEEDS_32_BIT();
   for (const bool step : {false, true}) {
     Modes modes;
     add(modes.client, modes.target.pid(), {"in_segments n=$arg1", "sigtrap", "run32"}, {{"x-step", step}});
@@ -46,6 +50,7 @@ TEST_CASE("signals, traps and calls in 32-bit and 16-bit code, and odd segments,
 }
 
 TEST_CASE("a thread that never leaves 32-bit code is let go in bounded time") {
+  NEEDS_32_BIT();
   Modes modes;
   const Json probe = add(modes.client, modes.target.pid(), {"sigtrap"}).at(0);
   CHECK(modes.target.ask("stay 8000") == "in");
@@ -59,6 +64,7 @@ TEST_CASE("a thread that never leaves 32-bit code is let go in bounded time") {
 }
 
 TEST_CASE("a thread that is stopped by job control in 32-bit code stays stopped, whatever it is wanted for") {
+  NEEDS_32_BIT();
   Modes modes;
   const pid_t pid = modes.target.pid();
   modes.client.call("target.attach", {{"pid", pid}});
@@ -85,6 +91,7 @@ TEST_CASE("a thread that is stopped by job control in 32-bit code stays stopped,
 }
 
 TEST_CASE("a thread that is in 32-bit code is attached to, and asked for memory when it is back") {
+  NEEDS_32_BIT();
   Modes modes;
   CHECK(modes.target.ask("stay 1500") == "in");
   add(modes.client, modes.target.pid(), {"in_segments"});
@@ -94,6 +101,7 @@ TEST_CASE("a thread that is in 32-bit code is attached to, and asked for memory 
 }
 
 TEST_CASE("a probe that 32-bit code runs into goes, is told of with the reason, and isn't taken there again") {
+  NEEDS_32_BIT();
   for (const bool optimize : {false, true}) {
     CAPTURE(optimize);
     Modes modes;
@@ -122,6 +130,7 @@ TEST_CASE("a probe that 32-bit code runs into goes, is told of with the reason, 
 }
 
 TEST_CASE("code that is executed in both modes is no place for a probe") {
+  NEEDS_32_BIT();
   Modes modes;
   const Json probe = add(modes.client, modes.target.pid(), {"either"}).at(0);
   for (int i = 0; i < 3; ++i) modes.check("both 20");
@@ -130,6 +139,7 @@ TEST_CASE("code that is executed in both modes is no place for a probe") {
 }
 
 TEST_CASE("64-bit code below 4 GiB that no unwind table covers becomes a jump behind its first hit") {
+  NEEDS_32_BIT();
   Modes modes;
   const Json probe = add(modes.client, modes.target.pid(), {"in_segments"}).at(0);
   modes.check("segments 2");

@@ -73,13 +73,21 @@ TEST_CASE("a program that steps itself traps where it does alone, whatever instr
   Daemon daemon;
   RpcClient client(daemon.socket());
   std::istringstream kinds(Watched("steps").ask("kinds"));
+  if (!executes_32bit_code()) report_skip(__FILE__, "int 0x80: this kernel has no calls for 32-bit code");
   for (std::string kind; kinds >> kind;) {
     CAPTURE(kind);
+    if (!executes_32bit_code() && (kind == "int80" || kind.starts_with("old_"))) continue;
     const std::string tiers[] = {"stepped", "boosted", "optimized"};
     for (const std::string& tier : tiers) {
       CAPTURE(tier);
       Watched target("steps");
       const std::string alone = steps_told(target, kind);
+      if (kind == "cpuid" && alone.find(" 2 ") == alone.npos) {
+        report_skip(__FILE__, "cpuid: this virtual machine leaves out the trap behind it");
+        target.target.send("end\n");
+        CHECK(target.target.finish().ok());
+        break;
+      }
       Json params = add_params(target.pid(), {"step_" + kind}, {{"x-step", tier == "stepped"}});
       if (tier == "boosted") params["probes"][0] = {{"definition", "step_" + kind}, {"optimize", false}};
       const Json answer = client.request("probe.add", params);
@@ -110,6 +118,7 @@ TEST_CASE("K11: on the last bytes of a stack a jump turns into a breakpoint, and
 }
 
 TEST_CASE("a wait that was entered by int 0x80 is not ended by tracers that come and go") {
+  if (!executes_32bit_code()) SKIP_TEST("this kernel has no calls for 32-bit code (ia32_emulation)");
   Daemon daemon;
   RpcClient client(daemon.socket());
   Watched target("stacks");

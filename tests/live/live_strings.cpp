@@ -419,7 +419,7 @@ TEST_CASE("the last parts of a name are enough where one function has them; of s
     CHECK(reason_of(several) == "ambiguous-symbol");
     CHECK_MESSAGE(hint_of(several).find("shop::say(std::string const&)") != std::string::npos, several.dump());
     CHECK(add(client, user.pid(), {"say(std::string const&)"}).size() == 1);
-    CHECK(reason_of(add_error(client, user.pid(), {"Till"})) == "no-such-symbol");
+    CHECK(reason_of(add_error(client, user.pid(), {"Tell"})) == "no-such-symbol");
     CHECK(user.ends_well());
   }
 }

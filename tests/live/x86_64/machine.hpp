@@ -1,7 +1,10 @@
 // What the tests need to know of the processor; the same names in each architecture's folder.
 #pragma once
 
+#include <signal.h>
 #include <sys/auxv.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -71,6 +74,21 @@ inline constexpr std::size_t kBreakpointSize = 1, kMovedSize = 9;
 inline constexpr bool kStepsAllShapes = true;
 // Whether probes become jumps.
 inline constexpr bool kHasJumps = true;
+// Whether this kernel has 32-bit code and its calls (ia32_emulation): asked for in a child, by int 0x80.
+inline bool executes_32bit_code() {
+  static const bool does = [] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::signal(SIGSEGV, SIG_DFL);
+      long number = 20;  // getpid
+      __asm__ volatile("int $0x80" : "+a"(number) : : "memory", "r8", "r9", "r10", "r11");
+      ::_exit(number == ::getpid() ? 0 : 1);
+    }
+    int status = 1;
+    return child > 0 && ::waitpid(child, &status, 0) == child && status == 0;
+  }();
+  return does;
+}
 // Whether a jump can read where a thread's own variables are: by rdfsbase, where processor and kernel allow it
 // (Documentation/arch/x86/x86_64/fsgs.rst: AT_HWCAP2, bit 1).
 inline bool jumps_read_thread_pointers() { return (getauxval(AT_HWCAP2) & 2) != 0; }

@@ -88,6 +88,14 @@ TEST_CASE("each sub-command of the contract is accepted") {
   CHECK_FALSE(accepted({"optimize", "off"}).switch_on);
 }
 
+std::string usage_error_of(const Args& args) {
+  const auto parsed = parse_options(args);
+  const auto* exit = std::get_if<Exit>(&parsed);
+  REQUIRE(exit);
+  CHECK(exit->status == 2);
+  return exit->err;
+}
+
 TEST_CASE("times are seconds, or written with their unit") {
   const auto of = [](const std::string& duration, const std::string& expire) {
     const auto parsed = parse_options({"trace", "-p", "7", "-e", "f", "--duration", duration, "--expire", expire});
@@ -102,7 +110,10 @@ TEST_CASE("times are seconds, or written with their unit") {
   for (const std::string wrong : {"5x", "ms", "-5ms", "1e3ms", "1.2.3s", "0s", ""})
     CHECK_MESSAGE(std::holds_alternative<Exit>(parse_options({"trace", "-p", "7", "-e", "f", "--duration", wrong})),
                   wrong);
-  CHECK(std::holds_alternative<Exit>(parse_options({"trace", "-p", "7", "-e", "f", "--expire", "1500ms"})));
+  CHECK(usage_error_of({"trace", "-p", "7", "-e", "f", "--expire", "1500ms"}).find("'1500ms' is no time of 1 to") !=
+        std::string::npos);
+  CHECK(usage_error_of({"trace", "-p", "7", "-e", "f", "--duration", "1x"}).find("'1x' is no time") !=
+        std::string::npos);
 }
 
 TEST_CASE("wrong usage is status 2, with one line that says what") {
@@ -149,14 +160,6 @@ TEST_CASE("wrong usage is status 2, with one line that says what") {
     CHECK(exit->err.starts_with("probectl: "));
     CHECK(exit->err.find('\n') == exit->err.size() - 1);
   }
-}
-
-std::string usage_error_of(const Args& args) {
-  const auto parsed = parse_options(args);
-  const auto* exit = std::get_if<Exit>(&parsed);
-  REQUIRE(exit);
-  CHECK(exit->status == 2);
-  return exit->err;
 }
 
 TEST_CASE("a program in front of which -- is missing is told from a definition that the shell has divided") {

@@ -244,7 +244,7 @@ TEST_CASE("an argument without a name has that of the last part of its path, as 
   CHECK(show_args("f a->id b->id b->id") == "id=var(a->id)~x64 b_id=var(b->id)~x64 arg3=var(b->id)~x64");
   CHECK(show_args("f s.v[2] s.v[3].x") == "v_2=var(s.v[2])~x64 x=var(s.v[3].x)~x64");
   CHECK(show_args("f ((struct foo*)$arg1)->id:u8") == "id=var(((struct foo*)$arg1)->id):u8");
-  CHECK(show_args("f $arg1->id &p->id") == "arg1=var($arg1->id)~x64 arg2=var(&p->id)~x64");
+  CHECK(show_args("f $arg1->id &p->id") == "id=var($arg1->id)~x64 arg2=var(&p->id)~x64");
   CHECK(show_args("f id=%di o->id") == "id=reg(di)~x64 o_id=var(o->id)~x64");
   CHECK(show_args("f o->id id:u8 o->n n=%di") == "o_id=var(o->id)~x64 id=var(id):u8 o_n=var(o->n)~x64 n=reg(di)~x64");
 }
@@ -268,7 +268,10 @@ TEST_CASE("what stands behind \"if\" is the filter, and what only that names is 
   CHECK(show_args("f $args if n == 7 && p->x == 2") == "arg1=args~x64 x=var(p->x)~x64");
   CHECK(show_args("f if pid == 1 && tid == 2 && comm == \"x\" && CPU & CPUS{0-3} && $comm ~ \"b*\" && n == 1") ==
         "n=var(n)~x64");
-  CHECK(show_args("f if %di == 3 && $arg2 == 4") == "arg1=reg(di)~x64 arg2=arg(2)~x64");
+  CHECK(show_args("f if %di == 3 && $arg2 == 4") == "di=reg(di)~x64 arg2=arg(2)~x64");
+  CHECK(show_args("f if $arg3:s64 < 0 && x:u8 == 1") == "arg3=arg(3):s64 x=var(x):u8");
+  CHECK(show_args("r f if $entry(o->id) == 3") == "arg1=entry(var(o->id))~x64");
+  CHECK(filter_of("f if s == \"a # b\" # and more") == "5 s == \"a # b\"");
   CHECK(show_args("r f if $retval == 3 && duration > 4 && name == \"p && q\"") ==
         "$retval=retval~x64 name=var(name)~x64");
   CHECK(show_args("r f $retval if retval == 3") == "$retval=retval~x64");

@@ -418,6 +418,14 @@ TEST_CASE("an argument is compared by its name, or as it is written") {
     CHECK(filter->matches(packed, {}) == row.matches);
   }
   CHECK(Filter::compile("p->in.b == 1", args).error().column == 0u);
+  CHECK(Filter::compile("p->in.a:s32 == -2", args)->matches(packed, {}));
+  CHECK_FALSE(Filter::compile("len == NULL || $arg3 == nullptr", args)->matches(packed, {}));
+  // A structure isn't its first member.
+  std::vector<FetchArg> parts = test::parse_args("a=%di b=%si");
+  for (FetchArg& part : parts) part.text = "*o", part.path = {"*o", "a"};
+  const auto whole = Filter::compile("*o == 7", parts);
+  REQUIRE_FALSE(whole.ok());
+  CHECK(whole.error().message.find("is a structure") != std::string::npos);
 }
 
 TEST_CASE("a definition's own filter and the one that a probe is added with have both to be passed") {

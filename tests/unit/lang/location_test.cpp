@@ -90,7 +90,9 @@ TEST_CASE("bpftrace's way to say what is probed is understood") {
         Row{"p:m uprobe:/bin/bash:readline+4", "p [/bin/bash] symbol readline +4"},
         Row{"uretprobe:/bin/bash:readline $retval", "r [/bin/bash] symbol readline +0 | $retval"},
         Row{"usdt:/usr/bin/postgres:postgresql:query__start", "p [/usr/bin/postgres] usdt postgresql query__start"},
-        Row{"uprobe::f", "p symbol uprobe::f +0"}, Row{"uprobe:f", "p [uprobe] symbol f +0"}}) {
+        Row{"usdt:/lib/libc.so.6:memory_heap_new", "p [/lib/libc.so.6] usdt * memory_heap_new"},
+        Row{"usdt:provider:name", "p [usdt] usdt provider name"}, Row{"uprobe::f", "p symbol uprobe::f +0"},
+        Row{"uprobe:f", "p [uprobe] symbol f +0"}}) {
     CAPTURE(row.text);
     CHECK(show(row.text) == row.shown);
   }
