@@ -2,14 +2,18 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 
+#include "proto/base/fd.hpp"
 #include "tests/live/harness.hpp"
 
 namespace probed::live {
@@ -27,6 +31,7 @@ class Freezer {
       switch_ = path_ + (first ? "/freezer.state" : "/cgroup.freeze");
       off_ = first ? "THAWED" : "0";
       on_ = first ? "FROZEN" : "1";
+      thaw_when_gone();
       return;
     }
   }
@@ -34,6 +39,8 @@ class Freezer {
     if (path_.empty()) return;
     set(false);
     CHECK(eventually([&] { return ::rmdir(path_.c_str()) == 0; }));
+    here_.reset();
+    ::waitpid(child_, nullptr, 0);
   }
   Freezer(const Freezer&) = delete;
   Freezer& operator=(const Freezer&) = delete;
@@ -42,12 +49,32 @@ class Freezer {
   bool set(bool frozen) const { return put(switch_, frozen ? on_ : off_); }
 
  private:
+  // A test that is killed would leave its target frozen, which not even SIGKILL ends.
+  void thaw_when_gone() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return;
+    here_.reset(ends[1]);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::setsid();
+      ::close(ends[1]);
+      char byte = 0;
+      while (::read(ends[0], &byte, 1) < 0) continue;
+      if (std::filesystem::exists(path_)) set(false);
+      for (int i = 0; i < 100 && ::rmdir(path_.c_str()) != 0 && errno != ENOENT; ++i) ::usleep(100'000);
+      ::_exit(0);
+    }
+    ::close(ends[0]);
+  }
+
   static bool put(const std::string& file, const std::string& text) {
     std::ofstream out(file);
     out << text << std::flush;
     return out.good();
   }
   std::string path_, switch_, on_, off_;
+  UniqueFd here_;  // closed as the test ends, however it does
+  pid_t child_ = -1;
 };
 
 }  // namespace probed::live
