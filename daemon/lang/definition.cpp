@@ -273,8 +273,9 @@ class Parser {
 
   // What only the filter names is an argument, too.
   Failure what_is_compared() {
-    for (const Word& field : filter_fields(text().substr(std::min(out_.filter_column, end_)))) {
-      if (out_.filter.empty() || is_argument(field.text)) continue;
+    if (out_.filter.empty()) return {};
+    for (const Word& field : filter_fields(text().substr(out_.filter_column))) {
+      if (is_argument(field.text)) continue;
       if (out_.args.size() == kMaxFetchArgs)
         return bad_definition(out_.filter_column + field.column,
                               "too many arguments, with those of the filter: at most 128");

@@ -312,7 +312,7 @@ class Compiler {
   // stands there.
   std::string_view path_at(std::size_t start) const {
     std::size_t i = start;
-    if (rest_from(i).starts_with("$entry(")) {
+    if (text_.substr(i).starts_with("$entry(")) {
       const std::size_t close = text_.find(')', i);
       return close == text_.npos ? std::string_view() : text_.substr(start, close + 1 - start);
     }
@@ -329,17 +329,16 @@ class Compiler {
     skip_name();
     while (true) {
       const std::size_t token = next_is("->") || next_is("::") ? 2 : next_is(".") ? 1 : 0;
-      const std::size_t close = token == 0 && rest_from(i).starts_with('[') ? text_.find(']', i) : text_.npos;
+      const std::size_t close = token == 0 && text_.substr(i).starts_with('[') ? text_.find(']', i) : text_.npos;
       if (token == 0 && close == text_.npos) return text_.substr(start, i - start);
       i = token == 0 ? close + 1 : i + token;
       if (token != 0) skip_name();
     }
   }
-  std::string_view rest_from(std::size_t i) const { return text_.substr(i); }
   // ":s64" behind an argument. Empty: there is none.
   std::string_view type_at(std::size_t start) const {
     std::size_t i = start + 1;
-    if (start >= text_.size() || !rest_from(start).starts_with(':') || i == text_.size() || !is_letter(text_[i]))
+    if (start >= text_.size() || !text_.substr(start).starts_with(':') || i == text_.size() || !is_letter(text_[i]))
       return {};
     while (i < text_.size() && is_ident(text_[i])) ++i;
     return text_.substr(start, i - start);

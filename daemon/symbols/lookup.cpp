@@ -270,7 +270,9 @@ std::vector<Found> TargetSymbols::Impl::with_longer_names(std::span<const Instan
     for (const Symbol& s : table.all()) {
       if (!s.code() || !names::is_mangled(s.name())) continue;
       if (is_spelled && s.name().find(last) == s.name().npos) continue;
-      if (names::is_short_for(typed, names::split_name(table.readable(s)))) meant.push_back(&s);
+      // The index of all readable names takes long to make, of a large program; few have the last part.
+      const std::string readable = is_spelled ? names::demangle(s.name()) : std::string(table.readable(s));
+      if (names::is_short_for(typed, names::split_name(readable))) meant.push_back(&s);
     }
     const std::vector<Found> here = readable_ones(*in, meant, Want::code);
     found.insert(found.end(), here.begin(), here.end());
